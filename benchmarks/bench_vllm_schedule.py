@@ -1,0 +1,191 @@
+# mypy: allow-untyped-calls
+"""Does anything wait for the slowest episode? The real vLLM on a CPU: engine steps, and seconds with slow environments.
+
+$ python benchmarks/bench_vllm_schedule.py
+"""
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import vllm_cpu
+
+from gym_trl.chat import Chat, TemplateChat
+from gym_trl.engines.vllm import VLLMEngine
+from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
+from gym_trl.pool import InlinePool
+from gym_trl.rollout import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Completion, Request, Task, Trajectory
+
+RESULTS = Path(__file__).parent / "results"
+EPISODES = 64
+LATENCIES_MS = (0, 20, 100)
+
+
+class Talk(gym.Env[str, str]):
+    """A game of 1 to 10 turns: the seed says how many, and few have many."""
+
+    observation_space = gym.spaces.Text(100)
+    action_space = gym.spaces.Text(1000)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Draw the number of turns."""
+        super().reset(seed=seed)
+        self.left = min(10, int(self.np_random.pareto(1.2)) + 1)
+        return "Say something.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Count down."""
+        self.left -= 1
+        return "And?", 0.0, self.left == 0, False, {}
+
+
+class SlowPool(InlinePool):
+    """Environments that answer late, as on another machine: each step by its own draw, the same in every run."""
+
+    def __init__(self, latency_s: float, *, first: int = 0) -> None:
+        super().__init__(lambda _: Talk())
+        self._latency_s = latency_s
+        self._first = first
+        self._due: dict[str, tuple[float, EnvReply | EnvFailure]] = {}
+        self._steps: dict[str, int] = {}
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Return what is due, and with ``block`` wait for it."""
+        for key, reply in super().collect(block=True):
+            self._due[key] = (time.perf_counter() + self._delay(key), reply)
+        if block and self._due:
+            time.sleep(max(0.0, min(due for due, _ in self._due.values()) - time.perf_counter()))
+        now = time.perf_counter()
+        return [(key, self._due.pop(key)[1]) for key, (due, _) in list(self._due.items()) if due <= now]
+
+    def _delay(self, key: str) -> float:
+        step = self._steps[key] = self._steps.get(key, -1) + 1
+        return delays(self._first + int(key), self._latency_s)[step - 1] if step else 0.0  # resets take no time
+
+
+def delays(index: int, latency_s: float) -> list[float]:
+    """How long the environment of an episode takes for each of its steps."""
+    return [float(delay) for delay in np.random.default_rng(index).exponential(latency_s, size=10)]
+
+
+def talks(chat: Chat, count: int = EPISODES) -> list[Episode]:
+    """Episodes of 1 to 10 turns of up to 40 tokens."""
+    limits = Limits(tokens_per_turn=40, context=512)
+    return [
+        Episode(Task("Talk", index), chat=chat, limits=limits, seed=derive_seed("talk", index))
+        for index in range(count)
+    ]
+
+
+def talker(llm: Any, chat: TemplateChat, tokenizer: Any) -> VLLMEngine:
+    """Ten ids of a hundred end a turn, so that turns have one to forty tokens."""
+    return VLLMEngine(llm, eos_ids={*chat.stop_ids, *tokenizer.encode("etaoinshr", add_special_tokens=False)})
+
+
+def lockstep(episodes: Sequence[Episode], pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
+    """What a loop does that plays turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
+    finished: dict[str, Trajectory] = {}
+    for index, episode in enumerate(episodes):
+        pool.reset(str(index), episode.task)
+    todo = {key: episodes[int(key)].started(reply) for key, reply in _all(pool, len(episodes))}
+    while asked := {key: what for key, what in todo.items() if isinstance(what, Sample)}:
+        for key, what in asked.items():
+            engine.submit(Request(key, what.prompt_ids, what.max_tokens, what.seed))
+        answers: list[Completion] = []
+        while len(answers) < len(asked):
+            answers += engine.collect(block=True)
+        for answer in answers:
+            act = episodes[int(answer.request_id)].sampled(answer)
+            assert isinstance(act, Act)
+            pool.step(answer.request_id, act.action)
+        todo = {key: episodes[int(key)].stepped(reply) for key, reply in _all(pool, len(asked))}
+        finished |= {key: what for key, what in todo.items() if isinstance(what, Trajectory)}
+    return [finished[str(index)] for index in range(len(episodes))]
+
+
+def _all(pool: InlinePool, count: int) -> list[tuple[str, EnvReply | EnvFailure]]:
+    replies: list[tuple[str, EnvReply | EnvFailure]] = []
+    while len(replies) < count:
+        replies += pool.collect(block=True)
+    return replies
+
+
+def continuous(episodes: Sequence[Episode], pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
+    """What this library does."""
+    return run_episodes(episodes, pool=pool, engine=engine)
+
+
+def measure(llm: Any, chat: TemplateChat, tokenizer: Any) -> list[dict[str, Any]]:
+    """One row per latency."""
+    rows = []
+    for latency_ms in LATENCIES_MS:
+        row: dict[str, Any] = {"latency_ms": latency_ms}
+        for play in (continuous, lockstep):
+            llm.reset_prefix_cache()
+            engine = talker(llm, chat, tokenizer)
+            with SlowPool(latency_ms / 1000) as pool:
+                began = time.perf_counter()
+                played = play(talks(chat), pool, engine)
+                row[f"{play.__name__}_s"] = time.perf_counter() - began
+            row[f"{play.__name__}_steps"] = engine.steps
+        row["floor_steps"] = max(sum(game.mask) for game in played)
+        row["slowest_alone_s"] = slowest_alone(llm, chat, tokenizer, played, latency_ms / 1000)
+        rows.append(row)
+    return rows
+
+
+def slowest_alone(
+    llm: Any, chat: TemplateChat, tokenizer: Any, played: Sequence[Trajectory], latency_s: float
+) -> float:
+    """The seconds of the episode that takes longest, with nobody else there."""
+
+    def estimate(index: int) -> float:
+        return sum(delays(index, latency_s)[: len(played[index].turns)]) + 0.002 * sum(played[index].mask)
+
+    index = max(range(len(played)), key=estimate)
+    with SlowPool(latency_s, first=index) as pool:
+        began = time.perf_counter()
+        continuous(talks(chat)[index : index + 1], pool, talker(llm, chat, tokenizer))
+        return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure, print a table and write the results."""
+    vllm_cpu.prepare()
+    with tempfile.TemporaryDirectory() as folder:
+        _, tokenizer = vllm_cpu.save_model(Path(folder))
+        with vllm_cpu.small_llm(Path(folder), max_num_seqs=EPISODES) as llm:
+            chat = TemplateChat(tokenizer)
+            with SlowPool(0.0) as pool:  # the first rollout pays for what vLLM makes on first use
+                continuous(talks(chat), pool, talker(llm, chat, tokenizer))
+            rows = measure(llm, chat, tokenizer)
+    print(f"{EPISODES} episodes of 1 to 10 turns of 1 to 40 tokens; engine steps, and seconds with slow environments")
+    print(f"{'latency':>8} {'floor':>6} {'ours':>6} {'lockstep':>9}   {'bound':>7} {'ours':>7} {'lockstep':>9}")
+    generation = rows[0]["continuous_s"]
+    for row in rows:
+        row["bound_s"] = max(row["slowest_alone_s"], generation)
+        print(
+            f"{row['latency_ms']:5} ms {row['floor_steps']:6} {row['continuous_steps']:6} {row['lockstep_steps']:9}   "
+            f"{row['bound_s']:6.2f}s {row['continuous_s']:6.2f}s {row['lockstep_s']:8.2f}s"
+        )
+    RESULTS.mkdir(exist_ok=True)
+    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    report = {**machine, "command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), "rows": rows}
+    (RESULTS / "vllm_schedule.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

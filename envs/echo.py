@@ -1,0 +1,135 @@
+"""The smallest game that can be learnt: say it back."""
+
+import random
+import string
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from gym_trl.envs.text_env import Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+
+class Echo(TextEnv):
+    """Repeat the word that is shown, or, with ``reward="length"``, say something long.
+
+    >>> env = Echo()
+    >>> word, _ = env.reset(seed=0)
+    >>> word
+    'woadw'
+    >>> env.step("woaxx")
+    ('3 of 5 right.', 0.6, True, False, {'action_valid': True, 'success': False})
+
+    ``reward="repetition"``: the observation is a word of ``word_length`` random letters of ``alphabet``, and a turn is
+    worth the share of its places that were repeated; characters too many count as wrong places. It is a success if
+    every turn was exact. A policy that always says the same scores what a random one does: ``1 / len(alphabet)``.
+
+    ``reward="length"``: a turn is worth the answer's length as a share of ``max_length`` characters, and the answer
+    comes back as the observation, as in OpenEnv's Echo (which pays 0.1 per character without end). It is a success if
+    every answer was long enough. A constant policy solves it: it tests a training setup and teaches nothing.
+
+    An episode has ``turns`` turns, each worth ``1 / turns``, so perfect play returns 1.0 either way.
+
+    Raises:
+        ConfigError: an unknown ``reward``, a number that is no integer of at least 1, or an alphabet that is no string,
+            is empty, has whitespace or repeats.
+    """
+
+    def __init__(
+        self,
+        *,
+        reward: Literal["repetition", "length"] = "repetition",
+        turns: int = 1,
+        alphabet: str = string.ascii_lowercase,
+        word_length: int = 5,
+        max_length: int = 100,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if reward not in ("repetition", "length"):
+            raise ConfigError(f'reward must be "repetition" or "length", got {reward!r}')
+        check_integers(turns=turns, word_length=word_length, max_length=max_length, at_least=1)
+        if not isinstance(alphabet, str):
+            raise ConfigError(f"alphabet must be a string of letters, got {alphabet!r}")
+        if not alphabet or len(set(alphabet)) < len(alphabet) or any(char.isspace() for char in alphabet):
+            raise ConfigError(f"alphabet must hold different characters and no whitespace, got {alphabet!r}")
+        self.reward = reward
+        self.turns = turns
+        self.alphabet = alphabet
+        self.word_length = word_length
+        self.max_length = max_length
+        self._words: list[str] = []
+        self._turn = 0
+        self._all_exact = True
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer."""
+        if self.reward == "length":
+            return f"Say something. The longer the better, up to {self.max_length} characters."
+        return f"You are shown {self.word_length} characters. Answer with exactly these characters and nothing else."
+
+    @property
+    def num_instances(self) -> int:
+        """The number of word sequences that an episode can show; one where no word is shown."""
+        return 1 if self.reward == "length" else len(self.alphabet) ** (self.word_length * self.turns)
+
+    @property
+    def optimal_success(self) -> float:
+        """Always 1.0."""
+        return 1.0
+
+    @property
+    def optimal_return(self) -> float:
+        """Always 1.0."""
+        return 1.0
+
+    def solver(self) -> Policy:
+        """Says back what it is shown, or as much as pays."""
+        if self.reward == "length":
+            return lambda observation: "a" * self.max_length
+        # A wrapper may add lines of its own below the word.
+        return lambda observation: observation.partition("\n")[0]
+
+    def random_policy(self, seed: int) -> Policy:
+        """Says random letters: as many as the word has, or any number up to ``max_length``."""
+        rng = random.Random(seed)
+
+        def say(observation: str) -> str:
+            length = rng.randint(0, self.max_length) if self.reward == "length" else self.word_length
+            return "".join(rng.choices(self.alphabet, k=length))
+
+        return say
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self._turn, self._all_exact = 0, True
+        if self.reward == "length":
+            return "Say something."
+        self._words = [self._word(instance or 0, turn) for turn in range(self.turns)]
+        return self._words[0]
+
+    def _word(self, instance: int, turn: int) -> str:
+        """The word of a turn: the instance written in base ``len(alphabet)``, cut into words."""
+        base = len(self.alphabet)
+        digits = instance // base ** (self.word_length * turn)
+        return "".join(self.alphabet[digits // base**place % base] for place in range(self.word_length))
+
+    def _act(self, action: str) -> Outcome:
+        if self.reward == "length":
+            share = min(len(action), self.max_length) / self.max_length
+            return self._end_turn(share, shown=action)
+        word = self._words[self._turn]
+        right = sum(said == meant for said, meant in zip(action, word, strict=False))
+        share = right / max(len(word), len(action))
+        return self._end_turn(share, shown=f"{right} of {len(word)} right.")
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._end_turn(0.0, shown=reason, valid=False)
+
+    def _end_turn(self, share: float, *, shown: str, valid: bool = True) -> Outcome:
+        self._turn += 1
+        self._all_exact = self._all_exact and share == 1.0
+        done = self._turn == self.turns
+        if self.reward == "repetition" and not done:
+            shown = self._words[self._turn]
+        return Outcome(shown, share / self.turns, done, success=done and self._all_exact, valid=valid)

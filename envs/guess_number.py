@@ -1,0 +1,144 @@
+"""The game of higher and lower."""
+
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gym_trl.envs.text_env import Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_RANGE = re.compile(r"Guess (-?[0-9]+) to (-?[0-9]+) ")
+
+
+class GuessNumber(TextEnv):
+    """Find a secret integer from ``low`` to ``high`` in ``turns`` tries, told "higher" or "lower".
+
+    >>> env = GuessNumber()
+    >>> env.reset(seed=0)
+    ('Guess 1 to 50 in 6 tries.', {})
+    >>> env.step("25")[0]
+    'Higher.'
+    >>> env.step("twenty")
+    ('Not 1 to 50.', 0.0, False, False, {'action_valid': False, 'success': False})
+
+    The reward is 1.0 for the secret and 0.0 for everything else, so nothing is paid for coming close. A guess that is
+    no integer or out of range costs a turn and tells nothing. Whitespace around the integer is allowed.
+
+    Perfect play halves the range. It finds ``min(1, (2**turns - 1) / n)`` of ``n`` secrets, because ``turns`` guesses
+    can tell ``2**turns - 1`` secrets apart, and with turns enough its mean number of guesses is:
+
+    ======= ======= =======
+    secrets mean    most
+    ======= ======= =======
+    10      2.9     4
+    20      3.7     5
+    50      4.86    6
+    100     5.80    7
+    1000    8.987   10
+    1024    9.0117  11
+    ======= ======= =======
+
+    The numbers are exact (the tests enumerate the secrets). The default, 1 to 50 in 6 guesses, can always be won.
+
+    Raises:
+        ConfigError: ``low`` is above ``high``, ``turns`` is below 1, or one of them is not an integer.
+    """
+
+    def __init__(self, *, low: int = 1, high: int = 50, turns: int = 6, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        check_integers(low=low, high=high)
+        check_integers(turns=turns, at_least=1)
+        if low > high:
+            raise ConfigError(f"low must not be above high, got low={low} and high={high}")
+        self.low = low
+        self.high = high
+        self.turns = turns
+        self._secret = low
+        self._guesses_left = turns
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer; the example is out of range, so it is never the secret."""
+        return (
+            f"Find the secret integer from {self.low} to {self.high}. You have {_tries(self.turns)}. After each you "
+            'are told whether the secret is "higher" or "lower". Answer with an integer alone, written like '
+            f"{self.high + 1} (which is out of range)."
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """The number of secrets."""
+        return self.high - self.low + 1
+
+    @property
+    def optimal_success(self) -> float:
+        """``min(1, (2**turns - 1) / n)`` of ``n`` secrets."""
+        # Bits are compared first, so that many turns do not make a number with as many digits.
+        if self.turns >= self.num_instances.bit_length():
+            return 1.0
+        return float((2**self.turns - 1) / self.num_instances)
+
+    @property
+    def optimal_return(self) -> float:
+        """The same as ``optimal_success``."""
+        return self.optimal_success
+
+    def solver(self) -> Policy:
+        """Halves the range."""
+        return _Halving()
+
+    def random_policy(self, seed: int) -> Policy:
+        """Guesses any integer in range, again and again."""
+        rng = random.Random(seed)
+        return lambda observation: str(rng.randint(self.low, self.high))
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self._secret = self.low + (instance or 0)
+        self._guesses_left = self.turns
+        return f"Guess {self.low} to {self.high} in {_tries(self.turns)}."
+
+    def _act(self, action: str) -> Outcome:
+        guess = _integer(action)
+        if guess is None or not self.low <= guess <= self.high:
+            return self._reject(f"Not {self.low} to {self.high}.")
+        if guess == self._secret:
+            return Outcome("Correct.", reward=1.0, done=True, success=True)
+        return self._use_guess("Higher." if self._secret > guess else "Lower.")
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._use_guess(reason, valid=False)
+
+    def _use_guess(self, answer: str, *, valid: bool = True) -> Outcome:
+        self._guesses_left -= 1
+        return Outcome(answer, done=self._guesses_left == 0, valid=valid)
+
+
+class _Halving:
+    """Guesses the middle of what is left, which it knows from the observations alone."""
+
+    def __init__(self) -> None:
+        self._low, self._high, self._guess = 0, 0, 0
+
+    def __call__(self, observation: str) -> str:
+        if start := _RANGE.search(observation):
+            self._low, self._high = int(start[1]), int(start[2])
+        elif observation.startswith("Higher"):
+            self._low = self._guess + 1
+        elif observation.startswith("Lower"):
+            self._high = self._guess - 1
+        self._guess = (self._low + self._high) // 2
+        return str(self._guess)
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text) if _INTEGER.fullmatch(text.strip()) else None
+    except ValueError:  # Python reads no integers of more than 4300 digits
+        return None
+
+
+def _tries(number: int) -> str:
+    return "1 try" if number == 1 else f"{number} tries"

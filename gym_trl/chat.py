@@ -1,0 +1,482 @@
+"""The tokens of one episode, appended to and never re-rendered."""
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Protocol
+
+from gym_trl.errors import ChatTemplateError, TranscriptError
+from gym_trl.parsing import split_thinking
+from gym_trl.types import Answer, Logprobs, Message, TokenIds
+
+# Unicode keeps these code points out of all text ("noncharacters, for internal use"), so no message can hold one
+# once `_Codec.plain` has been over it.
+_BREAK = "\ufdd0"
+_ASKED = Message("user", "\ufdd1")
+_ANSWERED = Message("assistant", "\ufdd2")
+_TOLD = "\ufdd3"
+_UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd3]")
+
+
+class Chat(Protocol):
+    """How the text of a conversation becomes token ids, one turn at a time.
+
+    An episode asks for ``open`` once, then for one ``reply`` per turn, and appends what it gets to what was sampled.
+    """
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The ids that end the model's turn; engines stop on them as on the tokenizer's end of sequence."""
+        ...
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """What ends the model's turn where no id says so; engines keep it in what they return."""
+        ...
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """The ids that start an episode, up to where the model begins to write."""
+        ...
+
+    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+        """The ids between two sampled turns; ``closed`` says that the first one had ended, see ``closes``."""
+        ...
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Whether these sampled ids end the model's turn, so that ``reply`` need not."""
+        ...
+
+    def text(self, ids: TokenIds) -> Answer:
+        """What the model said, its thinking apart from its answer."""
+        ...
+
+
+class TemplateChat:
+    """Speak any chat template, of any Hugging Face tokenizer or of a processor that has one.
+
+    >>> class Letters:  # stands in for AutoTokenizer.from_pretrained(...)
+    ...     name_or_path, chat_template, all_special_tokens, added_tokens_decoder = "letters", "chat", ["$"], {}
+    ...     def apply_chat_template(self, messages, *, add_generation_prompt, **options):
+    ...         said = "".join(f"{message['role']}: {message['content']}$" for message in messages)
+    ...         return said + "assistant: " if add_generation_prompt else said
+    ...     def encode(self, text, **options):
+    ...         return [ord(letter) for letter in text]
+    ...     def decode(self, ids, **options):
+    ...         return "".join(chr(id) for id in ids)
+    >>> chat, letters = TemplateChat(Letters()), Letters()
+    >>> letters.decode(chat.open([Message("user", "2 + 2?")]))
+    'user: 2 + 2?$assistant: '
+    >>> chat.text(letters.encode("4$"))
+    Answer(thinking='', text='4')
+    >>> letters.decode(chat.reply("Right.", closed=chat.closes(letters.encode("4$"))))
+    'user: Right.$assistant: '
+    >>> letters.decode(chat.reply("Too long.", closed=chat.closes(letters.encode("fou"))))
+    '$user: Too long.$assistant: '
+
+    A reply is found by rendering three short messages and keeping what follows the second, so its cost does not
+    depend on the episode's length, and templates that rewrite what was said earlier do no harm. Where the model's turn
+    ends without the template's end-of-turn mark, because its tokens ran out or it chose another end, the reply begins
+    with that mark. A template that refuses system messages gets them in front of the first user message.
+
+    Whatever a message says, it cannot write control tokens: ``<|im_end|>`` in an observation becomes the ids of its
+    characters, not the id that ends a turn. This holds for the tokens that the tokenizer calls special, except those
+    of a single character; others, such as the ``<think>`` of most tokenizers, mean in a message what they always mean.
+
+    Args:
+        tokenizer: Renders and encodes; its ``chat_template`` is used where none is given.
+        chat_template: A Jinja template, or the name of one of the tokenizer's templates.
+        chat_template_kwargs: Given to every rendering, such as ``enable_thinking=False``.
+
+    Raises:
+        ChatTemplateError: there is no template, or it cannot be extended turn by turn.
+    """
+
+    stop_strings: tuple[str, ...] = ()
+
+    def __init__(self, tokenizer: Any, *, chat_template: str | None = None, **chat_template_kwargs: Any) -> None:
+        self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        self._name = _either("name_or_path", self._tokenizer, tokenizer) or type(tokenizer).__name__
+        own = _either("chat_template", self._tokenizer, tokenizer)
+        # Kept as it is now: trainers are known to change their tokenizer's template later on.
+        self._template = chat_template or (own.get("default") if isinstance(own, dict) else own)
+        if not self._template:
+            raise ChatTemplateError(
+                f"{self._name} has no chat template; set tokenizer.chat_template, pass chat_template=..., "
+                "or write the markers by hand with DelimiterChat"
+            )
+        self._kwargs = chat_template_kwargs
+        self._codec = _tokenizer_codec(self._tokenizer)
+        self._roles: set[str] = set()
+        self._parts = False
+        self._check_content()
+        self._folds_system = not self._keeps_system()
+        self._closing, stop, closers = self._find_end()
+        self.stop_ids = frozenset(self._codec.id(mark) for mark in stop)
+        self._closers = frozenset(self._codec.id(mark) for mark in closers)
+        self._anchor = next(iter(closers), getattr(self._tokenizer, "eos_token", None) or "")
+        self._header, self._opened = self._find_header()
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """The ids that start an episode, up to and including the generation prompt."""
+        spoken = _fold_system(messages) if self._folds_system else messages
+        return self._codec.encode(self._render(*(Message(m.role, self._codec.plain(m.content)) for m in spoken)))
+
+    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+        """The ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
+
+        Raises:
+            ChatTemplateError: the template has no place for a message of this ``role`` after an answer.
+        """
+        self._check(role)
+        tail = self._tail(Message(role, self._codec.plain(text)))
+        # A turn may end on what heads the next user message (GLM); a message of another role keeps its own head.
+        return self._codec.encode(tail.removeprefix(self._closing) if closed else tail, after=self._anchor)
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Whether these sampled ids end with the template's own end of turn."""
+        return bool(ids) and ids[-1] in self._closers
+
+    def text(self, ids: TokenIds) -> Answer:
+        """What the model said, without control tokens, its thinking apart from its answer."""
+        thinking, answer = split_thinking(self._opened + self._codec.decode(ids))
+        if self._header:
+            answer = answer.rpartition(self._header)[2]
+        return Answer(self._codec.strip(thinking), self._codec.strip(answer))
+
+    def _render(self, *messages: Message, prompt: bool = True) -> str:
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                [{"role": message.role, "content": self._content(message.content)} for message in messages],
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=prompt,
+                **self._kwargs,
+            )
+        except Exception as error:  # templates are programs and raise what they like
+            raise self._refusal(f"raises {error!r} on {', '.join(message.role for message in messages)}") from error
+        return str(rendered)
+
+    def _content(self, text: str) -> str | list[dict[str, str]]:
+        return [{"type": "text", "text": text}] if self._parts else text
+
+    def _tail(self, message: Message) -> str:
+        return self._render(_ASKED, _ANSWERED, message).partition(_ANSWERED.content)[2]
+
+    def _refusal(self, why: str) -> ChatTemplateError:
+        return ChatTemplateError(
+            f"{self._name}'s chat template cannot be extended turn by turn: it {why}; "
+            "pass another with chat_template=..., or write the markers by hand with DelimiterChat"
+        )
+
+    def _check_content(self) -> None:
+        """Find out whether messages are strings, or lists of parts as some templates of models with eyes want them."""
+        refusals = []
+        for parts in (False, True):  # given a string, such a template raises or silently drops it
+            self._parts = parts
+            try:
+                return self._check("user")
+            except ChatTemplateError as refusal:
+                refusals.append(refusal)
+        raise refusals[0]
+
+    def _check(self, role: str) -> None:
+        if role in self._roles:
+            return
+        told = Message(role, _TOLD)
+        history = self._render(_ASKED, _ANSWERED, told)
+        marks = [_ASKED.content, _ANSWERED.content, _TOLD]
+        if any(history.count(mark) != 1 for mark in marks):
+            raise self._refusal(f"drops or repeats a message of user, assistant, {role}")
+        if [mark for mark in history if mark in marks] != marks:
+            raise self._refusal(f"changes the order of user, assistant, {role}")
+        if not self._prompts_alike(history):
+            raise self._refusal(f"writes no generation prompt, or another one, after a {role} message")
+        longer = self._render(Message("user", "Hi"), Message("assistant", "Hello"), _ASKED, _ANSWERED, told)
+        if longer.partition(_ANSWERED.content)[2] != history.partition(_ANSWERED.content)[2]:
+            raise self._refusal(f"writes a {role} message otherwise in a longer conversation")
+        self._roles.add(role)
+
+    def _prompts_alike(self, history: str) -> bool:
+        """Whether a later message is followed by what asks for an answer after the first one."""
+        asked = self._render(_ASKED).partition(_ASKED.content)[2]
+        unasked = self._render(_ASKED, prompt=False).partition(_ASKED.content)[2]
+        prompt = asked.removeprefix(unasked)
+        header = history.partition(_ASKED.content)[2].partition(_ANSWERED.content)[0]
+        # Without a prompt of its own ("[INST] ... [/INST]") the template must head an answer with nothing more.
+        return history.endswith(prompt) if prompt else header.strip() == asked.strip()
+
+    def _keeps_system(self) -> bool:
+        try:
+            return _TOLD in self._render(Message("system", _TOLD), _ASKED)
+        except ChatTemplateError:
+            return False
+
+    def _find_end(self) -> tuple[str, list[str], list[str]]:
+        """What the template writes after an answer, the mark that ends a turn, and all that may have ended one."""
+        ended = self._tail(Message("user", _TOLD)).partition(_TOLD)[0]
+        last = self._render(_ASKED, _ANSWERED, prompt=False).partition(_ANSWERED.content)[2]
+        if last == self._render(_ASKED, _ANSWERED).partition(_ANSWERED.content)[2]:
+            last = ""  # the template prompts whether asked to or not: its marks may head the next turn
+        after, final = self._codec.added.findall(ended), self._codec.added.findall(last)
+        shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(after, final, strict=False))]
+        # Cohere ends a response, then the turn: the end is the last mark that both have.
+        marks = shared or after[:1]
+        closing = "".join(re.split(f"({self._codec.added.pattern})", ended)[: 2 * len(marks)])
+        # gpt-oss ends the last turn otherwise than earlier ones, and what ends those also ends its thinking.
+        stop = final[:1] if final and not shared else marks[-1:]
+        return closing, stop, list(dict.fromkeys(marks[-1:] + stop))
+
+    def _find_header(self) -> tuple[str, str]:
+        """What heads an answer besides the generation prompt, and the opening of thinking that ends the prompt."""
+        prompt = self._render(_ASKED).partition(_ASKED.content)[2]
+        history = self._render(_ASKED, _ANSWERED, _ASKED).partition(_ASKED.content)[2].partition(_ANSWERED.content)[0]
+        header = split_thinking(history.removeprefix(prompt)).text if history.startswith(prompt) else ""
+        opened = (prompt[start:] for start in reversed(range(len(prompt))))
+        thinks = (end for end in opened if _TOLD in split_thinking(end + _TOLD).thinking)
+        return header if self._codec.added.search(header) else "", next(thinks, "")
+
+
+class DelimiterChat:
+    r"""Speak with hand-written markers, for tokenizers without a chat template.
+
+    >>> chat = DelimiterChat(lambda text: text.encode(), lambda ids: bytes(ids).decode(), assistant=("Model: ", "\n"))
+    >>> bytes(chat.open([Message("user", "2 + 2?")]))
+    b'User: 2 + 2?\nModel: '
+    >>> chat.text([*b"4\n"])
+    Answer(thinking='', text='4')
+    >>> bytes(chat.reply("Right.", closed=chat.closes([*b"4\n"])))
+    b'User: Right.\nModel: '
+
+    Each role has what comes before and after its messages; the model's turn ends with what comes after
+    ``assistant``. Where that is a single id in any surroundings, ``stop_ids`` has it; where it is not, give the
+    engine ``stop_strings``. Messages can write these markers: unlike control tokens, they are plain text.
+
+    Args:
+        encode: Turns text to ids without adding any, or is a Hugging Face tokenizer.
+        decode: Turns ids to text, control tokens included; a tokenizer brings its own.
+        bos: Starts every conversation.
+        system: Before and after a system message.
+        user: Before and after what the environment says.
+        assistant: Before and after what the model says.
+        roles: Before and after messages of other roles, such as ``tool=("Tool: ", "\n")``.
+
+    Raises:
+        ChatTemplateError: nothing ends the model's turn.
+    """
+
+    def __init__(
+        self,
+        encode: Any,
+        decode: Callable[[Any], str] | None = None,
+        *,
+        bos: str = "",
+        system: tuple[str, str] = ("", "\n\n"),
+        user: tuple[str, str] = ("User: ", "\n"),
+        assistant: tuple[str, str] = ("Assistant: ", "\n"),
+        **roles: tuple[str, str],
+    ) -> None:
+        self._codec = _tokenizer_codec(encode) if decode is None else _Codec(encode, decode)
+        self._bos, self._head, self._end = bos, *assistant
+        self._marks = {"system": system, "user": user, "assistant": assistant, **roles}
+        if not self._end:
+            raise ChatTemplateError("DelimiterChat needs an end of turn: the second marker of assistant=(..., ...)")
+        end_ids = self._codec.encode(self._end, after="x")
+        self.stop_ids: frozenset[int] = frozenset(end_ids if len(end_ids) == 1 else ())
+        self.stop_strings: tuple[str, ...] = () if self._stands_alone(end_ids) else (self._end,)
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """The ids that start an episode, up to and including what heads the model's turn."""
+        said = "".join(self._said(message.role, message.content) for message in messages)
+        return self._codec.encode(self._bos + said + self._head)
+
+    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+        """The ids between two sampled turns: the end of the first unless ``closed``, the message, the next head.
+
+        Raises:
+            ChatTemplateError: there are no markers for this ``role``.
+        """
+        said = self._said(role, text) + self._head
+        return self._codec.encode(said if closed else self._end + said, after=self._end if closed else "x")
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Whether these sampled ids end with the end of turn, also where it is merged into their last id."""
+        # No id stands for less than a byte, so no more of them than this can hold the end.
+        return self._codec.decode(ids[-len(self._end.encode()) :]).endswith(self._end)
+
+    def text(self, ids: TokenIds) -> Answer:
+        """What the model said, without the end of turn, its thinking apart from its answer."""
+        thinking, answer = split_thinking(self._codec.decode(ids).removesuffix(self._end))
+        return Answer(self._codec.strip(thinking), self._codec.strip(answer))
+
+    def _said(self, role: str, text: str) -> str:
+        if role not in self._marks:
+            raise ChatTemplateError(f"DelimiterChat has no markers for the role {role!r}; pass {role}=('...', '...')")
+        before, after = self._marks[role]
+        return before + self._codec.plain(text) + after
+
+    def _stands_alone(self, end_ids: TokenIds) -> bool:
+        """Whether the end is one id whatever it follows; some tokenizers have one for a full stop and a line end."""
+        return len(end_ids) == 1 and all(self._codec.encode(mark + self._end)[-1:] == end_ids for mark in "a1.!?)]>\"'")
+
+
+class Transcript:
+    """Ids, mask and logprobs of one episode, which grow together and never change.
+
+    >>> transcript = Transcript([1, 2])
+    >>> transcript.prompt([])
+    [1, 2]
+    >>> transcript.commit([], [3], [-0.5])
+    >>> transcript.prompt([8, 9])  # asking commits to nothing
+    [1, 2, 3, 8, 9]
+    >>> transcript.commit([8, 9], [4, 5], [-0.25, -1.0])
+    >>> transcript.completion_ids, transcript.mask, transcript.logprobs
+    ([3, 8, 9, 4, 5], [1, 0, 0, 1, 1], [-0.5, 0.0, 0.0, -0.25, -1.0])
+
+    The engine's prompts are prefixes of ``prompt_ids + completion_ids``, which always ends on a sampled id. Each
+    request copies the ids once; nothing else takes time that depends on their number. The properties are copies.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self._ids: TokenIds = list(prompt_ids)
+        self._start = len(self._ids)
+        self._mask: list[int] = []
+        self._logprobs: Logprobs = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def completion_length(self) -> int:
+        """How many ids follow the prompt."""
+        return len(self._mask)
+
+    @property
+    def prompt_ids(self) -> TokenIds:
+        """What the episode was opened with."""
+        return self._ids[: self._start]
+
+    @property
+    def completion_ids(self) -> TokenIds:
+        """What was sampled, and what the environment said in between."""
+        return self._ids[self._start :]
+
+    @property
+    def mask(self) -> list[int]:
+        """One entry per completion id: 1 where it was sampled, else 0."""
+        return self._mask.copy()
+
+    @property
+    def logprobs(self) -> Logprobs:
+        """One entry per completion id, in nats; 0.0 where it was not sampled."""
+        return self._logprobs.copy()
+
+    def prompt(self, delta: TokenIds) -> TokenIds:
+        """All ids so far, then ``delta``, as a fresh list; the transcript stays as it was."""
+        return self._ids + delta
+
+    def commit(self, delta: TokenIds, ids: TokenIds, logprobs: Logprobs) -> None:
+        """Append ``delta``, which the environment said, and the ``ids`` that were sampled after it.
+
+        A logprob that is not a number is kept as ``None``.
+
+        Raises:
+            TranscriptError: nothing was sampled, or not as many logprobs as ids were given.
+        """
+        if not ids:
+            raise TranscriptError("a turn needs at least one sampled id, got none")
+        if len(ids) != len(logprobs):
+            raise TranscriptError(f"every sampled id needs a logprob, got {len(ids)} ids and {len(logprobs)} logprobs")
+        self._ids += [*delta, *ids]
+        self._mask += [0] * len(delta) + [1] * len(ids)
+        self._logprobs += [0.0] * len(delta) + [
+            None if logprob is None or math.isnan(logprob) else logprob for logprob in logprobs
+        ]
+
+
+class _Codec:
+    """Text to ids and back, where messages can be kept from writing control tokens."""
+
+    def __init__(
+        self,
+        encode: Callable[[str], Sequence[int]],
+        decode: Callable[[Any], str],
+        *,
+        special: Collection[str] = (),
+        added: Collection[str] = (),
+    ) -> None:
+        self._encode, self._decode = encode, decode
+        self._special = _any_of(special)
+        long = _any_of([text for text in special if len(text) > 1])
+        self._breakable = re.compile(f"(?={long.pattern})(.)", re.DOTALL)
+        self.added = _any_of({*special, *added})
+        self._heads: dict[str, TokenIds] = {}
+
+    def plain(self, text: str) -> str:
+        """A message as it may be rendered: without what tokenizers choke on, its control tokens broken up."""
+        text = _UNWANTED.sub("\ufffd", text)
+        return self._breakable.sub(rf"\1{_BREAK}", text) if self._special.search(text) else text
+
+    def encode(self, text: str, *, after: str = "") -> TokenIds:
+        """The ids of ``text`` as they follow those of ``after``."""
+        first, *others = text.split(_BREAK)
+        ids = self._continue(after, first)
+        for piece in others:
+            ids += self._continue(after, piece)
+        return ids
+
+    def id(self, mark: str) -> int:
+        """The id of an added token."""
+        return self._encode(mark)[-1]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, control tokens included; ids that stand for nothing are left out."""
+        try:
+            return self._decode(ids)
+        except Exception:  # each tokenizer has its own error for an id that it does not know
+            return "".join(map(self._decode_one, ids)) if len(ids) != 1 else ""
+
+    def strip(self, text: str) -> str:
+        """``text`` without control tokens and the blanks around it."""
+        return self._special.sub("", text).strip()
+
+    def _decode_one(self, token_id: int) -> str:
+        return self.decode([token_id])
+
+    def _continue(self, before: str, text: str) -> TokenIds:
+        # Tokenizers of the sentencepiece kind put a blank in front of whatever they are given first.
+        if before not in self._heads:
+            self._heads[before] = list(self._encode(before)) if before else []
+        head, ids = self._heads[before], list(self._encode(before + text))
+        return ids[len(head) :] if ids[: len(head)] == head else list(self._encode(text))
+
+
+def _tokenizer_codec(tokenizer: Any) -> _Codec:
+    tokens: Mapping[int, Any] = tokenizer.added_tokens_decoder
+    special = {*tokenizer.all_special_tokens, *(token.content for token in tokens.values() if token.special)}
+    return _Codec(
+        lambda text: tokenizer.encode(text, add_special_tokens=False),
+        lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)),
+        special=special,
+        # Some tokenizers add runs of blanks, which end no turn.
+        added=[token.content for token in tokens.values() if token.content.strip()],
+    )
+
+
+def _either(attribute: str, *owners: Any) -> Any:
+    return next(filter(None, (getattr(owner, attribute, None) for owner in owners)), None)
+
+
+def _any_of(texts: Collection[str]) -> re.Pattern[str]:
+    longest_first = sorted((text for text in texts if text), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """The system message put in front of the first user message, separated by a blank line."""
+    if not messages or messages[0].role != "system":
+        return messages
+    system, *others = messages
+    if not others or others[0].role != "user":
+        return [Message("user", system.content), *others]
+    return [Message("user", f"{system.content}\n\n{others[0].content}"), *others[1:]]

@@ -1,0 +1,95 @@
+"""An engine that answers from a script on a clock of its own, so that schedules are tested without a model."""
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from gym_trl.types import Completion, FinishReason, Request, TokenIds
+
+_LOGPROB = -1.0
+
+
+class ScriptedEngine:
+    """Answers every request with ``answer(request)`` after ``delay(request)`` ticks of its clock.
+
+    A tick is one engine step. ``slots`` requests are worked on at once and the others wait, as in a real engine;
+    ``steps`` counts the ticks in which there was work. What was asked is kept in ``requests``.
+
+    >>> engine = ScriptedEngine(lambda request: [7, 8], delay=lambda request: 3)
+    >>> engine.submit(Request("a", [1, 2], max_tokens=1, seed=0))
+    >>> engine.collect(block=True)
+    [Completion(request_id='a', ids=[7], logprobs=[-1.0], finish=<FinishReason.LENGTH: 'length'>, error=None)]
+    >>> engine.steps
+    3
+
+    ``answer`` may also return a ``Completion``, for what can go wrong.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Request], TokenIds | Completion],
+        *,
+        delay: Callable[[Request], int] = lambda _: 1,
+        slots: int | None = None,
+    ) -> None:
+        self.requests: list[Request] = []
+        self.cancelled: list[str] = []
+        self.steps = 0
+        self._answer = answer
+        self._delay = delay
+        self._slots = slots
+        self._waiting: deque[Request] = deque()
+        self._running: list[tuple[int, int, Request]] = []  # a heap of (tick it is due, order of arrival, request)
+        self._order = count()
+        self._alive: set[str] = set()
+
+    def submit(self, request: Request) -> None:
+        """Take a request."""
+        if request.id in self._alive:
+            raise ValueError(f"request {request.id!r} is already running")
+        self._alive.add(request.id)
+        self.requests.append(request)
+        self._waiting.append(request)
+
+    def collect(self, *, block: bool) -> list[Completion]:
+        """Let one tick pass, or with ``block`` as many as it takes for a request to finish."""
+        self._fill_slots()
+        if not self._running:
+            return []
+        self.steps = max(self.steps + 1, self._running[0][0] if block else 0)
+        finished = []
+        while self._running and self._running[0][0] <= self.steps:
+            request = heappop(self._running)[2]
+            if request.id in self._alive:
+                self._alive.remove(request.id)
+                finished.append(self._complete(request))
+        if block and not finished and self._alive:  # what was due had been cancelled
+            return self.collect(block=True)
+        return finished
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request and free its slot."""
+        if request_id in self._alive:
+            self._alive.remove(request_id)
+            self.cancelled.append(request_id)
+            self._running = sorted(entry for entry in self._running if entry[2].id != request_id)
+            self._waiting = deque(request for request in self._waiting if request.id != request_id)
+
+    @property
+    def pending(self) -> int:
+        """How many requests have not been answered."""
+        return len(self._alive)
+
+    def _fill_slots(self) -> None:
+        while self._waiting and (self._slots is None or len(self._running) < self._slots):
+            request = self._waiting.popleft()
+            heappush(self._running, (self.steps + max(1, self._delay(request)), next(self._order), request))
+
+    def _complete(self, request: Request) -> Completion:
+        answer = self._answer(request)
+        if isinstance(answer, Completion):
+            return answer
+        ids = answer[: request.max_tokens]
+        finish = FinishReason.STOP if len(ids) == len(answer) else FinishReason.LENGTH
+        return Completion(request.id, ids, [_LOGPROB] * len(ids), finish)

@@ -1,0 +1,608 @@
+"""Generation on vLLM servers: token ids out and back over HTTP, one request a turn, and whatever fails fails alone."""
+
+import asyncio
+import json
+import math
+import random
+import warnings
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.types import Completion, FinishReason, Logprobs, Request
+
+if TYPE_CHECKING:
+    import httpx
+
+# Said with every request: what is left out is filled in from the model's generation_config.json (vLLM's
+# --generation-config, "auto" by default), and would be neither what was asked for nor what the trainer knows of.
+_NEUTRAL = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+# How an answer comes back, and nothing about how it is sampled; trl 1.16 asks for the same (vllm_client.py).
+_VERBATIM = {
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,  # else the server decodes each token for its table of logprobs
+    "logprobs": 0,  # of the sampled id
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,  # a stop string may be one
+}
+_NOT_SHAPING = {"stop", "stop_token_ids", "ignore_eos", *_VERBATIM}
+_IMPOSSIBLE = {
+    "n": "samples one answer for each request",
+    "use_beam_search": "samples one answer for each request",
+    "seed": "gives each request a seed of its own",
+    "prompt_logprobs": "returns the logprobs of what was sampled only",
+    "echo": "returns what was sampled only",
+    "stream": "reads whole answers",
+    "prompt": "gets its prompts with the requests",
+    "model": "has an argument of that name",
+}
+_FINISH = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "repetition": FinishReason.LENGTH,  # cut off, because the user asked for repetition_detection
+}
+_TOO_BUSY = {429, 500}
+_UNREACHABLE = {502, 503, 504}
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_CONNECT_S = 10.0
+# Shorter than the 5 s after which vLLM's server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
+_IDLE_S = 2.0
+_REST_S = 30.0
+"""How long a server that was down is left out before a request tries it again."""
+_POLL_S = 0.002
+_REMEMBERED = 2**16
+"""How many episodes' servers are remembered."""
+_SERVE = "vllm serve MODEL --logprobs-mode processed_logprobs"
+
+
+class ServerEngine:
+    """Samples on one or more ``vllm serve``, through a thread of its own that keeps many requests in flight.
+
+    ::
+
+        with ServerEngine("http://localhost:8000", eos_ids=[151645], sampling={"temperature": 0.7}) as engine:
+            trajectories = run_episodes(episodes, pool=pool, engine=engine)
+
+    Start each server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. Request ids are
+    ``<episode>-<turn>``: an episode stays with the server that has its earlier turns in the prefix cache, a new one
+    goes to where the fewest requests are. A completion request changes nothing on a server, so one that was not
+    answered (no connection, half an answer, status 429 or 5xx) is asked again, with growing pauses; a server that
+    stays away is left out for half a minute and its episodes move on. What the server refuses, and what stays
+    without an answer, comes back with the reason, and no other request notices.
+
+    Args:
+        base_urls: One or more, such as ``"http://localhost:8000"``.
+        model: Which of the models that the servers have; by default their first.
+        eos_ids: Sampling one of these, or what the model's own configuration names, ends the answer; the id is kept.
+        sampling: What shapes the distribution, by the names of vLLM's completion requests (``temperature``, ``top_p``,
+            ``top_k``, ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
+        stop_strings: An answer ends when it contains one of these, special tokens included; its ids are kept.
+        concurrency: How many requests each server has at once; the others wait here.
+        deadline_s: How long an answer may take from when the request is first sent, repetitions included.
+        retries: How often a request is sent again; the 10 pauses take about 25 seconds together, and each further one
+            takes 5. A server of which this is known already is asked once.
+        api_key: What the servers were started with, if they were.
+        data_parallel_size: How many ranks each server spreads requests over (``vllm serve --data-parallel-size``);
+            each has a prefix cache of its own, so an episode stays with one.
+        check: Whether the first request waits for ``check``.
+
+    Raises:
+        ConfigError: an argument that cannot work.
+        MissingDependencyError: httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        base_urls: str | Sequence[str],
+        *,
+        model: str | None = None,
+        eos_ids: Collection[int] = (),
+        sampling: Mapping[str, Any] | None = None,
+        stop_strings: Sequence[str] = (),
+        concurrency: int = 256,
+        deadline_s: float = 600.0,
+        retries: int = 10,
+        api_key: str | None = None,
+        data_parallel_size: int = 1,
+        check: bool = True,
+    ) -> None:
+        urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
+        if not urls:
+            raise ConfigError("ServerEngine needs the address of a server")
+        for name, value in (("concurrency", concurrency), ("data_parallel_size", data_parallel_size)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if deadline_s <= 0 or retries < 0:
+            raise ConfigError(f"deadline_s must be positive and retries not negative, got {deadline_s} and {retries}")
+        options = {name: value for name, value in (sampling or {}).items() if value is not None}
+        max_tokens = options.pop("max_tokens", math.inf)
+        self._options = _options(options, eos_ids, stop_strings)
+        self._model = model
+        self._deadline_s = deadline_s
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        ranks = [{"X-data-parallel-rank": str(rank)} for rank in range(data_parallel_size)]
+        self._servers = [
+            _Server(url.rstrip("/"), rank if data_parallel_size > 1 else {}, concurrency, model)
+            for url in urls
+            for rank in ranks
+        ]
+        self._checked = not check
+        self._sender = _Sender(
+            self._servers, self._options, self._headers, max_tokens=max_tokens, deadline_s=deadline_s, retries=retries
+        )
+        self._tickets = count()
+        self._running: dict[str, int] = {}  # the ticket of each request: an answer with another one is out of date
+        # The thread must not keep an engine alive that nobody has closed.
+        self._finalizer = weakref.finalize(self, self._sender.close)
+
+    def __enter__(self) -> Self:
+        """Use the engine in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        self.close()
+
+    def check(self, *, logprobs: bool = True) -> None:
+        """Ask every server what it serves, and whether it samples and answers as this engine needs it.
+
+        Args:
+            logprobs: Whether theirs matter.
+
+        Raises:
+            EngineError: a server is missing, has another model, or was started without a flag that the logprobs need.
+            ConfigError: an option that the servers do not know, or refuse.
+        """
+        import httpx
+
+        timeout = httpx.Timeout(self._deadline_s, connect=_CONNECT_S)
+        for url in dict.fromkeys(server.url for server in self._servers):
+            with httpx.Client(base_url=url, headers=self._headers, timeout=timeout, verify=self._sender.ssl) as client:
+                name, context = _check_model(client, self._model)
+                _check_options(client, name, self._options)
+                if logprobs:
+                    _check_logprobs(client, name, self._options)
+            for server in self._servers:
+                if server.url == url:
+                    server.model, server.context = name, context
+        self._checked = True
+
+    def submit(self, request: Request) -> None:
+        """Take a request; it is sent as soon as its server has room."""
+        if request.id in self._running:
+            raise ValueError(f"request {request.id!r} is already running")
+        if not self._checked:
+            self.check()
+        ticket = next(self._tickets)
+        self._sender.start(ticket, request)
+        self._running[request.id] = ticket
+
+    def collect(self, *, block: bool) -> list[Completion]:
+        """What has been answered; waits for at least one answer with ``block``, and two milliseconds without."""
+        finished: list[Completion] = []
+        while self._running:
+            wait_s = 0.0 if finished else 1.0 if block else _POLL_S
+            try:
+                ticket, completion = self._sender.answers.get(timeout=wait_s)
+            except Empty:
+                if finished or not block:
+                    break
+                if not self._sender.alive:
+                    raise EngineError("the engine was closed with requests that are not answered") from None
+                continue
+            if self._running.get(completion.request_id) == ticket:
+                del self._running[completion.request_id]
+                finished.append(completion)
+        return finished
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request and hang up, upon which the server stops generating."""
+        if (ticket := self._running.pop(request_id, None)) is not None:
+            self._sender.cancel(ticket)
+
+    def close(self) -> None:
+        """Cancel what is running, close every connection and end the thread."""
+        self._running.clear()
+        self._finalizer()
+
+
+def context_length(base_url: str) -> int | None:
+    """How many tokens a prompt and its answer may have together on the server, if it answers and says so."""
+    httpx = _import_httpx()
+    try:
+        with httpx.Client(base_url=base_url, timeout=_CONNECT_S) as client:
+            return _check_model(client, None)[1]
+    except EngineError:
+        return None
+
+
+def _import_httpx() -> Any:
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingDependencyError("ServerEngine", extra="server") from error
+    return httpx
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Requests: what lives on the thread
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Server:
+    """A server, or a data-parallel rank of one, with what this engine has there."""
+
+    url: str
+    headers: dict[str, str]
+    concurrency: int
+    model: str | None
+    context: int | None = None
+    requests: int = 0
+    episodes: int = 0
+    failed_at: float | None = None
+    idle: "list[httpx.AsyncClient]" = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.room = asyncio.Semaphore(self.concurrency)
+
+
+class _Unanswered(Exception):  # noqa: N818 -- not an error yet
+    """A request that may be sent again."""
+
+    def __init__(self, message: str, *, unreachable: bool) -> None:
+        super().__init__(message)
+        self.unreachable = unreachable
+
+
+class _Refused(Exception):  # noqa: N818 -- the end of one request
+    """A request that would not be answered another time either."""
+
+
+class _Sender:
+    """A thread with an event loop, on which every request is a task; ``answers`` leads out of it."""
+
+    def __init__(
+        self,
+        servers: list[_Server],
+        options: Mapping[str, Any],
+        headers: Mapping[str, str],
+        *,
+        max_tokens: float,
+        deadline_s: float,
+        retries: int,
+    ) -> None:
+        self.answers: SimpleQueue[tuple[int, Completion]] = SimpleQueue()
+        self._servers = servers
+        self._options = options
+        self._headers = dict(headers)
+        self._max_tokens = max_tokens
+        self._deadline_s = deadline_s
+        self._retries = retries
+        self._homes: dict[str, _Server] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._chance = random.Random()
+        self.ssl = _import_httpx().create_ssl_context()  # takes 20 ms: made once
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="gym-trl server engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests can be sent; not after ``close``, nor in a process that was forked off."""
+        return self._thread.is_alive()
+
+    def start(self, ticket: int, request: Request) -> None:
+        if not self.alive:
+            raise EngineError("this ServerEngine is closed")
+        self._loop.call_soon_threadsafe(self._start, ticket, request)
+
+    def cancel(self, ticket: int) -> None:
+        if self.alive:
+            self._loop.call_soon_threadsafe(self._cancel, ticket)
+
+    def close(self) -> None:
+        if self.alive:
+            asyncio.run_coroutine_threadsafe(self._hang_up(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _start(self, ticket: int, request: Request) -> None:
+        self._tasks[ticket] = self._loop.create_task(self._serve(ticket, request))
+
+    def _cancel(self, ticket: int) -> None:
+        if ticket in self._tasks:
+            self._tasks[ticket].cancel()
+
+    async def _hang_up(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in (client for server in self._servers for client in server.idle):
+            await client.aclose()
+
+    async def _serve(self, ticket: int, request: Request) -> None:
+        try:
+            self.answers.put((ticket, await self._answer(request)))
+        except Exception as error:  # ours, and still only this request's: the thread must go on
+            self.answers.put((ticket, _failed(request, f"{type(error).__name__}: {error}")))
+        finally:
+            del self._tasks[ticket]
+
+    async def _answer(self, request: Request) -> Completion:
+        try:
+            async with asyncio.timeout(None) as deadline:
+                return await self._insist(request, deadline)
+        except _Refused as refusal:
+            return _failed(request, str(refusal))
+        except TimeoutError:
+            error = f"the server did not answer within {self._deadline_s:g} s"
+            return Completion(request.id, [], [], FinishReason.TIMEOUT, error)
+
+    async def _insist(self, request: Request, deadline: asyncio.Timeout) -> Completion:
+        """Ask the episode's server, again if need be, and the next one if it is down."""
+        episode = request.id.rpartition("-")[0] or request.id
+        while True:
+            server = self._home(episode)
+            server.requests += 1
+            try:
+                return await self._ask_again(server, request, deadline)
+            except _Unanswered as failure:
+                if not failure.unreachable or self._home(episode) is server:
+                    raise _Refused(str(failure)) from failure
+            finally:
+                server.requests -= 1
+
+    async def _ask_again(self, server: _Server, request: Request, deadline: asyncio.Timeout) -> Completion:
+        for attempt in count():
+            try:
+                completion = await self._ask(server, request, deadline)
+            except _Unanswered as failure:
+                # Known to be down: somebody has waited for it already.
+                if attempt >= self._retries or server.failed_at is not None:
+                    if failure.unreachable:
+                        server.failed_at = self._loop.time()
+                    raise
+            else:
+                server.failed_at = None
+                return completion
+            pause = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause * self._chance.uniform(0.75, 1.25))
+        raise AssertionError("unreachable")
+
+    async def _ask(self, server: _Server, request: Request, deadline: asyncio.Timeout) -> Completion:
+        import httpx
+
+        async with server.room:
+            if deadline.when() is None:
+                deadline.reschedule(self._loop.time() + self._deadline_s)
+            client = server.idle.pop() if server.idle else self._client()
+            try:
+                response = await client.post(
+                    f"{server.url}/v1/completions", content=self._body(server, request), headers=server.headers
+                )
+            except httpx.TransportError as error:
+                raise _Unanswered(_unreachable(server.url, error), unreachable=True) from error
+            finally:
+                server.idle.append(client)
+        return _read(response, request)
+
+    def _body(self, server: _Server, request: Request) -> bytes:
+        # The server refuses what does not fit into the context; in-process engines end the answer there, so ask for
+        # no more than fits. What leaves no room at all is for the server to explain.
+        room = math.inf if server.context is None else max(1, server.context - len(request.prompt_ids))
+        own = {
+            "prompt": request.prompt_ids,
+            "max_tokens": int(min(request.max_tokens, self._max_tokens, room)),
+            "seed": request.seed,
+        }
+        model = {} if server.model is None else {"model": server.model}
+        return json.dumps({**self._options, **model, **own}).encode()
+
+    def _client(self) -> "httpx.AsyncClient":
+        import httpx
+
+        # One connection each: httpcore's pool looks at all its connections for every request, which at 256 takes
+        # seven times the processor time that the request itself does.
+        return httpx.AsyncClient(
+            verify=self.ssl,
+            headers={"Content-Type": "application/json", **self._headers},
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_S),
+        )
+
+    def _home(self, episode: str) -> _Server:
+        """The server that an episode is with; another one if it is down and another one is up."""
+        home = self._homes.get(episode)
+        up = [server for server in self._servers if self._up(server)]
+        if home is not None and (home in up or not up):
+            return home
+        if home is not None:
+            home.episodes -= 1
+        elif len(self._homes) >= _REMEMBERED:
+            self._homes.pop(next(iter(self._homes))).episodes -= 1
+        home = min(up or self._servers, key=lambda server: (server.requests, server.episodes))
+        home.episodes += 1
+        self._homes[episode] = home
+        return home
+
+    def _up(self, server: _Server) -> bool:
+        return server.failed_at is None or self._loop.time() - server.failed_at >= _REST_S
+
+
+def _read(response: "httpx.Response", request: Request) -> Completion:
+    """What the server answered.
+
+    Raises:
+        _Unanswered: nothing that would not be different another time.
+        _Refused: that it will not answer, or an answer that cannot be used.
+    """
+    if response.status_code != 200:
+        _raise_status(response)
+    try:
+        choice = response.json()["choices"][0]
+    except (ValueError, LookupError, TypeError) as error:
+        raise _Unanswered(f"{response.url} answered with no completion: {response.text:.200}", unreachable=False) from (
+            error
+        )
+    finish = _FINISH.get(choice.get("finish_reason"))
+    if finish is None:  # "abort" or "error": the server is shutting down, or somebody has told it to stop
+        said = choice.get("finish_reason")
+        raise _Unanswered(f"{response.url} ended the request with {said!r}", unreachable=False)
+    ids, logprobs = _sampled(choice)
+    if ids is None or logprobs is None or len(ids) != len(logprobs):
+        raise _Refused(f"{response.url} returned no ids and logprobs of what it sampled: vLLM does from 0.22 on")
+    if choice.get("prompt_token_ids", request.prompt_ids) != request.prompt_ids:
+        raise _Refused(f"{response.url} did not continue the prompt that it was given, but another one")
+    return Completion(request.id, ids, logprobs, finish)
+
+
+def _sampled(choice: Mapping[str, Any]) -> tuple[list[int] | None, Logprobs | None]:
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+    if logprobs is not None:
+        logprobs = [None if value is None or math.isnan(value) else value for value in logprobs]
+    return choice.get("token_ids"), logprobs
+
+
+def _raise_status(response: "httpx.Response") -> None:
+    message = f"{response.url} answered {response.status_code}: {_error_text(response)}"
+    if response.status_code in _TOO_BUSY | _UNREACHABLE:
+        raise _Unanswered(message, unreachable=response.status_code in _UNREACHABLE)
+    raise _Refused(message)
+
+
+def _error_text(response: "httpx.Response") -> str:
+    """What an error says in words; vLLM wraps them as ``{"error": {"message": ...}}``."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return response.text[:200]
+
+
+def _failed(request: Request, error: str) -> Completion:
+    return Completion(request.id, [], [], FinishReason.ERROR, error)
+
+
+def _unreachable(url: str, error: Exception) -> str:
+    return f"no vLLM server answers at {url} ({type(error).__name__}: {error})"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Before the first request
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _options(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> dict[str, Any]:
+    """What all requests say alike."""
+    own = dict(options)
+    if own.get("n") == 1:
+        del own["n"]
+    if impossible := sorted(own.keys() & _IMPOSSIBLE.keys()):
+        raise ConfigError(f"ServerEngine {_IMPOSSIBLE[impossible[0]]}, it cannot use {impossible[0]}")
+    stop = own.pop("stop", None) or ()
+    strings = [*stop_strings, *([stop] if isinstance(stop, str) else stop)]
+    ids = set(own.pop("stop_token_ids", None) or ()) | (set() if own.get("ignore_eos") else set(eos_ids))
+    return {**_NEUTRAL, **own, **_VERBATIM, "stop": strings, "stop_token_ids": sorted(ids)}
+
+
+def _check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | None]:
+    """The name of the model and the length of its context."""
+    response = _get(client, "/v1/models")
+    try:
+        served = {card["id"]: card.get("max_model_len") for card in response.json()["data"]}
+        name = next(iter(served)) if model is None else model
+    except (ValueError, LookupError, TypeError, StopIteration) as error:
+        raise EngineError(
+            f"{client.base_url} answers, but not as vLLM's server does: start one with `{_SERVE}`"
+        ) from error
+    if name not in served:
+        raise EngineError(
+            f"the vLLM server at {client.base_url} serves {', '.join(map(repr, served))} and not {name!r}: "
+            f"pass the name that it uses, or start one with `vllm serve {name}`"
+        )
+    return name, served[name]
+
+
+def _check_options(client: "httpx.Client", model: str, options: Mapping[str, Any]) -> None:
+    """Have the server look at the sampling options: it ignores what it does not know."""
+    response = _get(client, "/openapi.json")
+    if response.status_code == 200:  # vLLM leaves it out with --disable-fastapi-docs
+        schemas = response.json().get("components", {}).get("schemas", {})
+        known = schemas.get("CompletionRequest", {}).get("properties", options)
+        if unknown := sorted(options.keys() - known):
+            raise ConfigError(f"the vLLM server at {client.base_url} does not know the sampling option {unknown[0]!r}")
+    response = _sample_one(client, {**options, "model": model})
+    if response.status_code != 200:
+        said = f"answered {response.status_code}: {_error_text(response)}"
+        refused = f"the vLLM server at {client.base_url} cannot sample as it is asked to and {said}"
+        raise ConfigError(refused) if response.status_code == 400 else EngineError(refused)
+    if None in _sampled(response.json()["choices"][0]):
+        raise EngineError(
+            f"the vLLM server at {client.base_url} returns no ids or logprobs of what it sampled: "
+            "update it to vLLM 0.22 or newer, and start it without --max-logprobs or with --max-logprobs -1"
+        )
+
+
+def _check_logprobs(client: "httpx.Client", model: str, options: Mapping[str, Any]) -> None:
+    """Find out whose logprobs the server returns: of what it sampled from, or of what the model said before that.
+
+    No endpoint says so unless the server is in development mode. But where only one token is allowed its
+    probability is one, and the model alone would not say so.
+    """
+    response = _sample_one(client, {**_NEUTRAL, **_VERBATIM, "model": model, "allowed_token_ids": [0]})
+    if response.status_code != 200:
+        return
+    _, logprobs = _sampled(response.json()["choices"][0])
+    if logprobs and logprobs[0] is not None and abs(logprobs[0]) < 1e-4:
+        return
+    flag = f"start it with --logprobs-mode processed_logprobs: `{_SERVE}`"
+    shaping = sorted(
+        name for name, value in options.items() if name not in _NOT_SHAPING and value != _NEUTRAL.get(name)
+    )
+    if shaping:
+        raise EngineError(
+            f"the vLLM server at {client.base_url} returns logprobs of before {', '.join(shaping)}, "
+            f"not of the distribution that it samples from: {flag}"
+        )
+    warnings.warn(
+        f"the vLLM server at {client.base_url} returns raw logprobs, which are right only as long as nothing shapes "
+        f"the sampling: {flag}",
+        stacklevel=3,
+    )
+
+
+def _get(client: "httpx.Client", path: str) -> "httpx.Response":
+    import httpx
+
+    try:
+        return client.get(path)
+    except httpx.TransportError as error:
+        raise EngineError(f"{_unreachable(str(client.base_url), error)}: start one with `{_SERVE}`") from error
+
+
+def _sample_one(client: "httpx.Client", options: Mapping[str, Any]) -> "httpx.Response":
+    import httpx
+
+    body = {**options, "prompt": [0], "max_tokens": 1, "seed": 0}
+    try:
+        return client.post("/v1/completions", json=body)
+    except httpx.TransportError as error:
+        raise EngineError(f"{_unreachable(str(client.base_url), error)}: start one with `{_SERVE}`") from error

@@ -1,0 +1,208 @@
+"""Generation with a vLLM engine of this process, driven one step at a time so that nothing waits for a batch to end."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.types import Completion, FinishReason, Request
+
+# vLLM's FINISH_REASON_STRINGS (vllm/v1/engine/__init__.py, 0.31).
+_FINISH = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "repetition": FinishReason.LENGTH,  # cut off, because the user asked for repetition_detection
+    "abort": FinishReason.CANCELLED,
+}
+_IMPOSSIBLE = {
+    "n": "samples one answer for each request",
+    "seed": "gives each request a seed of its own",
+    "prompt_logprobs": "returns the logprobs of what was sampled only",
+}
+_PREFIXES = count()
+
+
+class VLLMEngine:
+    """Samples with a ``vllm.LLM`` of this process: a ``collect`` is one engine step, or as many as it takes.
+
+    ::
+
+        llm = LLM("Qwen/Qwen3-0.6B", logprobs_mode="processed_logprobs")
+        engine = VLLMEngine(llm, eos_ids=[151645], sampling={"temperature": 0.7})
+
+    A request joins the running batch at the next step and leaves it when it is finished or cancelled, whatever the
+    others do. Each is sampled from its own seed. A request that vLLM refuses, because its prompt does not fit into the
+    context for example, comes back with the reason; one whose ``max_tokens`` do not fit is cut where the context ends.
+
+    Args:
+        llm: Made with ``logprobs_mode="processed_logprobs"``; its weights are used as they are at each step.
+        eos_ids: Sampling one of these, or what the model's own configuration names, ends the answer; the id is kept.
+        sampling: What shapes the distribution, by the names of vLLM's ``SamplingParams`` (``temperature``, ``top_p``,
+            ``top_k``, ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
+        stop_strings: An answer ends when it contains one of these, special tokens included; its ids are kept.
+
+    Raises:
+        ConfigError: an option that vLLM refuses, or an ``llm`` whose logprobs are of another distribution.
+        EngineError: the ``llm`` sleeps.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        *,
+        eos_ids: Collection[int] = (),
+        sampling: Mapping[str, Any] | None = None,
+        stop_strings: Sequence[str] = (),
+    ) -> None:
+        self.steps = 0
+        self._engine = llm.llm_engine
+        mode = getattr(self._engine.model_config, "logprobs_mode", "raw_logprobs")
+        if mode != "processed_logprobs":
+            raise ConfigError(
+                "the logprobs must be those of the distribution that is sampled from: make the engine with "
+                f"LLM(..., logprobs_mode='processed_logprobs'), not {mode!r}"
+            )
+        if self._engine.is_sleeping():  # it would take requests and never finish them
+            raise EngineError("vLLM sleeps: load its weights and call wake_up first")
+        # Requests that somebody else has left in the engine must not be taken for ours.
+        self._prefix = f"gym-trl-{next(_PREFIXES)}-"
+        self._running: set[str] = set()
+        self._refused: list[Completion] = []
+        options = {name: value for name, value in (sampling or {}).items() if value is not None}
+        self._max_tokens = options.pop("max_tokens", math.inf)
+        self._params = _sampling_params(options, eos_ids, stop_strings)
+        self._refusals = _refusals()
+        self._check_params()
+
+    def submit(self, request: Request) -> None:
+        """Take a request; it is in the batch of the next step."""
+        if request.id in self._running:
+            raise ValueError(f"request {request.id!r} is already running")
+        try:
+            self._add(request.id, request.prompt_ids, int(min(request.max_tokens, self._max_tokens)), request.seed)
+        except self._refusals as refusal:
+            self._refused.append(Completion(request.id, [], [], FinishReason.ERROR, str(refusal)))
+        else:
+            self._running.add(request.id)
+
+    def collect(self, *, block: bool) -> list[Completion]:
+        """Run one engine step, or with ``block`` as many as it takes for a request to finish."""
+        finished, self._refused = self._refused, []
+        while self._running:
+            finished += self._step()
+            if finished or not block:
+                break
+        return finished
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request and free its slot."""
+        self._refused = [completion for completion in self._refused if completion.request_id != request_id]
+        if request_id in self._running:
+            self._running.remove(request_id)
+            self._engine.abort_request([self._prefix + request_id])
+
+    def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int | None, seed: int) -> None:
+        # With its type said, vLLM takes the prompt as it is; raw prompts are deprecated (input_processor.py, 0.31).
+        prompt = {"type": "token", "prompt_token_ids": prompt_ids}
+        self._engine.add_request(self._prefix + request_id, prompt, self._params(max_tokens=max_tokens, seed=seed))
+
+    def _check_params(self) -> None:
+        """Have vLLM check the options now, with a request that never runs, and not once per request."""
+        refusals: tuple[type[Exception], ...] = (TypeError, *self._refusals)
+        try:
+            self._add("check", [0], None, 0)
+        except refusals as error:
+            raise ConfigError(f"vLLM cannot sample so: {error}") from error
+        self._engine.abort_request([f"{self._prefix}check"])
+
+    def _step(self) -> list[Completion]:
+        self.steps += 1
+        outputs = [output for output in self._engine.step() if output.finished]
+        return [
+            _completion(output, request_id)
+            for output in outputs
+            if (request_id := self._own(output.request_id)) is not None
+        ]
+
+    def _own(self, external_id: str) -> str | None:
+        """Which of the running requests this is, if any; it is not running any more."""
+        request_id = external_id.removeprefix(self._prefix)
+        if request_id == external_id or request_id not in self._running:
+            return None
+        self._running.remove(request_id)
+        return request_id
+
+
+def context_length(llm: Any) -> int:
+    """How many tokens a prompt and its answer may have together."""
+    return int(llm.llm_engine.model_config.max_model_len)
+
+
+@contextmanager
+def cache_awake(llm: Any) -> Iterator[None]:
+    """Give a sleeping engine, whose weights are awake, its cache; put everything to sleep afterwards.
+
+    What sleeps at level 2 is forgotten: whoever wakes the weights again must load them.
+    """
+    llm.wake_up(tags=["kv_cache"])
+    try:
+        yield
+    finally:
+        llm.sleep(level=2)
+
+
+def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> Any:
+    """Makes a request's ``SamplingParams`` from its ``max_tokens`` and ``seed``."""
+    try:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+    except ImportError as error:
+        raise MissingDependencyError("VLLMEngine", extra="vllm") from error
+
+    own = dict(options)
+    if own.get("n") == 1:
+        del own["n"]
+    if impossible := sorted(own.keys() & _IMPOSSIBLE.keys()):
+        raise ConfigError(f"VLLMEngine {_IMPOSSIBLE[impossible[0]]}, it cannot use {impossible[0]}")
+    stop = own.get("stop") or ()
+    strings = [*stop_strings, *([stop] if isinstance(stop, str) else stop)]
+    ids = set(own.get("stop_token_ids") or ()) | (set() if own.get("ignore_eos") else set(eos_ids))
+    if isinstance(constraint := own.get("structured_outputs"), Mapping):
+        own["structured_outputs"] = StructuredOutputsParams(**constraint)
+    # What follows says how an answer ends and comes back, and nothing about how it is sampled.
+    own |= {
+        "stop": strings,
+        "stop_token_ids": sorted(ids),
+        "include_stop_str_in_output": True,
+        "detokenize": bool(strings),  # text is needed for nothing else
+        "skip_special_tokens": False,  # a stop string may be one
+        "logprobs": 0,  # of the sampled id
+        "flat_logprobs": True,
+        "output_kind": RequestOutputKind.FINAL_ONLY,
+    }
+    return partial(SamplingParams, **own)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises at a request that it cannot take."""
+    from vllm import exceptions
+
+    # A class of its own since 0.31; a ValueError before.
+    return ValueError, getattr(exceptions, "VLLMClientError", ValueError)
+
+
+def _completion(output: Any, request_id: str) -> Completion:
+    sampled = output.outputs[0]
+    finish = _FINISH.get(sampled.finish_reason, FinishReason.ERROR)
+    if finish in (FinishReason.CANCELLED, FinishReason.ERROR):
+        return Completion(request_id, [], [], finish, f"vLLM ended the request with {sampled.finish_reason!r}")
+    ids = list(sampled.token_ids)
+    logprobs = [_nats(entry[id_].logprob) for id_, entry in zip(ids, sampled.logprobs, strict=True)]
+    return Completion(request_id, ids, logprobs, finish)
+
+
+def _nats(logprob: float) -> float | None:
+    return None if math.isnan(logprob) else logprob

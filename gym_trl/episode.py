@@ -1,0 +1,203 @@
+"""One episode as a state machine that does no I/O: it is told what happened and says what is to be done next."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gym_trl.chat import Chat, Transcript
+from gym_trl.errors import ConfigError
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Answer, Completion, FinishReason, Message, StopReason, Task, TokenIds, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many tokens an episode may use; ``None`` is no limit, and there must be one.
+
+    >>> Limits(tokens_per_turn=0)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: tokens_per_turn must be at least 1, got 0
+    """
+
+    tokens_per_turn: int | None = None
+    """What the model may sample in one turn."""
+    tokens: int | None = None
+    """What all turns together may use, environment tokens included: the completion's length."""
+    context: int | None = None
+    """What prompt and completion together may use: the model's context."""
+
+    def __post_init__(self) -> None:
+        given = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        if not given:
+            raise ConfigError(f"an episode needs a limit: set {', '.join(self.__slots__)}")
+        for name, value in given.items():
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvReply:
+    """What an environment answered to a reset or a step."""
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+    instructions: str = ""
+    """The environment's rules; read at reset only."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFailure:
+    """That an environment did not answer: it raised, hung, or returned what no environment may return."""
+
+    error: str
+    reason: StopReason = StopReason.ENV_ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """To be done next: continue ``prompt_ids``."""
+
+    prompt_ids: TokenIds
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """To be done next: step the environment."""
+
+    action: str
+
+
+class Episode:
+    r"""One game of one model: ``started`` once, then ``sampled`` and ``stepped`` in turn until a trajectory comes out.
+
+    ``preamble`` is what a dataset's prompt says before the environment speaks: the environment's rules and its first
+    observation join its last user message. ``seed`` is the sampling's; each turn gets one of its own.
+
+    >>> from gym_trl.testing import ByteChat
+    >>> chat = ByteChat()
+    >>> episode = Episode(Task("TrlEnv/Echo-v0", seed=1), chat=chat, limits=Limits(tokens_per_turn=9))
+    >>> chat.show(episode.started(EnvReply("Say ox.", instructions="Repeat words.")).prompt_ids)
+    '<user>Repeat words.\n\nSay ox.<end><assistant>'
+    >>> episode.sampled(Completion("0", chat.say("ox"), [-0.1] * 3))
+    Act(action='ox')
+    >>> trajectory = episode.stepped(EnvReply("", reward=1.0, terminated=True, info={"success": True}))
+    >>> trajectory.stop_reason, chat.show(trajectory.completion_ids), trajectory.mask
+    (<StopReason.SUCCESS: 'success'>, 'ox<end>', [1, 1, 1])
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        chat: Chat,
+        limits: Limits,
+        preamble: Sequence[Message] = (),
+        seed: int = 0,
+    ) -> None:
+        self.task = task
+        self._chat = chat
+        self._limits = limits
+        self._seed = seed
+        self._messages = list(preamble)
+        self._transcript = Transcript([])
+        self._delta: TokenIds = []  # what the environment said, not yet part of the transcript
+        self._observation = ""
+        self._answer = Answer("", "")
+        self._span = (0, 0)
+        self._closed = False
+        self._turns: list[Turn] = []
+
+    def started(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
+        """The environment was reset."""
+        if isinstance(reply, EnvFailure):
+            return self.stopped(reply.reason, reply.error)
+        self._observation = reply.observation
+        self._hear("\n\n".join(part for part in (reply.instructions, reply.observation) if part))
+        self._transcript = Transcript(self._chat.open(self._messages))
+        return self._next_turn()
+
+    def sampled(self, completion: Completion) -> Act | Trajectory:
+        """The engine answered."""
+        if completion.finish is FinishReason.TIMEOUT:
+            return self.stopped(StopReason.TIMEOUT, completion.error or "the engine did not answer in time")
+        if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
+            return self.stopped(StopReason.CANCELLED, completion.error or "the engine gave the request up")
+        if not completion.ids:
+            return self.stopped(StopReason.CANCELLED, "the engine returned no tokens")
+        self._transcript.commit(self._delta, completion.ids, completion.logprobs)
+        length = self._transcript.completion_length
+        self._span = (length - len(completion.ids), length)
+        self._answer = self._chat.text(completion.ids)
+        self._closed = self._chat.closes(completion.ids)
+        self._messages.append(Message("assistant", self._answer.text))
+        return Act(self._answer.text)
+
+    def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
+        """The environment took the action."""
+        if isinstance(reply, EnvFailure):
+            return self.stopped(reply.reason, reply.error)
+        valid = bool(reply.info.get("action_valid", True))
+        self._turns.append(Turn(self._observation, self._answer, reply.reward, valid, *self._span))
+        self._observation = reply.observation
+        if reply.terminated or reply.truncated:
+            self._messages.append(Message("user", reply.observation))
+            return self.stopped(reason_to_stop(reply))
+        self._hear(reply.observation)
+        self._delta = self._chat.reply(reply.observation, closed=self._closed)
+        return self._next_turn()
+
+    def stopped(self, reason: StopReason, error: str | None = None) -> Trajectory:
+        """End the episode here, whatever it is waiting for."""
+        transcript = self._transcript
+        return Trajectory(
+            task=self.task,
+            stop_reason=reason,
+            prompt_ids=transcript.prompt_ids,
+            completion_ids=transcript.completion_ids,
+            mask=transcript.mask,
+            logprobs=transcript.logprobs,
+            turns=tuple(self._turns),
+            messages=tuple(self._messages),
+            error=error,
+        )
+
+    def _hear(self, text: str) -> None:
+        """Add what the environment says, to the message that the user is in the middle of if there is one."""
+        if self._messages and self._messages[-1].role == "user":
+            begun = self._messages.pop().content
+            text = f"{begun}\n\n{text}" if begun else text
+        self._messages.append(Message("user", text))
+
+    def _next_turn(self) -> Sample | Trajectory:
+        """Ask for the next answer, if the budgets leave room for the environment's words and one token more."""
+        limits, used, total = self._limits, self._transcript.completion_length, len(self._transcript)
+        budget = None if limits.tokens is None else limits.tokens - used - len(self._delta)
+        context = None if limits.context is None else limits.context - total - len(self._delta)
+        if budget is not None and budget < 1:
+            return self.stopped(StopReason.TOKEN_LIMIT)
+        if context is not None and context < 1:
+            return self.stopped(StopReason.CONTEXT_OVERFLOW, self._overflow(total + len(self._delta)))
+        room = [limit for limit in (limits.tokens_per_turn, budget, context) if limit is not None]
+        return Sample(self._transcript.prompt(self._delta), min(room), derive_seed(self._seed, len(self._turns)))
+
+    def _overflow(self, needed: int) -> str:
+        what = "the next turn" if self._turns else "the first observation"
+        return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
+
+
+def reason_to_stop(reply: EnvReply) -> StopReason:
+    """Why the environment ended the episode, in its own words if it has some."""
+    named = reply.info.get("stop_reason")
+    if isinstance(named, str) and named in StopReason.__members__.values():
+        return StopReason(named)
+    if reply.truncated and not reply.terminated:
+        return StopReason.TURN_LIMIT
+    # An environment that does not say what success is has rewarded the last action when the task is solved.
+    solved = reply.info.get("success", reply.reward > 0)
+    return StopReason.SUCCESS if solved else StopReason.FAILURE

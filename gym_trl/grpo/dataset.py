@@ -1,0 +1,64 @@
+"""Tasks as rows of a dataset: the task of a row rides in its prompt, because only the prompt reaches a rollout."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gym_trl.errors import MissingDependencyError, TaskError
+from gym_trl.types import Message, Task
+
+
+def make_dataset(
+    tasks: Sequence[Task], *, system_prompt: str | None = None, instructions: Mapping[str, str] | None = None
+) -> Any:
+    """A ``datasets.Dataset`` with one row, and one game, per task.
+
+    >>> dataset = make_dataset([Task("TrlEnv/Echo-v0", seed=3)], instructions={"TrlEnv/Echo-v0": "Repeat words."})
+    >>> dataset[0]["prompt"]
+    [{'role': 'user', 'content': 'Repeat words.', 'task': '{"env_id": "TrlEnv/Echo-v0", "seed": 3, "options": {}}'}]
+
+    The content of the last message is there for people who look at the dataset: in a rollout the environment itself
+    opens the conversation, with its instructions and the first observation of the task.
+
+    Args:
+        tasks: What to play.
+        system_prompt: Becomes the first message of every prompt.
+        instructions: What to show in the last message, by environment id.
+    """
+    try:
+        from datasets import Dataset
+    except ImportError as error:
+        raise MissingDependencyError("make_dataset", extra="train") from error
+
+    system = [{**Message("system", system_prompt).as_dict(), "task": None}] if system_prompt is not None else []
+    shown = instructions or {}
+    prompts = [
+        [*system, {**Message("user", shown.get(task.env_id, task.env_id)).as_dict(), "task": task.to_json()}]
+        for task in tasks
+    ]
+    return Dataset.from_dict({"prompt": prompts})
+
+
+def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
+    """What a prompt says before the environment speaks, and the task that it carries, if any.
+
+    >>> read_prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Play."}])
+    ([Message(role='system', content='Be brief.'), Message(role='user', content='Play.')], None)
+    >>> read_prompt("Play.")
+    ([Message(role='user', content='Play.')], None)
+
+    Raises:
+        TaskError: the prompt is neither text nor a list of messages, or its task cannot be read.
+    """
+    if isinstance(prompt, str):
+        return [Message("user", prompt)], None
+    try:
+        messages = [Message(message["role"], _text(message["content"])) for message in prompt]
+        task = prompt[-1].get("task") if prompt else None
+    except (TypeError, KeyError, AttributeError) as error:
+        raise TaskError(f"a prompt must be text or a list of messages, got {prompt!r:.200}") from error
+    return (messages, None) if task is None else (messages[:-1], Task.from_json(task))
+
+
+def _text(content: str | Sequence[Mapping[str, str]]) -> str:
+    """A message's text; a list of parts is how multimodal datasets write it."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)

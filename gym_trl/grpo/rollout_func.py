@@ -1,0 +1,333 @@
+"""TRL's ``rollout_func``: prompts in, whole episodes out, with the exact tokens that the model sampled."""
+
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from gym_trl.chat import Chat, TemplateChat
+from gym_trl.engines.protocol import Engine
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.dataset import read_prompt
+from gym_trl.pool import EnvFactory, EnvPool, make_pool
+from gym_trl.rollout import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Task, Trajectory
+
+RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# What cuts nothing off the distribution.
+_WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
+
+# Instances of TRL's VLLMGeneration: one for each trainer.
+_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
+_WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Rollout(NamedTuple):
+    """What one call of a ``rollout_func`` played on this process."""
+
+    split: str
+    """``"train"`` or ``"eval"``."""
+    step: int
+    """The trainer's global step."""
+    trajectories: list[Trajectory]
+
+
+def make_rollout_func(
+    make: EnvFactory,
+    *,
+    assign: Callable[[str, int], Task],
+    seed: int = 0,
+    max_tokens_per_turn: int | None = None,
+    chat: Chat | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    executor: str = "inline",
+    workers: int | None = None,
+    max_alive: int | None = None,
+    on_rollout: Callable[[Rollout], None] | None = None,
+) -> RolloutFunc:
+    """A function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
+
+    It has TRL's signature ``(prompts, trainer)`` and returns a row per prompt, in order: ``prompt_ids``,
+    ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
+    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``step_rewards``, ``messages``, ``task`` and ``error``.
+
+    A prompt that carries a task plays it. For any other prompt ``assign`` makes a task, which is the same
+    for all members of a GRPO group, on every process. An episode that failed has no return and no trained token.
+
+    Args:
+        make: Makes an environment from its id.
+        assign: Makes a task from a split and the number of a group, for prompts without one.
+        seed: Of the sampling and of the tasks that are assigned.
+        max_tokens_per_turn: What the model may sample in a turn; the trainer's ``max_completion_length`` bounds the
+            whole episode.
+        chat: Turns conversations into tokens; by default the tokenizer's own chat template does.
+        chat_template_kwargs: For the template, such as ``{"enable_thinking": False}``; over the trainer's own.
+        executor: Where environments are stepped: ``"inline"``, or in threads (``"thread"``) if they wait for something
+            outside Python.
+        workers: How many threads.
+        max_alive: How many environments are open at once on a process; all by default.
+        on_rollout: Is called with everything that was played, for records.
+    """
+    return _RolloutFunc(
+        make_pool(make, executor=executor, workers=workers),
+        assign=assign,
+        seed=seed,
+        max_tokens_per_turn=max_tokens_per_turn,
+        chat=chat,
+        chat_template_kwargs=dict(chat_template_kwargs or {}),
+        max_alive=max_alive,
+        on_rollout=on_rollout,
+    )
+
+
+@dataclass(eq=False)
+class _RolloutFunc:
+    pool: EnvPool
+    _: KW_ONLY
+    assign: Callable[[str, int], Task]
+    seed: int
+    max_tokens_per_turn: int | None
+    chat: Chat | None
+    chat_template_kwargs: dict[str, Any]
+    max_alive: int | None
+    on_rollout: Callable[[Rollout], None] | None
+    calls: Counter[tuple[str, int]] = field(default_factory=Counter)
+    chats: list[tuple[Any, str | None, Chat]] = field(default_factory=list)  # by tokenizer and template
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.pool.close)
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        chat = self.chat or self._trainer_chat(trainer)
+        split = "train" if trainer.model.training else "eval"
+        step = trainer.state.global_step
+        episodes = self._episodes(prompts, trainer, chat, split, step)
+        with trainer_engine(trainer, chat) as engine:
+            trajectories = run_episodes(episodes, pool=self.pool, engine=engine, max_alive=self.max_alive)
+        if self.on_rollout:
+            self.on_rollout(Rollout(split, step, trajectories))
+        return _columns(trajectories, filler=_eos_ids(trainer)[0])
+
+    def _trainer_chat(self, trainer: Any) -> Chat:
+        """The chat of this trainer's tokenizer, made once."""
+        tokenizer, template = _tokenizer(trainer), getattr(trainer, "chat_template", None)
+        for known, known_template, chat in self.chats:
+            if known is tokenizer and known_template == template:
+                return chat
+        options = {**(getattr(trainer, "chat_template_kwargs", None) or {}), **self.chat_template_kwargs}
+        chat = TemplateChat(tokenizer, chat_template=template, **options)
+        self.chats.append((tokenizer, template, chat))
+        return chat
+
+    def _episodes(self, prompts: list[Any], trainer: Any, chat: Chat, split: str, step: int) -> list[Episode]:
+        limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, _context(trainer))
+        group_size = trainer.num_generations if split == "train" else trainer.num_generations_eval
+        first = trainer.accelerator.process_index * len(prompts)
+        # A step can roll out more than once (gradient accumulation, evaluation in batches).
+        call = self.calls[split, step]
+        self.calls[split, step] += 1
+        episodes = []
+        for row, prompt in enumerate(prompts, start=first):
+            preamble, task = read_prompt(prompt)
+            if task is None:
+                # The group's index among all processes: a group may straddle two of them. An evaluation plays the
+                # same games at every step, so that its numbers can be compared.
+                when = step if split == "train" else 0
+                task = self.assign(split, derive_seed(self.seed, when, call, row // group_size))
+            sampling = derive_seed(self.seed, "sampling", split, step, call, row)
+            episodes.append(Episode(task, chat=chat, limits=limits, preamble=preamble, seed=sampling))
+        return episodes
+
+
+@contextmanager
+def trainer_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+    """An engine that samples from the model that ``trainer`` is training, as ``trainer`` itself would.
+
+    Raises:
+        ConfigError: the trainer generates in a way that is not supported yet.
+    """
+    if not trainer.use_vllm:
+        engine = _transformers_engine
+    elif trainer.args.vllm_mode == "colocate":
+        engine = _colocated_engine
+    else:
+        engine = _server_engine
+    with engine(trainer, chat) as made:
+        yield made
+
+
+@contextmanager
+def _transformers_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+    from torch import no_grad
+    from trl.models import unwrap_model_for_generation
+
+    from gym_trl.engines.transformers import TransformersEngine
+
+    args, tokenizer = trainer.args, _tokenizer(trainer)
+    sampling = {name: getattr(args, name) for name in _SAMPLING} | (args.generation_kwargs or {})
+    stop = sampling.pop("stop_strings", None) or ()
+    with ExitStack() as stack:
+        # As in GRPOTrainer._generate_single_turn, but once for all turns: weights that are spread over processes are
+        # gathered together, while each process has its own number of turns.
+        model = stack.enter_context(
+            unwrap_model_for_generation(
+                trainer.model_wrapped, trainer.accelerator, gather_deepspeed3_params=args.ds3_gather_for_generation
+            )
+        )
+        stack.enter_context(no_grad())
+        if (distributed := getattr(trainer, "_dist", None)) is not None:
+            stack.enter_context(distributed.summon_full_params(trainer.model_wrapped, recurse=False))
+        yield TransformersEngine(
+            model,
+            pad_id=tokenizer.pad_token_id,
+            eos_ids={*_eos_ids(trainer), *chat.stop_ids},
+            sampling=sampling,
+            stop_strings=(*chat.stop_strings, *([stop] if isinstance(stop, str) else stop)),
+            decode=tokenizer.decode,
+        )
+
+
+@contextmanager
+def _colocated_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+    """The trainer's own vLLM, with the weights that it has been given for this step."""
+    from gym_trl.engines.vllm import VLLMEngine, cache_awake
+
+    generation = _vllm_generation(trainer)
+    if generation.tensor_parallel_size > 1:
+        raise ConfigError(
+            "a colocated vLLM that is spread over processes is not in this release: "
+            f"set vllm_tensor_parallel_size=1 in GRPOConfig, not {generation.tensor_parallel_size}"
+        )
+    with ExitStack() as stack:
+        if generation.enable_sleep_mode:
+            # As in VLLMGeneration.generate (trl 1.16), but once for all turns. TRL has pushed the weights if the step
+            # is a new one; a second rollout of it finds an engine that has forgotten them. Older TRLs keep no note of
+            # that, and would load the weights of before the first step.
+            if getattr(generation, "_llm_weights_sleeping", True):
+                generation.sync_weights()
+            stack.callback(setattr, generation, "_llm_weights_sleeping", True)
+            stack.enter_context(cache_awake(generation.llm))
+        yield VLLMEngine(
+            generation.llm,
+            eos_ids={*_eos_ids(trainer), *chat.stop_ids},
+            sampling=_vllm_sampling(trainer),
+            stop_strings=chat.stop_strings,
+        )
+
+
+@contextmanager
+def _server_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+    """The trainer's vLLM server, asked by every process for itself: TRL's own client exists on the main one only."""
+    from gym_trl.engines.server import ServerEngine
+
+    generation = _vllm_generation(trainer)
+    engine = ServerEngine(
+        _server_url(generation),
+        eos_ids={*_eos_ids(trainer), *chat.stop_ids},
+        sampling=_vllm_sampling(trainer),
+        stop_strings=chat.stop_strings,
+        check=False,
+    )
+    with engine:
+        # A server that is wrong is wrong from the beginning; one that is down later costs episodes, not the training.
+        if generation not in _CHECKED:
+            engine.check(logprobs=_corrects(trainer))
+            _CHECKED.add(generation)
+        yield engine
+
+
+def _server_url(generation: Any) -> str:
+    # As VLLMGeneration does (trl 1.16).
+    return generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}"
+
+
+def _vllm_sampling(trainer: Any) -> dict[str, Any]:
+    """How ``trainer.vllm_generation`` would sample."""
+    generation = _vllm_generation(trainer)
+    sampling: dict[str, Any] = {name: getattr(generation, name) for name in _SAMPLING} | generation.generation_kwargs
+    if generation.structured_outputs_regex is not None:
+        sampling["structured_outputs"] = {"regex": generation.structured_outputs_regex}
+    if _corrects(trainer) and generation not in _WARNED:
+        _warn_of_bias(sampling)
+        _WARNED.add(generation)
+    return sampling
+
+
+def _corrects(trainer: Any) -> bool:
+    """Whether the trainer weighs tokens by vLLM's logprobs of them."""
+    return bool(getattr(trainer.args, "vllm_importance_sampling_correction", True))
+
+
+def _warn_of_bias(sampling: Mapping[str, Any]) -> None:
+    cutting = [name for name, whole in _WHOLE.items() if sampling.get(name) not in whole]
+    if cutting:
+        # vLLM's logprobs are of what is left after cutting, the trainer's of the whole vocabulary (trl#6789).
+        warnings.warn(
+            f"{' and '.join(cutting)} cut the distribution, which biases TRL's importance sampling correction: each "
+            "token's ratio is multiplied by the probability that was left. Use the defaults, or "
+            "vllm_importance_sampling_correction=False",
+            stacklevel=2,
+        )
+
+
+def _vllm_generation(trainer: Any) -> Any:
+    try:
+        return trainer.vllm_generation
+    except AttributeError as error:
+        raise ConfigError("rollouts with vLLM need TRL 1.0 or newer: pip install --upgrade trl") from error
+
+
+def _columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, list[Any]]:
+    """Rows as TRL wants them; an episode without a score is one ``filler`` token that is not trained on."""
+    kept = [trajectory.scored for trajectory in trajectories]
+    rows = list(zip(kept, trajectories, strict=True))
+    return {
+        "prompt_ids": [episode.prompt_ids or [filler] for episode in trajectories],
+        "completion_ids": [episode.completion_ids if scored else [filler] for scored, episode in rows],
+        "logprobs": [episode.logprobs if scored else [0.0] for scored, episode in rows],
+        "env_mask": [episode.mask if scored else [0] for scored, episode in rows],
+        "episode_return": [episode.episode_return for episode in trajectories],
+        "success": [episode.success for episode in trajectories],
+        "stop_reason": [episode.stop_reason.value for episode in trajectories],
+        "num_turns": [len(episode.turns) for episode in trajectories],
+        "invalid_actions": [episode.invalid_actions for episode in trajectories],
+        "step_rewards": [[turn.reward for turn in episode.turns] for episode in trajectories],
+        "messages": [[message.as_dict() for message in episode.messages] for episode in trajectories],
+        "task": [episode.task.to_json() for episode in trajectories],
+        "error": [episode.error for episode in trajectories],
+    }
+
+
+def _tokenizer(trainer: Any) -> Any:
+    """The trainer's tokenizer, also where it processes images."""
+    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+
+
+def _eos_ids(trainer: Any) -> list[int]:
+    ids = getattr(trainer, "eos_token_ids", None)  # TRL 1.16; earlier ones have the tokenizer's
+    return list(ids) if ids else [_tokenizer(trainer).eos_token_id]
+
+
+def _context(trainer: Any) -> int | None:
+    """How many tokens an episode may have, for the model and for what generates."""
+    lengths = [getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)]
+    if trainer.use_vllm:
+        lengths.append(_vllm_context(trainer))
+    return min((int(length) for length in lengths if length), default=None)
+
+
+def _vllm_context(trainer: Any) -> int | None:
+    if trainer.args.vllm_mode == "colocate":
+        from gym_trl.engines import vllm
+
+        return vllm.context_length(_vllm_generation(trainer).llm)
+    from gym_trl.engines import server
+
+    return server.context_length(_server_url(_vllm_generation(trainer)))

@@ -1,0 +1,283 @@
+"""Everything that ``GRPOTrainer`` asks for, from the id of an environment."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from gym_trl.chat import Chat
+from gym_trl.errors import ConfigError, GymTRLError, NotTextError
+from gym_trl.grpo.dataset import make_dataset
+from gym_trl.grpo.rewards import env_reward
+from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
+from gym_trl.pool import TextEnvironment, make_pool, read_instructions
+from gym_trl.seeding import derive_seed, task_seed
+from gym_trl.spaces import holds_text
+from gym_trl.types import Task
+from gym_trl.wrappers.parse_action import ParseAction
+from gym_trl.wrappers.turn_limit import TurnLimit
+
+EnvWrapper = Callable[[TextEnvironment], TextEnvironment]
+
+
+class GymSpec:
+    """What ``GRPOTrainer`` needs to train on text environments, under the trainer's own argument names.
+
+    >>> spec = GymSpec("TrlEnv/GuessNumber-v0", num_tasks=16, env_kwargs={"high": 8, "turns": 4})
+    >>> sorted(task.options["instance"] for task in spec.tasks("train"))
+    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
+    >>> spec.reward_funcs[0].__name__
+    'env_reward'
+
+    ``GRPOTrainer(..., train_dataset=spec.train_dataset, rollout_func=spec.rollout_func,
+    reward_funcs=spec.reward_funcs)`` then plays one episode per completion; the members of a group play the same game.
+
+    Args:
+        env: An id, several ids, or ids with weights (``{"TrlEnv/Echo-v0": 1, "TrlEnv/GuessNumber-v0": 3}``).
+        num_tasks: Rows of ``train_dataset``.
+        num_eval_tasks: Rows of ``eval_dataset``, whose seeds are none of the training's.
+        seed: Of the tasks and of the sampling.
+        env_kwargs: For ``gym.make``; with several ids, ``{id: kwargs}``.
+        wrappers: Applied in order to each environment, before actions are parsed: callables from environment to
+            environment.
+        action_format: How the model marks its action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``,
+            ``"regex:PATTERN"`` (see ``ParseAction``), or ``None`` to leave answers as they are.
+        strict: The mark must be the whole answer.
+        invalid_penalty: What an unreadable or invalid action costs.
+        end_after_invalid: So many of them in a row end the episode.
+        turn_limit: Truncates episodes after so many turns; by default the environment's own rules and the tokens do.
+        instructions: Said before the first observation instead of the environment's own rules, with what
+            ``action_format`` adds; ``""`` leaves both out.
+        system_prompt: The first message of every prompt.
+        max_tokens_per_turn: What the model may sample in a turn; ``max_completion_length`` bounds the episode.
+        chat: Turns conversations into tokens; by default the tokenizer's own chat template.
+        chat_template_kwargs: For the template, such as ``{"enable_thinking": False}``.
+        spread: Where an environment's games can be counted (``num_instances``), go through them all in shuffled
+            rounds instead of drawing them. Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them
+            evenly, which halves the steps that a small game needs.
+        executor: Where environments are stepped: ``"inline"``, or in threads (``"thread"``) if they wait for something
+            outside Python.
+        workers: How many threads; 64 by default.
+        max_alive: How many environments are open at once on a process; all by default.
+        on_rollout: Is called with everything that was played, for records.
+
+    Raises:
+        ConfigError: an unknown id, an environment that cannot be made, or an argument that cannot work.
+        NotTextError: an environment whose observations or actions are not text.
+    """
+
+    def __init__(
+        self,
+        env: str | Sequence[str] | Mapping[str, float],
+        *,
+        num_tasks: int = 1_000,
+        num_eval_tasks: int = 100,
+        seed: int = 0,
+        env_kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[EnvWrapper] = (),
+        action_format: str | None = "tag",
+        strict: bool = False,
+        invalid_penalty: float = 0.0,
+        end_after_invalid: int | None = None,
+        turn_limit: int | None = None,
+        instructions: str | None = None,
+        system_prompt: str | None = None,
+        max_tokens_per_turn: int | None = None,
+        chat: Chat | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        spread: bool = True,
+        executor: str = "inline",
+        workers: int | None = None,
+        max_alive: int | None = None,
+        on_rollout: Callable[[Rollout], None] | None = None,
+    ) -> None:
+        self.weights = _weights(env)
+        self.seed = seed
+        self.instructions = instructions
+        self.system_prompt = system_prompt
+        self._sizes = {"train": _at_least_one("num_tasks", num_tasks), "eval": _size("num_eval_tasks", num_eval_tasks)}
+        self._env_kwargs = _kwargs_by_id(self.weights, env_kwargs)
+        self._wrappers = tuple(wrappers)
+        self._parsing: dict[str, Any] = {
+            "format": action_format,
+            "strict": strict,
+            "penalty": invalid_penalty,
+            "end_after": end_after_invalid,
+        }
+        if action_format is None and (strict or invalid_penalty or end_after_invalid is not None):
+            raise ConfigError("strict, invalid_penalty and end_after_invalid need an action_format")
+        if max_alive is not None:
+            _at_least_one("max_alive", max_alive)
+        self._turn_limit = turn_limit
+        self._spread = spread
+        if max_tokens_per_turn is not None:
+            _at_least_one("max_tokens_per_turn", max_tokens_per_turn)
+        self._rollout_options: dict[str, Any] = {
+            "max_tokens_per_turn": max_tokens_per_turn,
+            "chat": chat,
+            "chat_template_kwargs": chat_template_kwargs,
+            "executor": executor,
+            "workers": workers,
+            "max_alive": max_alive,
+            "on_rollout": on_rollout,
+        }
+        self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of games
+        make_pool(self.make, executor=executor, workers=workers).close()  # says now what cannot work
+        self._instructions: dict[str, str] = {}
+        self._num_instances: dict[str, int | None] = {}
+        for env_id in self.weights:
+            self._probe(env_id)
+
+    def make(self, env_id: str) -> TextEnvironment:
+        """Make one of the environments, wrapped as in training."""
+        if env_id not in self._env_kwargs:
+            raise ConfigError(f"a task asks for {env_id!r}, which is none of this GymSpec's: {list(self.weights)}")
+        env: TextEnvironment = gym.make(env_id, **self._env_kwargs[env_id])
+        for wrap in self._wrappers:
+            env = wrap(env)
+        _check_text(env_id, env)
+        if self.instructions:  # before the format's sentence, which the model still needs
+            env = _Instructed(env, self.instructions)
+        if self._parsing["format"] is not None:
+            env = ParseAction(env, **self._parsing)
+        if self._turn_limit is not None:
+            env = TurnLimit(env, self._turn_limit)
+        return _Instructed(env, "") if self.instructions == "" else env
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """The games of ``"train"`` or ``"eval"``; no two of them have the same seed."""
+        if split not in self._sizes:
+            raise ConfigError(f"split must be one of {sorted(self._sizes)}, got {split!r}")
+        played: Counter[str] = Counter()
+        for index in range(self._sizes[split]):
+            # Whoever is furthest behind its share is next, so that every stretch of tasks is mixed evenly.
+            env_id = min(self.weights, key=lambda name: (played[name] + 1) / self.weights[name])
+            yield Task(env_id, task_seed(self.seed, split, index), self._options(env_id, split, played[env_id]))
+            played[env_id] += 1
+
+    def assign(self, split: str, number: int) -> Task:
+        """The game of group ``number`` of a split, for prompts that carry none."""
+        totals = list(accumulate(self.weights.values()))
+        point = derive_seed(number, "environment") / 2**63 * totals[-1]
+        return Task(list(self.weights)[bisect_right(totals, point)], task_seed(self.seed, split, number))
+
+    @cached_property
+    def train_dataset(self) -> Any:
+        """A ``datasets.Dataset`` whose rows are the training's tasks."""
+        return self._dataset("train")
+
+    @cached_property
+    def eval_dataset(self) -> Any:
+        """A ``datasets.Dataset`` whose rows are tasks of seeds that the training never sees.
+
+        Where an environment's games can be counted and there are enough of them, the games themselves are others too.
+        """
+        return self._dataset("eval")
+
+    @cached_property
+    def rollout_func(self) -> RolloutFunc:
+        """Plays a batch of prompts with the trainer's model."""
+        return make_rollout_func(self.make, assign=self.assign, seed=self.seed, **self._rollout_options)
+
+    @property
+    def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
+        """The environment's return."""
+        return [env_reward]
+
+    def _dataset(self, split: str) -> Any:
+        return make_dataset(list(self.tasks(split)), system_prompt=self.system_prompt, instructions=self._instructions)
+
+    def _options(self, env_id: str, split: str, index: int) -> dict[str, Any]:
+        count = self._num_instances[env_id]
+        # More games than tasks cannot all be gone through; their seeds draw them.
+        if not self._spread or count is None or count > 2**20:
+            return {}
+        if sum(self._sizes.values()) <= count:  # enough games for the splits to share none
+            round_, place = 0, index + (self._sizes["train"] if split == "eval" else 0)
+            split = "both"
+        else:
+            round_, place = divmod(index, count)
+        if self._order[0] != (env_id, split, round_):
+            seed = derive_seed(self.seed, "spread", split, env_id, round_)
+            self._order = ((env_id, split, round_), np.random.default_rng(seed).permutation(count))
+        return {"instance": int(self._order[1][place])}
+
+    def _probe(self, env_id: str) -> None:
+        """Make the environment once, so that what cannot work is said before a model is loaded."""
+        try:
+            env = self.make(env_id)
+        except GymTRLError:
+            raise
+        except gym.error.Error as error:
+            raise ConfigError(f"cannot make {env_id!r}: {error}") from error
+        except (TypeError, ImportError) as error:
+            raise ConfigError(f"cannot make {env_id!r} with {self._env_kwargs[env_id]}: {error}") from error
+        try:
+            self._instructions[env_id] = read_instructions(env)
+            self._num_instances[env_id] = _num_instances(env)
+        finally:
+            env.close()
+
+
+class _Instructed(gym.Wrapper[str, str, str, str]):
+    """Says other instructions than the environment's own."""
+
+    def __init__(self, env: TextEnvironment, instructions: str) -> None:
+        super().__init__(env)
+        self.instructions = instructions
+
+
+def _check_text(env_id: str, env: TextEnvironment) -> None:
+    for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
+        if not holds_text(space):
+            raise NotTextError(
+                f"{env_id} has {space} as {what}, and only text can be played yet: wrap it with "
+                "gymnasium.wrappers.TransformObservation and TransformAction to and from strings"
+            )
+
+
+def _num_instances(env: TextEnvironment) -> int | None:
+    try:
+        count = env.get_wrapper_attr("num_instances")
+    except AttributeError:
+        return None
+    return None if count is None else int(count)
+
+
+def _weights(env: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:
+    if isinstance(env, str):
+        env = [env]
+    weights = dict(env) if isinstance(env, Mapping) else dict.fromkeys(env, 1.0)
+    if not weights:
+        raise ConfigError("GymSpec needs at least one environment id")
+    for env_id, weight in weights.items():
+        if not isinstance(env_id, str):
+            raise ConfigError(f"an environment id must be a string, got {env_id!r}")
+        if not isinstance(weight, int | float) or not weight > 0:
+            raise ConfigError(f"the weight of {env_id!r} must be a positive number, got {weight!r}")
+    return weights
+
+
+def _kwargs_by_id(weights: Mapping[str, float], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    given = dict(env_kwargs or {})
+    if len(weights) == 1:
+        only = next(iter(weights))
+        return {only: dict(given[only]) if set(given) == {only} else given}
+    if unknown := sorted(set(given) - set(weights)):
+        raise ConfigError(f"with several ids env_kwargs must be {{id: kwargs}}; {unknown[0]!r} is none of the ids")
+    return {env_id: dict(given.get(env_id, {})) for env_id in weights}
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+    return value
+
+
+def _size(name: str, value: int) -> int:
+    return value if value == 0 else _at_least_one(name, value)

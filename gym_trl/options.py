@@ -1,0 +1,226 @@
+"""What a training run can be told: presets, options, and the fields of TRL's ``GRPOConfig``; no trainer is loaded."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from json import JSONDecodeError, loads
+from pathlib import Path
+from types import NoneType
+from typing import Any, Self, get_args, get_origin
+
+from gym_trl.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Numbers that train a kind of model on a kind of game; every one of them can be overridden."""
+
+    steps: int
+    episodes: int
+    """A step, over all processes."""
+    group_size: int
+    max_tokens_per_turn: int
+    eval_episodes: int
+    action_format: str = "plain"
+    instructions: str | None = ""
+    invalid_penalty: float = 0.2
+    end_after_invalid: int | None = None
+    width: int = 64
+    layers: int = 2
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    grpo: Mapping[str, Any] = field(default_factory=dict)
+
+
+_TINY_GRPO = {
+    "learning_rate": 2e-3,
+    "lr_scheduler_type": "linear",
+    "scale_rewards": "none",
+    "beta": 0.0,
+    # Without it the policy hardens as soon as it wins most games: a group then plays as one, and teaches nothing more.
+    "entropy_coef": 0.02,
+    "temperature": 1.0,
+    "max_completion_length": 128,
+    # A model of a tenth of a million parameters waits for a GPU longer than it computes on a CPU.
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+}
+
+TINY_ELSEWHERE = Preset(
+    steps=500, episodes=128, group_size=16, max_tokens_per_turn=16, eval_episodes=256, grpo=_TINY_GRPO
+)
+"""The tiny model, which knows no word before its first step, on a game that has no preset of its own."""
+
+TINY = {
+    "TrlEnv/GuessNumber-v0": replace(
+        TINY_ELSEWHERE,
+        max_tokens_per_turn=1,  # a digit; a model that must also learn to stop takes twice the steps
+        env_kwargs={"high": 8, "turns": 4},
+        grpo={**_TINY_GRPO, "learning_rate": 3e-3},
+    ),
+    "TrlEnv/Echo-v0": replace(
+        TINY_ELSEWHERE,
+        steps=250,
+        episodes=256,
+        group_size=8,
+        max_tokens_per_turn=3,
+        env_kwargs={"alphabet": "abcd", "word_length": 3},
+    ),
+}
+"""The tiny model on the games that it is known to learn, by id."""
+
+PRETRAINED = Preset(
+    steps=200,
+    episodes=64,
+    group_size=8,
+    max_tokens_per_turn=256,
+    eval_episodes=64,
+    action_format="tag",
+    instructions=None,
+    invalid_penalty=0.1,
+    end_after_invalid=3,  # an answer that cannot be read costs the game no turn, so nothing else would end it
+    grpo={"learning_rate": 1e-6, "lr_scheduler_type": "constant", "beta": 0.0, "max_completion_length": 2048},
+)
+"""A model that can read, on any game."""
+
+DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
+_SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
+_POSITIVE = {  # GRPOConfig and its trainer divide by most of them
+    "generation_batch_size",
+    "gradient_accumulation_steps",
+    "num_iterations",
+    "per_device_train_batch_size",
+    "steps_per_generation",
+    "temperature",
+}
+_NOT_A_FIELD = {
+    "output_dir": "the run's folder is set with --out",
+    "resume_from_checkpoint": "a run is continued with --resume",
+    "use_vllm": "runs of this command generate with Transformers; GymSpec in a script of your own takes vLLM",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Everything that a run depends on, as it is written to its ``config.json``.
+
+    >>> options = TrainOptions.choose("TrlEnv/GuessNumber-v0", env_kwargs={"turns": 5}, steps=10)
+    >>> options.env_kwargs, options.steps, options.grpo["learning_rate"]
+    ({'high': 8, 'turns': 5}, 10, 0.003)
+    """
+
+    env: str
+    env_kwargs: Mapping[str, Any]
+    model: str | None
+    seed: int
+    steps: int
+    episodes: int
+    group_size: int
+    max_tokens_per_turn: int
+    eval_episodes: int
+    action_format: str
+    instructions: str | None
+    invalid_penalty: float
+    end_after_invalid: int | None
+    width: int
+    layers: int
+    records_per_step: int
+    grpo: Mapping[str, Any]
+
+    @classmethod
+    def choose(
+        cls,
+        env: str = DEFAULT_ENV,
+        *,
+        model: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        records_per_step: int = 16,
+        grpo: Mapping[str, Any] | None = None,
+        **given: Any,
+    ) -> Self:
+        """The preset of this model and game, with what is given (and is not ``None``) instead.
+
+        Args:
+            env: The id of an environment that speaks text.
+            model: A path or hub id; with none, the tiny model made on the spot.
+            env_kwargs: For ``gym.make``.
+            seed: Of the tasks, of the sampling and of the tiny model's weights.
+            records_per_step: How many trajectories a step leaves in ``rollouts.jsonl``.
+            grpo: Fields of ``GRPOConfig``.
+            given: Fields of ``Preset``, such as ``steps``.
+
+        Raises:
+            ConfigError: a number that cannot work, or a field that ``GRPOConfig`` does not have.
+        """
+        preset = PRETRAINED if model else TINY.get(env, TINY_ELSEWHERE)
+        known = {**{item.name: getattr(preset, item.name) for item in fields(preset)}, "seed": seed}
+        known |= {name: value for name, value in given.items() if value is not None}
+        own = {name: value for name, value in (grpo or {}).items() if name not in _SAME_AS}
+        known |= {_SAME_AS[name]: value for name, value in (grpo or {}).items() if name in _SAME_AS}
+        known["env_kwargs"] = {**preset.env_kwargs, **(env_kwargs or {})}
+        known["grpo"] = {**preset.grpo, **own}
+        for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
+            if isinstance(known[name], bool) or not isinstance(known[name], int) or known[name] < 1:
+                raise ConfigError(f"{name} must be an integer of at least 1, got {known[name]!r}")
+        return cls(env=env, model=model, records_per_step=records_per_step, **known)
+
+
+def read_options(folder: Path) -> TrainOptions:
+    """The options of the run in ``folder``.
+
+    Raises:
+        ConfigError: there is no run, or one of another version.
+    """
+    path = folder / "config.json"
+    try:
+        return TrainOptions(**loads(path.read_text(encoding="utf-8"))["options"])
+    except FileNotFoundError as error:
+        raise ConfigError(f"{folder} holds no run: there is no {path.name} in it") from error
+    except (JSONDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+
+
+def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` as fields of ``GRPOConfig``, with numbers as the fields want them.
+
+    >>> check_grpo({"learning_rate": 1, "run_name": 7})
+    {'learning_rate': 1.0, 'run_name': '7'}
+    >>> check_grpo({"learning_rat": 1})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: GRPOConfig has no field 'learning_rat'; did you mean 'learning_rate'?
+
+    Raises:
+        ConfigError: there is no such field, or its value cannot be of that type.
+    """
+    from trl import GRPOConfig
+
+    types = {item.name: item.type for item in fields(GRPOConfig)}
+    for name, value in given.items():
+        if name not in types:
+            close = " or ".join(repr(match) for match in get_close_matches(name, types, n=3))
+            raise ConfigError(f"GRPOConfig has no field {name!r}" + (f"; did you mean {close}?" if close else ""))
+        if name in _NOT_A_FIELD and value:
+            raise ConfigError(f"{name} cannot be set here: {_NOT_A_FIELD[name]}")
+    fitted = {name: _fit(name, value, types[name]) for name, value in given.items()}
+    for name in _POSITIVE & set(fitted):
+        if fitted[name] is not None and not fitted[name] > 0:
+            raise ConfigError(f"{name} must be above 0, got {fitted[name]}")
+    return fitted
+
+
+def _fit(name: str, value: Any, annotation: Any) -> Any:
+    kinds = {get_origin(kind) or kind for kind in get_args(annotation) or (annotation,)}
+    if type(value) in kinds:
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and float in kinds and abs(value) <= sys.float_info.max:
+        return float(value)
+    if isinstance(value, float) and int in kinds and value.is_integer():
+        return int(value)
+    if str in kinds and value is not None:
+        return str(value)
+    names = " or ".join(sorted("none" if kind is NoneType else getattr(kind, "__name__", str(kind)) for kind in kinds))
+    raise ConfigError(f"{name} must be {names}, got {value!r}")

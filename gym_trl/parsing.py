@@ -1,0 +1,230 @@
+"""From what a model wrote to the action that it meant."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gym_trl.errors import ConfigError
+from gym_trl.types import Answer
+
+# Opening and closing marks of thinking: DeepSeek, Qwen, GLM, Nemotron and others; Cohere; gpt-oss; Gemma 4; Muse.
+_THINKING = (
+    ("<think>", "</think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("to=self<|message|>", "<|eom|>"),
+)
+# These also close what is no thinking, so alone they say nothing.
+_AMBIGUOUS = ("<|end|>", "<|eom|>")
+
+
+def split_thinking(text: str) -> Answer:
+    """Take the thinking out of an answer, also where the prompt had opened it or the answer never closed it.
+
+    >>> split_thinking("<think>7 or 8?</think>8")
+    Answer(thinking='7 or 8?', text='8')
+    >>> split_thinking("7 or 8?</think>8")
+    Answer(thinking='7 or 8?', text='8')
+    >>> split_thinking("<think>it could be 7")
+    Answer(thinking='it could be 7', text='')
+    >>> split_thinking("<action>7</action><think>was it 7?</think>")
+    Answer(thinking='was it 7?', text='<action>7</action>')
+    >>> split_thinking("to=self<|message|>7 or 8?<|eom|>8")
+    Answer(thinking='7 or 8?', text='8')
+    """
+    for opening, closing in _THINKING:
+        if opening in text or (closing in text and closing not in _AMBIGUOUS):
+            return _split_at(text, opening, closing)
+    return Answer("", text.strip())
+
+
+def _split_at(text: str, opening: str, closing: str) -> Answer:
+    thinking: list[str] = []
+    said: list[str] = []
+    inside = False
+    # Every other piece is a mark.
+    for piece in re.split(f"({re.escape(opening)}|{re.escape(closing)})", text):
+        if piece == opening:
+            inside = True
+        elif piece == closing:
+            if not inside and closing not in _AMBIGUOUS:  # the prompt had opened it, so all before was thinking
+                thinking, said = [*thinking, *said], []
+            inside = False
+        else:
+            (thinking if inside else said).append(piece)
+    return Answer("".join(thinking).strip(), "".join(said).strip())
+
+
+_OPEN, _CLOSE = "<action>", "</action>"
+_BOXED = "\\boxed{"
+# A backslash takes the next character with it, so that the braces of \{ and \} do not count.
+_BOXED_TOKENS = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
+# Strings hide their braces; one that never closes hides the rest, which also keeps the scan linear.
+_JSON_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}]', re.DOTALL)
+_JSON_ATTEMPTS = 16
+
+
+class ActionFormat:
+    r"""One way to mark the action in an answer, and how to find it there.
+
+    >>> ActionFormat("tag").find("Higher, so <action>7</action>.")
+    '7'
+    >>> ActionFormat("boxed").find(r"It is \boxed{7}.")
+    '7'
+    >>> ActionFormat("json:move").find('{"move": 7}')
+    '7'
+    >>> ActionFormat("regex:move ([a-h][1-8])").find("move e2, no: move e4")
+    'e4'
+    >>> ActionFormat("tag", strict=True).find("Higher, so <action>7</action>.") is None
+    True
+
+    ``"tag"``: what the last ``<action>`` opens, up to its ``</action>`` or, where a stop string or a limit cut the
+    answer, up to the end. ``"boxed"``: the last ``\boxed{…}`` whose braces balance. ``"json:FIELD"``: that field of the
+    last JSON object that has it; a value that is no string is written as JSON. ``"plain"``: the whole answer.
+    ``"regex:PATTERN"``, or a compiled pattern: the last match, or its group 1 where it has one.
+
+    ``strict`` wants the mark to be the whole answer, closed, and nothing around it but whitespace. Either way nothing
+    is guessed from text without the mark, whitespace around an action is dropped and an empty action is none at all;
+    only a plain answer may be empty, and the environment says what that means.
+    Time is linear in the length of the answer, except for a pattern that is not.
+
+    Raises:
+        ConfigError: a format that does not exist, or a pattern that does not compile.
+    """
+
+    def __init__(self, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> None:  # noqa: A002
+        self.strict = strict
+        self.sentence, self._search = _compile(format, strict)
+        self._plain = format == "plain"
+        if strict and not self._plain:
+            self.sentence += " Write nothing else."
+
+    def find(self, text: str) -> str | None:
+        """The action in ``text``, or ``None`` where there is none to be read."""
+        found = self._search(text)
+        action = None if found is None else found.strip()
+        return action if action or self._plain else None
+
+
+def extract_action(text: str, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> str | None:  # noqa: A002
+    """The action in ``text``, or ``None`` where there is none to be read; ``ActionFormat`` explains the formats.
+
+    >>> extract_action("I start in the middle. <action>25</action>")
+    '25'
+    >>> extract_action("I start with 25.") is None
+    True
+    """
+    return ActionFormat(format, strict=strict).find(text)
+
+
+def _compile(how: str | re.Pattern[str], strict: bool) -> tuple[str, Callable[[str], str | None]]:
+    """The sentence that explains a format, and the function that finds it."""
+    if isinstance(how, re.Pattern):
+        return _compile_pattern(how, strict)
+    if how == "tag":
+        return f"Put your action between {_OPEN} and {_CLOSE}.", _find_whole_tag if strict else _find_tag
+    if how == "boxed":
+        return f"Put your action in {_BOXED}...}}.", _find_whole_box if strict else _find_box
+    if how == "plain":
+        return "Answer with your action alone.", str
+    kind, _, detail = str(how).partition(":")
+    if kind == "json" and detail:
+        sentence = f"Give your action as a JSON object: {{{json.dumps(detail)}: ...}}."
+        return sentence, partial(_find_whole_json if strict else _find_json, detail)
+    if kind == "regex" and detail:
+        try:
+            return _compile_pattern(re.compile(detail), strict)
+        except re.error as error:
+            raise ConfigError(f"{detail!r} is not a regular expression: {error}") from error
+    raise ConfigError(
+        f'format must be "tag", "boxed", "json:FIELD", "plain", "regex:PATTERN" or a pattern, got {how!r}'
+    )
+
+
+def _compile_pattern(pattern: re.Pattern[str], strict: bool) -> tuple[str, Callable[[str], str | None]]:
+    sentence = f"Write your action so that it matches the regular expression {pattern.pattern}"
+    return sentence, partial(_find_whole_match if strict else _find_match, pattern)
+
+
+def _find_tag(text: str) -> str | None:
+    _, opened, rest = text.rpartition(_OPEN)
+    return rest.partition(_CLOSE)[0] if opened else None
+
+
+def _find_whole_tag(text: str) -> str | None:
+    text = text.strip()
+    inside = text.removeprefix(_OPEN).removesuffix(_CLOSE)
+    whole = len(inside) == len(text) - len(_OPEN) - len(_CLOSE)
+    return inside if whole and _OPEN not in inside and _CLOSE not in inside else None
+
+
+def _boxes(text: str) -> list[tuple[int, int]]:
+    """Where the insides of the balanced boxes start and stop, in the order in which they close."""
+    spans: list[tuple[int, int]] = []
+    opened: list[int] = []
+    for token in _BOXED_TOKENS.finditer(text):
+        if token[0] == _BOXED:
+            opened.append(token.end())
+        elif token[0] == "{":
+            opened.append(-1)
+        elif token[0] == "}" and opened and (start := opened.pop()) >= 0:
+            spans.append((start, token.start()))
+    return spans
+
+
+def _find_box(text: str) -> str | None:
+    start, stop = max(_boxes(text), default=(0, 0))
+    return text[start:stop]
+
+
+def _find_whole_box(text: str) -> str | None:
+    text = text.strip()
+    whole = (len(_BOXED), len(text) - 1)
+    return text[slice(*whole)] if text.startswith(_BOXED) and whole in _boxes(text) else None
+
+
+def _find_json(field: str, text: str) -> str | None:
+    # An enclosing object closes after the ones inside it, so going backwards meets it first. More than a few
+    # candidates that are no JSON mean garbage, on which trying each would take quadratic time.
+    spans: deque[tuple[int, int]] = deque(maxlen=_JSON_ATTEMPTS)
+    opened: list[int] = []
+    position = 0
+    while token := _next_json_token(text, position, inside=bool(opened)):
+        position = token.end()
+        if token[0] == "{":
+            opened.append(token.start())
+        elif token[0] == "}" and opened:
+            spans.append((opened.pop(), position))
+    found = (_find_whole_json(field, text[start:stop]) for start, stop in reversed(spans))
+    return next((value for value in found if value is not None), None)
+
+
+def _next_json_token(text: str, position: int, *, inside: bool) -> re.Match[str] | None:
+    """The next brace, or inside an object the next string; in prose a quote means nothing."""
+    if not inside and (position := text.find("{", position)) < 0:
+        return None
+    return _JSON_TOKENS.search(text, position)
+
+
+def _find_whole_json(field: str, text: str) -> str | None:
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.get(field) is None:
+        return None
+    return value[field] if isinstance(value[field], str) else json.dumps(value[field])
+
+
+def _find_match(pattern: re.Pattern[str], text: str) -> str | None:
+    last = deque(pattern.finditer(text), maxlen=1)
+    return last[0][min(1, pattern.groups)] if last else None
+
+
+def _find_whole_match(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.fullmatch(text.strip())
+    return match[min(1, pattern.groups)] if match else None

@@ -1,0 +1,317 @@
+"""Owns environment instances: makes, resets, steps, reuses and closes them, and turns what goes wrong into data."""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.episode import EnvFailure, EnvReply
+from gym_trl.errors import ConfigError
+from gym_trl.types import Task
+
+TextEnvironment: TypeAlias = gym.Env[str, str]
+EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
+"""Makes an environment from its id."""
+
+
+class EnvPool(Protocol):
+    """Plays many episodes' environments; the ``key`` names the episode.
+
+    Every ``reset`` and ``step`` comes back from ``collect`` exactly once, answered or failed.
+    """
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key`` on an instance that is free, or on a new one."""
+        ...
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        ...
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """What the environments have answered since the last call; ``block`` waits for at least one."""
+        ...
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance may serve another one."""
+        ...
+
+    def close(self) -> None:
+        """Close every instance."""
+        ...
+
+
+class InlinePool:
+    """Steps environments in the calling thread: right for games that answer in microseconds.
+
+    >>> with InlinePool(gym.make) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
+    ...     [(key, reply)] = pool.collect(block=True)
+    >>> key, type(reply).__name__
+    ('a', 'EnvReply')
+
+    An instance whose ``reset`` or ``step`` raised is closed and not used again.
+    """
+
+    def __init__(self, make: EnvFactory) -> None:
+        self._make = make
+        self._free: defaultdict[str, list[TextEnvironment]] = defaultdict(list)
+        self._playing: dict[str, tuple[str, TextEnvironment]] = {}
+        self._work: deque[tuple[str, Task | str]] = deque()
+
+    def __enter__(self) -> Self:
+        """Use the pool in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every instance."""
+        self.close()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key``."""
+        self._work.append((key, task))
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        self._work.append((key, action))
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Do all the work that is waiting, and return what came of it."""
+        replies = []
+        while self._work:
+            key, work = self._work.popleft()
+            replies.append((key, self._do(key, work)))
+        return replies
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance will serve another one."""
+        if self._work:  # a rollout that was given up: the next one uses the same keys
+            self._work = deque(item for item in self._work if item[0] != key)
+        if key in self._playing:
+            env_id, env = self._playing.pop(key)
+            self._free[env_id].append(env)
+
+    def close(self) -> None:
+        """Close every instance; the pool can be used again afterwards."""
+        self._work.clear()
+        instances = [env for envs in self._free.values() for env in envs]
+        instances += [env for _, env in self._playing.values()]
+        self._free.clear()
+        self._playing.clear()
+        for env in instances:
+            _close(env)
+
+    def _do(self, key: str, work: Task | str) -> EnvReply | EnvFailure:
+        try:
+            if isinstance(work, Task):
+                return self._begin(key, work)
+            return read_step(*self._playing[key][1].step(work))
+        except Exception as error:  # whatever an environment raises is its episode's data
+            if key in self._playing:
+                _close(self._playing.pop(key)[1])
+            doing = "reset" if isinstance(work, Task) else "step"
+            return EnvFailure(f"{doing} raised {type(error).__name__}: {error}")
+        except BaseException:  # interrupted in the middle of a call: nobody knows what state it is in
+            if key in self._playing:
+                _close(self._playing.pop(key)[1])
+            raise
+
+    def _begin(self, key: str, task: Task) -> EnvReply:
+        free = self._free[task.env_id]
+        env = free.pop() if free else self._make(task.env_id)
+        self._playing[key] = (task.env_id, env)
+        observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
+        return EnvReply(_text(observation), instructions=read_instructions(env))
+
+
+class ThreadPool:
+    """Steps environments in threads: right for games that wait for something outside Python.
+
+    >>> with ThreadPool(gym.make, workers=2) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
+    ...     [(key, reply)] = pool.collect(block=True)
+    >>> key, type(reply).__name__
+    ('a', 'EnvReply')
+
+    An instance lives and dies in one thread, as browsers and some simulators ask for; an episode goes to the thread
+    that has the fewest. Threads start when they are needed. Games that compute gain nothing from threads.
+
+    Args:
+        make: Makes an environment from its id.
+        workers: How many threads, which is how many environments can wait at once.
+    """
+
+    def __init__(self, make: EnvFactory, *, workers: int = 64) -> None:
+        if workers < 1:
+            raise ConfigError(f"workers must be at least 1, got {workers}")
+        self._make = make
+        self._size = workers
+        self._workers: list[_Worker] = []
+        self._places: dict[str, _Worker] = {}
+        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
+        self._counter = count()
+        self._replies: SimpleQueue[_Reply] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        """Use the pool in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every instance."""
+        self.close()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key``."""
+        if key not in self._places:
+            self._places[key] = self._least_busy()
+            self._places[key].episodes += 1
+        self._ask(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        self._ask(key, action)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """What the threads have answered; ``block`` waits for at least one answer."""
+        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        while self._tickets:
+            try:
+                ticket, key, reply = self._replies.get(block=block and not replies)
+            except Empty:
+                break
+            if self._tickets.get(key) == ticket:
+                del self._tickets[key]
+                replies.append((key, reply))
+        return replies
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance will serve another one of its thread."""
+        self._tickets.pop(key, None)
+        if (worker := self._places.pop(key, None)) is not None:
+            worker.episodes -= 1
+            worker.given_up.add(key)
+            worker.work.put((0, key, None))
+
+    def close(self) -> None:
+        """Close every instance and end the threads; one that hangs is left behind after five seconds."""
+        workers, self._workers = self._workers, []
+        self._places.clear()
+        self._tickets.clear()
+        for worker in workers:
+            worker.work.put(None)
+        deadline = monotonic() + 5
+        for worker in workers:
+            worker.thread.join(max(0.0, deadline - monotonic()))
+
+    def _ask(self, key: str, work: Task | str) -> None:
+        self._tickets[key] = ticket = next(self._counter)
+        self._places[key].work.put((ticket, key, work))
+
+    def _least_busy(self) -> "_Worker":
+        idle = min(self._workers, key=lambda worker: worker.episodes, default=None)
+        if idle is None or (idle.episodes and len(self._workers) < self._size):
+            idle = _Worker(InlinePool(self._make), self._replies)
+            self._workers.append(idle)
+        return idle
+
+
+_Reply: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
+
+
+class _Worker:
+    """A thread with environments of its own."""
+
+    def __init__(self, pool: InlinePool, replies: "SimpleQueue[_Reply]") -> None:
+        self.episodes = 0
+        self.given_up: set[str] = set()
+        self.work: SimpleQueue[tuple[int, str, Task | str | None] | None] = SimpleQueue()
+        self._pool = pool
+        self._replies = replies
+        self.thread = Thread(target=self._run, name="gym-trl environments", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while (item := self.work.get()) is not None:
+            ticket, key, work = item
+            if work is None:
+                self._pool.release(key)
+                self.given_up.discard(key)
+            if key in self.given_up or work is None:
+                continue
+            if isinstance(work, Task):
+                self._pool.reset(key, work)
+            else:
+                self._pool.step(key, work)
+            for _, reply in self._pool.collect(block=True):
+                self._replies.put((ticket, key, reply))
+        self._pool.close()
+
+
+def make_pool(make: EnvFactory, *, executor: str = "inline", workers: int | None = None) -> EnvPool:
+    """The pool that ``executor`` names: ``"inline"`` or ``"thread"``.
+
+    >>> make_pool(gym.make, executor="fork")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: executor must be 'inline' or 'thread', got 'fork'
+    """
+    if executor == "thread":
+        return ThreadPool(make) if workers is None else ThreadPool(make, workers=workers)
+    if executor != "inline":
+        raise ConfigError(f"executor must be 'inline' or 'thread', got {executor!r}")
+    if workers is not None:
+        raise ConfigError("executor='inline' steps environments in the calling thread and has no workers")
+    return InlinePool(make)
+
+
+def read_instructions(env: gym.Env[Any, Any]) -> str:
+    """The rules that an environment or one of its wrappers offers as ``instructions``, or the empty string."""
+    try:
+        return str(env.get_wrapper_attr("instructions"))
+    except AttributeError:
+        return ""
+
+
+def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> EnvReply:
+    """What ``step`` returned, checked.
+
+    >>> read_step("go on", float("nan"), False, False, {})
+    Traceback (most recent call last):
+        ...
+    ValueError: the reward must be a finite number, got nan
+
+    Raises:
+        TypeError: the observation is not text, the reward is not a number, or ``info`` is not a mapping.
+        ValueError: the reward is not finite, or what ``info`` says of the action is neither true nor false.
+    """
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
+    info = {**info, **{name: bool(info[name]) for name in ("action_valid", "success") if name in info}}
+    value = float(reward)  # type: ignore[arg-type]  # what is not a number raises here
+    if not math.isfinite(value):
+        raise ValueError(f"the reward must be a finite number, got {value}")
+    return EnvReply(_text(observation), value, bool(terminated), bool(truncated), info)
+
+
+def _text(observation: object) -> str:
+    if not isinstance(observation, str):
+        raise TypeError(f"the observation must be text, got {type(observation).__name__}: {observation!r:.80}")
+    return observation
+
+
+def _close(env: gym.Env[Any, Any]) -> None:
+    try:
+        env.close()
+    except Exception as error:  # closing must not lose the episodes that were played
+        gym.logger.warn(f"closing {env} raised {type(error).__name__}: {error}")

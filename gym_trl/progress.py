@@ -1,0 +1,134 @@
+"""What a run shows in the terminal, while it goes on and at its end."""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+_SHOWN = {
+    "success": ("success", ".2f"),
+    "return": ("return", ".2f"),
+    "turns": ("turns", ".1f"),
+    "invalid": ("invalid_actions", ".1f"),
+    "unscored": ("unscored", ".0%"),
+}
+
+
+def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
+    """The environment's own numbers, as means of several logs."""
+    shown = []
+    for label, (name, form) in _SHOWN.items():
+        values = [log[f"env/{name}"] for log in logs if log.get(f"env/{name}") is not None]
+        if values:
+            shown.append(f"{label} {sum(values) / len(values):{form}}")
+    return " ".join(shown)
+
+
+class Display(Protocol):
+    """Shows how a run goes on."""
+
+    def begin(self, step: int) -> None:
+        """The first step is about to begin, after ``step`` that were done before."""
+
+    def log(self, step: int, logs: Mapping[str, Any]) -> None:
+        """A step is done."""
+
+    def note(self, text: str) -> None:
+        """Something else happened."""
+
+    def end(self) -> None:
+        """Nothing more will be shown."""
+
+
+def display_on(console: Console, steps: int) -> Display:
+    """A progress bar for people, and lines for files and pipes."""
+    return _Bar(console, steps) if console.is_terminal and not console.quiet else _Lines(console, steps)
+
+
+class _Bar:
+    """A progress bar, for people."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._progress = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            expand=True,
+            console=console,
+            refresh_per_second=4,
+        )
+        self._task = self._progress.add_task("", total=steps, numbers="", start=False)
+        self._recent: deque[Mapping[str, Any]] = deque(maxlen=5)
+
+    def begin(self, step: int) -> None:
+        self._progress.start()
+        self._progress.update(self._task, completed=step)
+        self._progress.start_task(self._task)
+
+    def log(self, step: int, logs: Mapping[str, Any]) -> None:
+        self._recent.append(logs)
+        self._progress.update(self._task, completed=step, numbers=_numbers(self._recent))
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(text, style="dim", markup=False, highlight=False)
+
+    def end(self) -> None:
+        self._progress.stop()
+
+
+class _Lines:
+    """A line now and then, for files and pipes."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console = console
+        self._steps = steps
+        self._logs: list[Mapping[str, Any]] = []
+        self._first, self._began, self._said = 0, 0.0, 0.0
+
+    def begin(self, step: int) -> None:
+        self._first, self._began = step, time.monotonic()
+        self._said = self._began
+
+    def log(self, step: int, logs: Mapping[str, Any]) -> None:
+        self._logs.append(logs)
+        now = time.monotonic()
+        if step % max(1, self._steps // 20) and now - self._said < 60 and step < self._steps:
+            return
+        left = (now - self._began) / max(1, step - self._first) * (self._steps - step)
+        self.note(f"step {step}/{self._steps}  {_numbers(self._logs)}  {_minutes(left)} left")
+        self._said = now
+        self._logs.clear()
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def end(self) -> None:
+        self._logs.clear()
+
+
+def _minutes(seconds: float) -> str:
+    return "{}:{:02}".format(*divmod(round(seconds), 60))
+
+
+def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
+    """Say how the run in ``folder`` ended and what it learnt."""
+    table = Table(title=f"{summary['eval_episodes']} held-out episodes", title_justify="left")
+    for column in ("", "before", "after", "after, greedy", "random", "optimum"):
+        table.add_column(column, justify="right" if column else "left")
+    for row in ("success", "return"):
+        values = [summary.get(f"{row}_{when}") for when in ("before", "after", "after_greedy", "random", "optimum")]
+        table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
+    console.print(table)
+    stopped = "Interrupted after" if summary["interrupted"] else "Trained for"
+    console.print(f"{stopped} {summary['steps']} steps in {_minutes(summary['seconds'])} minutes.", highlight=False)
+    for text in (f"The curve: {folder / 'curve.png'}", f"The model: {folder / 'model'}"):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if summary["interrupted"]:
+        text = f"To continue: gym-trl train --resume {folder}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)

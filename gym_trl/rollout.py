@@ -1,0 +1,125 @@
+"""The one loop: it keeps every engine slot and every environment busy, and no episode waits for another."""
+
+from collections.abc import Callable, Sequence
+
+from gym_trl.engines.protocol import Engine
+from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Sample
+from gym_trl.errors import ConfigError
+from gym_trl.pool import EnvPool
+from gym_trl.types import Completion, Request, Trajectory
+
+
+def run_episodes(
+    episodes: Sequence[Episode],
+    *,
+    pool: EnvPool,
+    engine: Engine,
+    max_alive: int | None = None,
+    on_finish: Callable[[int, Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Play ``episodes`` to their ends and return their trajectories in the order in which they were given.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.episode import Limits
+    >>> from gym_trl.pool import InlinePool
+    >>> from gym_trl.testing import ByteChat, ScriptedEngine
+    >>> from gym_trl.types import Task
+    >>> chat = ByteChat()
+    >>> episodes = [Episode(Task("TrlEnv/Echo-v0", i), chat=chat, limits=Limits(tokens_per_turn=9)) for i in range(3)]
+    >>> engine = ScriptedEngine(lambda request: chat.say("hello"))
+    >>> with InlinePool(gym.make) as pool:
+    ...     [trajectory.stop_reason.value for trajectory in run_episodes(episodes, pool=pool, engine=engine)]
+    ['failure', 'failure', 'failure']
+
+    An episode's next turn is submitted the moment its environment has answered, and a finished one makes room for the
+    next at once. What goes wrong inside an episode ends that episode only. If the engine itself raises, or the user
+    interrupts, what is running is cancelled and the environments are released before the exception goes on.
+
+    Args:
+        episodes: New episodes, each of which is used up.
+        pool: Plays the environments.
+        engine: Samples the answers.
+        max_alive: How many episodes may hold an environment at once; all by default.
+        on_finish: Is called with an episode's index and trajectory as soon as it has finished.
+
+    Raises:
+        ConfigError: ``max_alive`` is less than 1.
+    """
+    if max_alive is not None and max_alive < 1:
+        raise ConfigError(f"max_alive must be at least 1, got {max_alive}")
+    loop = _Loop(episodes, pool, engine, on_finish)
+    try:
+        loop.run(max_alive or len(episodes))
+    finally:
+        loop.abandon()
+    return [loop.finished[index] for index in range(len(episodes))]
+
+
+class _Loop:
+    """The books of one rollout: every episode is waiting, with its environment, with the engine, or finished."""
+
+    def __init__(
+        self,
+        episodes: Sequence[Episode],
+        pool: EnvPool,
+        engine: Engine,
+        on_finish: Callable[[int, Trajectory], None] | None,
+    ) -> None:
+        self._episodes = episodes
+        self._pool = pool
+        self._engine = engine
+        self._on_finish = on_finish
+        self._resetting: set[int] = set()
+        self._stepping: set[int] = set()
+        self._sampling: dict[str, int] = {}
+        self._turn = 0
+        self.finished: dict[int, Trajectory] = {}
+
+    def run(self, max_alive: int) -> None:
+        admitted = 0
+        while len(self.finished) < len(self._episodes):
+            while admitted < len(self._episodes) and admitted - len(self.finished) < max_alive:
+                self._resetting.add(admitted)
+                self._pool.reset(str(admitted), self._episodes[admitted].task)
+                admitted += 1
+            for key, reply in self._pool.collect(block=not self._sampling):
+                self._environment_answered(int(key), reply)
+            with_environments = bool(self._resetting or self._stepping)
+            for completion in self._engine.collect(block=not with_environments) if self._sampling else ():
+                self._engine_answered(completion)
+
+    def abandon(self) -> None:
+        """Leave nothing running; after a complete rollout there is nothing left."""
+        for request_id in self._sampling:
+            self._engine.cancel(request_id)
+        for index in {*self._resetting, *self._stepping, *self._sampling.values()}:
+            self._pool.release(str(index))
+
+    def _environment_answered(self, index: int, reply: EnvReply | EnvFailure) -> None:
+        episode = self._episodes[index]
+        if index in self._resetting:
+            self._resetting.remove(index)
+            self._go_on(index, episode.started(reply))
+        else:
+            self._stepping.remove(index)
+            self._go_on(index, episode.stepped(reply))
+
+    def _engine_answered(self, completion: Completion) -> None:
+        index = self._sampling.pop(completion.request_id)
+        self._go_on(index, self._episodes[index].sampled(completion))
+
+    def _go_on(self, index: int, todo: Sample | Act | Trajectory) -> None:
+        match todo:
+            case Sample():
+                self._turn += 1
+                request = Request(f"{index}-{self._turn}", todo.prompt_ids, todo.max_tokens, todo.seed)
+                self._sampling[request.id] = index
+                self._engine.submit(request)
+            case Act():
+                self._stepping.add(index)
+                self._pool.step(str(index), todo.action)
+            case Trajectory():
+                self._pool.release(str(index))
+                self.finished[index] = todo
+                if self._on_finish:
+                    self._on_finish(index, todo)

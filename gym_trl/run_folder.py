@@ -1,0 +1,164 @@
+"""What a run leaves behind: its folder, whose files are whole whatever ended the run."""
+
+import platform
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from json import JSONDecodeError, loads
+from pathlib import Path
+from typing import Any
+
+from gym_trl.errors import MissingDependencyError
+from gym_trl.options import TrainOptions
+from gym_trl.records import JsonLinesWriter, as_record, keep_json_lines, read_json_lines, replace_text, to_json
+from gym_trl.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a run is continued; from the start if there is no ``path``."""
+
+    path: Path | None
+    step: int
+
+
+def last_checkpoint(folder: Path) -> Checkpoint | None:
+    """The last checkpoint of the run in ``folder`` that was written to its end."""
+    whole = []
+    for path in (folder / "checkpoints").glob("checkpoint-*"):
+        try:
+            # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
+            step = loads((path / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
+        except (OSError, JSONDecodeError, KeyError):
+            continue
+        whole.append(Checkpoint(path, step))
+    return max(whole, key=lambda checkpoint: checkpoint.step, default=None)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What the run in ``folder`` says about itself so far; empty if it has not begun."""
+    try:
+        summary = loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, JSONDecodeError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+class RunFolder:
+    """What a run leaves behind; written by the first process only."""
+
+    def __init__(self, path: Path, *, writes: bool) -> None:
+        self.path = path
+        self.summary: dict[str, Any] = {}
+        self._writes = writes
+        self._metrics: JsonLinesWriter | None = None
+        self._rollouts: JsonLinesWriter | None = None
+        self._drawn, self._drawing = time.monotonic(), 0.0
+
+    def open(self, options: TrainOptions, start: Checkpoint, processes: int) -> None:
+        """Write down what is run, and drop the records of steps that will be played again."""
+        self.summary = read_summary(self.path)
+        if not self._writes:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions()}
+        replace_text(self.path / "config.json", to_json(config, indent=2))
+        for name in ("metrics.jsonl", "rollouts.jsonl"):
+            if (self.path / name).exists():
+                keep_json_lines(self.path / name, lambda record: _lasts(record, start, options.steps))
+        self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
+        self._rollouts = JsonLinesWriter(self.path / "rollouts.jsonl")
+        last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
+        self.summary["seconds"] = last[0]["seconds"] if last else 0.0
+
+    def close(self) -> None:
+        """Close what is being appended to."""
+        for writer in (self._metrics, self._rollouts):
+            if writer:
+                writer.close()
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Append what the trainer logged."""
+        if self._metrics:
+            self._metrics.write(record)
+
+    def rollouts(self, trajectories: Sequence[Trajectory], *, step: int, split: str, greedy: bool) -> None:
+        """Append what was played, and whether the model said what was likeliest instead of sampling."""
+        if self._rollouts:
+            for trajectory in trajectories:
+                self._rollouts.write(as_record(trajectory, step=step, split=split, greedy=greedy))
+
+    def save_summary(self) -> None:
+        """Write down what is known so far."""
+        if self._writes:
+            replace_text(self.path / "summary.json", to_json(self.summary, indent=2))
+
+    def draw(self, title: str) -> None:
+        """Draw the curve."""
+        if self._writes:
+            began = time.monotonic()
+            draw_curve(self.path, title=title)
+            self._drawn = time.monotonic()
+            self._drawing = self._drawn - began
+
+    def draw_now_and_then(self, title: str) -> None:
+        """Draw the curve if it is old and drawing it again would cost little of the time since."""
+        if time.monotonic() - self._drawn > max(15.0, 50 * self._drawing):
+            self.draw(title)
+
+
+def _lasts(record: Mapping[str, Any], start: Checkpoint, steps: int) -> bool:
+    """Whether a record is of something that is not done again by a run of ``steps`` that goes on from ``start``."""
+    if start.path is None:
+        return False
+    evaluated_again = record["step"] == steps and record.get("split") == "eval"
+    return record["step"] <= start.step and not evaluated_again
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("gym-trl", "gymnasium", "torch", "transformers", "trl", "accelerate", "datasets"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "unknown"
+    return versions
+
+
+def draw_curve(folder: Path, *, title: str = "") -> Path:
+    """Draw return and success against steps, from the metrics and the summary of the run in ``folder``.
+
+    The levels of random and of perfect play are drawn in where the environment knows them.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("the curve of a run", extra="train") from error
+
+    logged, summary = list(read_json_lines(folder / "metrics.jsonl")), read_summary(folder)
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, 2), ("return", "success"), strict=True):
+        points = [(log["step"], log[f"env/{name}"]) for log in logged if log.get(f"env/{name}") is not None]
+        steps, values = [step for step, _ in points], [value for _, value in points]
+        axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
+        axes.plot(steps, _smooth(values), color="tab:blue", linewidth=2)
+        for level, colour in (("optimum", "tab:green"), ("random", "tab:gray")):
+            if (height := summary.get(f"{name}_{level}")) is not None:
+                axes.axhline(height, color=colour, linestyle="--")
+                beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}
+                axes.text(0.01, height, f"{level} {height:.2f}", **beside)
+        axes.set(xlabel="step", ylabel=name)
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
+    new = folder / ".curve.new.png"
+    figure.savefig(new, dpi=120)
+    return new.replace(folder / "curve.png")
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    """Means over a window around each place, a twentieth of the whole wide."""
+    reach = len(values) // 40
+    windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]

@@ -1,0 +1,198 @@
+"""The space of text, which Gymnasium's own ``Text`` cannot hold: any Unicode, any length up to a limit."""
+
+import multiprocessing
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector.utils import shared_memory as vector_memory
+from gymnasium.vector.utils import space_utils as vector_spaces
+
+from gym_trl.errors import ConfigError
+
+MAX_LENGTH = 65_536
+"""Characters in an observation or an action, where nobody says otherwise."""
+
+_SAMPLE_LENGTH = 16
+# Plain text, everything an encoding may stumble over (NUL, lone surrogates, noncharacters), and all of the rest.
+_SAMPLE_RANGES = ((0x20, 0x7F), (0x00, 0x20), (0xA0, 0x600), (0x4E00, 0xA000), (0xD800, 0xE000), (0x10000, 0x110000))
+_SAMPLE_WEIGHTS = (0.6, 0.05, 0.15, 0.1, 0.02, 0.08)
+
+# UTF-8 needs at most this many bytes for a character, so every text of a space fits its slot.
+_BYTES_PER_CHARACTER = 4
+_SHARED_BYTES_LIMIT = 2**32
+
+_NOT_TEXT = (
+    spaces.Box,
+    spaces.Dict,
+    spaces.Discrete,
+    spaces.Graph,
+    spaces.MultiBinary,
+    spaces.MultiDiscrete,
+    spaces.OneOf,
+    spaces.Sequence,
+    spaces.Tuple,
+)
+
+
+class AnyText(spaces.Space[str]):
+    r"""Every Unicode string of at most ``max_length`` characters, lone surrogates and NUL included.
+
+    >>> space = AnyText(max_length=5)
+    >>> "¡olé!" in space, "" in space, "too long" in space, 5 in space
+    (True, True, False, False)
+    >>> space
+    AnyText(max_length=5)
+
+    Samples are short (at most 16 characters) and varied: they are for exploring and for tests, not uniform.
+
+    In an asynchronous vector environment with shared memory each environment has a slot of four bytes per character
+    of ``max_length``, 256 KiB by default.
+
+    Raises:
+        ConfigError: ``max_length`` is not a positive integer.
+    """
+
+    def __init__(self, max_length: int = MAX_LENGTH, *, seed: int | np.random.Generator | None = None) -> None:
+        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
+            raise ConfigError(f"max_length must be a positive integer, got {max_length!r}")
+        self.max_length = max_length
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Text has no array form."""
+        return False
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a string that is short enough."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """Draw a short text of varied characters.
+
+        Raises:
+            ConfigError: a mask or probabilities were given; there is no finite alphabet for them to speak about.
+        """
+        if mask is not None or probability is not None:
+            raise ConfigError("AnyText cannot sample under a mask or probabilities: it has no finite alphabet")
+        rng = self.np_random
+        length = rng.integers(min(self.max_length, _SAMPLE_LENGTH) + 1)
+        ranges = rng.choice(len(_SAMPLE_RANGES), size=length, p=_SAMPLE_WEIGHTS)
+        return "".join(chr(rng.integers(*_SAMPLE_RANGES[index])) for index in ranges)
+
+    def to_jsonable(self, sample_n: Iterable[str]) -> list[str | list[int]]:
+        """Texts as JSON holds them: a text with surrogates, which JSON would join in pairs, as its code points."""
+        return [[ord(char) for char in text] if _has_surrogates(text) else text for text in sample_n]
+
+    def from_jsonable(self, sample_n: list[str | list[int]]) -> list[str]:
+        """The texts that ``to_jsonable`` wrote."""
+        return [text if isinstance(text, str) else "".join(map(chr, text)) for text in sample_n]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyText) and self.max_length == other.max_length
+
+    def __hash__(self) -> int:
+        return hash((AnyText, self.max_length))
+
+    def __repr__(self) -> str:
+        return f"AnyText(max_length={self.max_length})"
+
+
+def holds_text(space: spaces.Space[Any]) -> bool:
+    """Whether the elements of ``space`` can be strings.
+
+    >>> holds_text(AnyText()), holds_text(spaces.Discrete(4))
+    (True, False)
+
+    A space that Gymnasium does not know is trusted: many projects wrote a text space of their own.
+    """
+    return not isinstance(space, _NOT_TEXT)
+
+
+def _has_surrogates(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+
+
+class SharedTexts(Sequence[str]):
+    """The texts in a shared buffer as they are now, decoded when they are looked at.
+
+    Gymnasium reads the shared memory once, when the vector environment is built, and copies what it read after every
+    step. That suits arrays, which are views, and freezes strings; so this is a view, and its copy is a tuple of texts.
+    """
+
+    def __init__(self, lengths: Any, data: Any) -> None:
+        self._lengths = np.frombuffer(lengths, dtype=np.int64)
+        self._data = memoryview(data).cast("B")
+        self._slot = len(self._data) // len(self._lengths)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        index = range(len(self))[index]
+        start = index * self._slot
+        return bytes(self._data[start : start + int(self._lengths[index])]).decode("utf-8", "surrogatepass")
+
+    def __setitem__(self, index: int, text: str) -> None:
+        encoded = text.encode("utf-8", "surrogatepass")
+        if len(encoded) > self._slot:
+            raise ConfigError(
+                f"an observation of {len(text)} characters does not fit its environment's {self._slot} bytes of shared "
+                "memory; give its space a larger max_length or pass shared_memory=False"
+            )
+        start = index * self._slot
+        self._data[start : start + len(encoded)] = encoded
+        self._lengths[index] = len(encoded)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[index] for index in range(len(self)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"SharedTexts{tuple(self)}"
+
+
+@vector_memory.create_shared_memory.register(AnyText)
+def _create_shared_texts(space: AnyText, n: int = 1, ctx: Any = multiprocessing) -> tuple[Any, Any]:
+    size = n * space.max_length * _BYTES_PER_CHARACTER
+    if size > _SHARED_BYTES_LIMIT:
+        raise ConfigError(
+            f"{n} texts of up to {space.max_length} characters need {size} bytes of shared memory; "
+            "use a smaller max_length or pass shared_memory=False"
+        )
+    # No locks: Gymnasium's pipes order the accesses.
+    return ctx.RawArray("q", n), ctx.RawArray("B", size)
+
+
+@vector_memory.read_from_shared_memory.register(AnyText)
+def _read_shared_texts(space: AnyText, shared_memory: tuple[Any, Any], n: int = 1) -> SharedTexts:
+    return SharedTexts(*shared_memory)
+
+
+@vector_memory.write_to_shared_memory.register(AnyText)
+def _write_shared_text(space: AnyText, index: int, value: str, shared_memory: tuple[Any, Any]) -> None:
+    # Slots are laid out by the buffer and not by the space: with observation_mode="different" spaces differ in length.
+    SharedTexts(*shared_memory)[index] = value
+
+
+@vector_spaces.create_empty_array.register(AnyText)
+def _create_empty_texts(space: AnyText, n: int = 1, fn: Any = np.zeros) -> tuple[str, ...]:
+    return ("",) * n
+
+
+@vector_spaces.batch_differing_spaces.register(AnyText)
+def _batch_differing_texts(texts: Any) -> spaces.Space[Any]:  # type: ignore[misc]  # dispatched by hand, on an element
+    return spaces.Tuple([deepcopy(space) for space in texts], seed=deepcopy(texts[0].np_random))
+
+
+@is_space_dtype_shape_equiv.register(AnyText)
+def _is_text_equivalent(space_1: AnyText, space_2: spaces.Space[Any]) -> bool:
+    return isinstance(space_2, AnyText)

@@ -1,0 +1,314 @@
+"""What projects that build on this library test with: a conformance kit for environments, and doubles."""
+
+import io
+import math
+import pickle
+import random
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, ClassVar, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.errors import ActionTypeError
+from gym_trl.parsing import split_thinking
+from gym_trl.types import Answer, Message, Policy, TokenIds
+
+__all__ = ["ByteChat", "ScriptedEngine", "check_text_env", "play"]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments
+# ---------------------------------------------------------------------------------------------------------------------
+
+EnvMaker: TypeAlias = Callable[[], gym.Env[str, str]]
+
+_MAX_TURNS = 10_000
+_STRANGE_ACTIONS = ("", "x" * 1_000_000, "\x00", "\ud800", "\u202e{}\\n<action>")
+_NOT_ACTIONS = (None, 1, b"1", ["1"], {"action": "1"})
+_SEEDS = range(5)
+
+
+def check_text_env(make: EnvMaker | str, *, episodes: int = 50) -> None:
+    """Check that a text game keeps every promise that training relies on.
+
+    >>> check_text_env("TrlEnv/Echo-v0")
+    >>> from gym_trl.envs.echo import Echo
+    >>> check_text_env(lambda: Echo(turns=3, alphabet="ab"))
+
+    ``make`` is an id, or makes a new environment each time. Checked are: Gymnasium's ``check_env`` with no warning;
+    observations and actions are text, and strange ones (empty, a megabyte, NUL, lone surrogates) are data; the same
+    seed and actions give the same trajectory whatever the global generators of ``random``, NumPy and torch hold, and
+    leave those alone; terminated and truncated never come together; after the end nothing changes and nothing is
+    earned; ``info`` has ``action_valid`` and ``success``; there are instructions; the solver reaches
+    ``optimal_success`` in ``episodes`` episodes (exactly if that is 1.0, else within four standard errors); an episode
+    can be pickled between any two steps; and it renders as text.
+
+    Raises:
+        AssertionError: with a sentence that says which promise was broken.
+    """
+    maker = _maker(make)
+    _check_gymnasium(maker)
+    _check_instructions(maker)
+    _check_resets(maker)
+    _check_trajectories(maker)
+    _check_action_types(maker)
+    _check_strange_actions(maker)
+    _check_optimum(maker, episodes)
+    _check_rendering(maker)
+
+
+def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[tuple[Any, ...]]:
+    """Play one episode: what ``reset`` returned, then each action with what ``step`` returned.
+
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> play(env, lambda observation: observation, seed=0)[-1]
+    ('woadw', '5 of 5 right.', 1.0, True, False, {'action_valid': True, 'success': True})
+    """
+    observation, info = env.reset(**reset)
+    steps: list[tuple[Any, ...]] = [(observation, info)]
+    for _ in range(_MAX_TURNS):
+        action = policy(observation)
+        steps.append((action, *env.step(action)))
+        observation, _, terminated, truncated, _ = steps[-1][1:]
+        if terminated or truncated:
+            return steps
+    raise AssertionError(f"an episode must end, and {env} did not in {_MAX_TURNS} turns")
+
+
+def _maker(make: EnvMaker | str) -> EnvMaker:
+    if not isinstance(make, str):
+        return make
+    return lambda: gym.make(make)
+
+
+def _expect(kept: object, promise: str) -> None:
+    if not kept:
+        raise AssertionError(promise)
+
+
+def _check_gymnasium(maker: EnvMaker) -> None:
+    # Human rendering is checked as well, and prints.
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("error")
+        # Of wrapped and of unregistered environments Gymnasium says so; neither is wrong.
+        warnings.filterwarnings("ignore", message=r".*different from the unwrapped version")
+        warnings.filterwarnings("ignore", message=r".*Not able to test alternative render modes")
+        try:
+            check_env(maker())
+        except Exception as error:
+            raise AssertionError(f"gymnasium's check_env must pass without warnings, and said: {error}") from error
+
+
+def _check_instructions(maker: EnvMaker) -> None:
+    instructions = maker().get_wrapper_attr("instructions")
+    _expect(isinstance(instructions, str) and instructions.strip(), "instructions must be text that is not empty")
+
+
+def _check_resets(maker: EnvMaker) -> None:
+    env = maker()
+    for seed in _SEEDS:
+        first, again = env.reset(seed=seed), env.reset(seed=seed)
+        _expect(isinstance(first[0], str), f"observations must be text, reset gave {type(first[0]).__name__}")
+        _expect(first == again, f"reset(seed={seed}) must give the same twice, got {first!r:.200} and {again!r:.200}")
+
+
+def _check_trajectories(maker: EnvMaker) -> None:
+    for seed in _SEEDS:
+        for policy in (_attribute(maker, "solver")(), _attribute(maker, "random_policy")(seed)):
+            env = maker()
+            steps = play(env, policy, seed=seed)
+            _check_steps(env, steps)
+            _check_frozen(env, steps[-1])
+            _expect(
+                _replay(maker(), steps, seed) == steps, f"seed {seed} and the same actions must give the same again"
+            )
+
+
+def _check_steps(env: gym.Env[str, str], steps: list[tuple[Any, ...]]) -> None:
+    for action, observation, reward, terminated, truncated, info in steps[1:]:
+        said = f"step({action!r:.50})"
+        _expect(isinstance(observation, str), f"observations must be text, {said} gave {type(observation).__name__}")
+        _expect(
+            observation in env.observation_space, f"{said} gave an observation that is not in {env.observation_space}"
+        )
+        _expect(math.isfinite(reward), f"rewards must be finite, {said} gave {reward}")
+        _expect(not (terminated and truncated), f"{said} was terminated and truncated together")
+        for key in ("action_valid", "success"):
+            _expect(
+                isinstance(info.get(key), bool), f"info[{key!r}] must be a bool after every step, {said} gave {info!r}"
+            )
+
+
+def _check_frozen(env: gym.Env[str, str], last: tuple[Any, ...]) -> None:
+    action, observation, _, *rest = last
+    for attempt in (action, "", "more"):
+        after = env.step(attempt)
+        promise = "after the end every step must give the last observation and flags and no reward"
+        _expect(after == (observation, 0.0, *rest), f"{promise}, step({attempt!r:.50}) gave {after!r:.200}")
+
+
+def _replay(env: gym.Env[str, str], steps: list[tuple[Any, ...]], seed: int) -> list[tuple[Any, ...]]:
+    """Play the same actions with the global generators scrambled and the environment pickled before every step."""
+    with _scrambled_generators():
+        replayed: list[tuple[Any, ...]] = [env.reset(seed=seed)]
+    for action, *_ in steps[1:]:
+        env = _pickled(env)
+        with _scrambled_generators():
+            replayed.append((action, *env.step(action)))
+    return replayed
+
+
+def _pickled(env: gym.Env[str, str]) -> gym.Env[str, str]:
+    try:
+        copy: gym.Env[str, str] = pickle.loads(pickle.dumps(env))  # noqa: S301 -- our own bytes
+    except Exception as error:
+        raise AssertionError(f"an environment must pickle in mid-episode, and raised {error!r:.200}") from error
+    return copy
+
+
+def _generator_states() -> tuple[Any, ...]:
+    torch = sys.modules.get("torch")
+    state = np.random.get_state()
+    return (
+        random.getstate(),
+        pickle.dumps(state),
+        torch.get_rng_state().numpy().tobytes() if torch is not None else None,
+    )
+
+
+@contextmanager
+def _scrambled_generators() -> Iterator[None]:
+    torch = sys.modules.get("torch")
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    torch_state = torch.get_rng_state() if torch is not None else None
+    seed = random.SystemRandom().getrandbits(32)
+    random.seed(seed)
+    np.random.seed(seed)
+    if torch is not None:
+        torch.manual_seed(seed)
+    before = _generator_states()
+    try:
+        yield
+        _expect(_generator_states() == before, "the global generators of random, numpy and torch must be left alone")
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        if torch is not None:
+            torch.set_rng_state(torch_state)
+
+
+def _check_action_types(maker: EnvMaker) -> None:
+    env = maker()
+    env.reset(seed=0)
+    for action in _NOT_ACTIONS:
+        try:
+            env.step(action)  # type: ignore[arg-type]  # what is tested
+        except ActionTypeError:
+            continue
+        raise AssertionError(f"step({action!r}) must raise ActionTypeError: an action is text")
+
+
+def _check_strange_actions(maker: EnvMaker) -> None:
+    for action in _STRANGE_ACTIONS:
+        env = maker()
+        env.reset(seed=0)
+        try:
+            step = env.step(action)
+        except Exception as error:
+            raise AssertionError(f"any text is data, and step({action!r:.50}) raised {error!r:.200}") from error
+        _check_steps(env, [(), (action, *step)])
+
+
+def _check_optimum(maker: EnvMaker, episodes: int) -> None:
+    env = maker()
+    solver, optimum = _attribute(maker, "solver"), _attribute(maker, "optimal_success")
+    played = [play(env, solver(), seed=seed)[1:] for seed in range(episodes)]
+    success = statistics.fmean(steps[-1][-1]["success"] for steps in played)
+    error = math.sqrt(optimum * (1 - optimum) / episodes)
+    _expect(
+        abs(success - optimum) <= 4 * error + 1e-9,
+        f"the solver must reach optimal_success={optimum:.4g}, and reached {success:.4g} of {episodes} episodes",
+    )
+    if optimum == 1.0:
+        _check_return(env, [math.fsum(step[2] for step in steps) for steps in played])
+
+
+def _check_return(env: gym.Env[str, str], returns: list[float]) -> None:
+    optimum, mean = env.get_wrapper_attr("optimal_return"), statistics.fmean(returns)
+    error = statistics.stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
+    promise = f"the solver must return optimal_return={optimum:.4g}"
+    _expect(abs(mean - optimum) <= 4 * error + 1e-6, f"{promise}, and returned {mean:.4g} in the mean")
+
+
+def _check_rendering(maker: EnvMaker) -> None:
+    env = maker()
+    env.unwrapped.render_mode = "ansi"
+    env.reset(seed=0)
+    env.step("\ud800")
+    rendered = env.render()
+    _expect(isinstance(rendered, str) and rendered, f'render() must give text in mode "ansi", got {rendered!r:.50}')
+
+
+def _attribute(maker: EnvMaker, name: str) -> Any:
+    env = maker()
+    _expect(env.has_wrapper_attr(name), f"a text game must have {name}")
+    return env.get_wrapper_attr(name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Chats and engines
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class ByteChat:
+    """A chat whose tokens are bytes and four marks: for tests and benchmarks, with no tokenizer to make.
+
+    >>> chat = ByteChat()
+    >>> prompt = chat.open([Message("user", "hi")])
+    >>> chat.show(prompt + chat.say("hello") + chat.reply("bye", closed=True))
+    '<user>hi<end><assistant>hello<end><user>bye<end><assistant>'
+    """
+
+    _MARKS: ClassVar[dict[str, int]] = {"end": 256, "system": 257, "user": 258, "assistant": 259}
+    stop_ids: frozenset[int] = frozenset({256})
+    stop_strings: tuple[str, ...] = ()
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """The ids of a conversation that the model is to continue."""
+        return [*(id_ for message in messages for id_ in self._message(message)), self._MARKS["assistant"]]
+
+    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+        """The ids between two answers."""
+        end = [] if closed else [self._MARKS["end"]]
+        return [*end, *self._message(Message(role, text)), self._MARKS["assistant"]]
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Whether an answer ended its turn."""
+        return bool(ids) and ids[-1] in self.stop_ids
+
+    def text(self, ids: TokenIds) -> Answer:
+        """What was said, without marks."""
+        return split_thinking(bytes(id_ for id_ in ids if id_ < 256).decode("utf-8", "replace"))
+
+    def say(self, text: str) -> TokenIds:
+        """The ids of a whole answer, for scripts."""
+        return [*text.encode("utf-8", "surrogatepass"), self._MARKS["end"]]
+
+    def show(self, ids: TokenIds) -> str:
+        """All ids as text, the marks in angle brackets."""
+        marks = {id_: f"<{name}>" for name, id_ in self._MARKS.items()}
+        return "".join(marks.get(id_) or chr(id_) for id_ in ids)
+
+    def heard(self, ids: TokenIds) -> str:
+        """The last message before the model's turn, for scripts that play."""
+        last = len(ids) - ids[::-1].index(self._MARKS["user"])
+        return bytes(ids[last:-2]).decode("utf-8", "replace")
+
+    def _message(self, message: Message) -> TokenIds:
+        return [self._MARKS[message.role], *message.content.encode("utf-8", "surrogatepass"), self._MARKS["end"]]

@@ -1,0 +1,445 @@
+"""One training run: options in, a folder with everything about it out."""
+
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import gymnasium as gym
+from rich.console import Console
+
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.evaluation import Result, Score, optimum, random_score
+from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.options import TrainOptions, check_grpo, read_options
+from gym_trl.progress import Display, display_on, report
+from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.types import Trajectory
+
+try:
+    import matplotlib  # noqa: F401 -- a run that cannot draw its curve says so before it begins
+    import torch
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise MissingDependencyError("training", extra="train") from error
+
+_MAX_TASKS = 100_000
+_ROWS_AT_ONCE = 8  # a pretrained model's share of a step that goes through the GPU together
+
+
+def train(options: TrainOptions, *, out: Path | None = None, console: Console | None = None) -> dict[str, Any]:
+    """Train as ``options`` say, into a new folder, and return what its ``summary.json`` says.
+
+    Args:
+        options: What to train on what.
+        out: The run's folder; by default one in ``runs`` that is named after the environment and the time.
+        console: Where progress is shown; the terminal by default.
+
+    The folder holds ``config.json``, ``metrics.jsonl`` (everything the trainer logged, a line a step),
+    ``rollouts.jsonl`` (some trajectories of every step), ``curve.png``, ``summary.json``, ``model`` and
+    ``checkpoints``. Ctrl-C, or SIGTERM, stops after the step that is running and leaves a folder that is complete and
+    can be resumed; a second one aborts.
+
+    Raises:
+        ConfigError: an argument that cannot work, or a folder that is not empty.
+        OSError: the folder cannot be written.
+    """
+    return _run(options, out, None, console)
+
+
+def resume(folder: Path, *, steps: int | None = None, console: Console | None = None) -> dict[str, Any]:
+    """Continue the run in ``folder`` from its last checkpoint, also after a crash; ``steps`` sets a new end.
+
+    Raises:
+        ConfigError: ``folder`` holds no run, or one that is finished.
+        OSError: the folder cannot be written.
+    """
+    options = read_options(folder)
+    if steps is not None:
+        options = replace(options, steps=steps)
+    checkpoint = last_checkpoint(folder)
+    done = checkpoint.step if checkpoint else 0
+    if done > options.steps or (done == options.steps and "success_after_greedy" in read_summary(folder)):
+        raise ConfigError(f"the run in {folder} is finished at step {done}; give more --steps to go on")
+    return _run(options, folder, checkpoint or Checkpoint(None, 0), console)
+
+
+def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, console: Console | None) -> dict[str, Any]:
+    rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    console = Console(quiet=True) if rank else console or Console()
+    path = out or _default_folder(options.env)
+    if rank == 0 and start is None:
+        _check_new(path)
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        args = _grpo_config(options, processes)
+        path = _agreed(path, processes)
+        args.output_dir = str(path / "checkpoints")
+        folder = RunFolder(path, writes=rank == 0)
+        display = display_on(console, options.steps)
+        stack.callback(display.end)
+        interrupt = _Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
+        run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
+        spec = _spec(options, args, run.on_rollout)
+        trainer = _trainer(options, args, spec, run)
+        folder.open(options, start or Checkpoint(None, 0), processes)
+        stack.callback(folder.close)
+        stack.enter_context(interrupt)
+        try:
+            run.train(trainer, spec)
+        except KeyboardInterrupt:
+            display.note(f"Aborted. To continue from the last checkpoint: gym-trl train --resume {path}")
+            raise
+    if rank == 0:
+        report(console, path, folder.summary)
+    return folder.summary
+
+
+def _trainer(options: TrainOptions, args: Any, spec: GymSpec, run: "_Run") -> Any:
+    from transformers import PrinterCallback
+    from trl import GRPOTrainer
+
+    model, tokenizer = options.model, None
+    if options.model is None:
+        tokenizer = tiny_tokenizer()
+        model = tiny_model(tokenizer, seed=options.seed, width=options.width, layers=options.layers)
+    if run.trained:
+        model = str(run.start.path)
+    try:
+        trainer = GRPOTrainer(
+            model=model,
+            processing_class=tokenizer,
+            args=args,
+            train_dataset=spec.train_dataset,
+            reward_funcs=spec.reward_funcs,
+            rollout_func=spec.rollout_func,
+            callbacks=[run],
+        )
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:  # of the disk, and not of a model that does not exist
+            raise
+        what = f"cannot train {options.model or 'the tiny model'}"
+        raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _default_folder(env: str) -> Path:
+    name = env.rpartition("/")[2].rpartition(":")[2]
+    return Path("runs", f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+
+
+def _check_new(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; a run needs a folder")
+    if (path / "config.json").exists():
+        raise ConfigError(f"{path} already holds a run: continue it with --resume {path}, or choose another --out")
+    if path.exists() and any(path.iterdir()):
+        raise ConfigError(f"{path} is not empty and holds no run; choose another --out")
+
+
+def _agreed(path: Path, processes: int) -> Path:
+    """The first process's folder: the clocks of the others may name another one."""
+    if processes == 1:
+        return path
+    from accelerate.utils import broadcast_object_list
+
+    return Path(broadcast_object_list([str(path)])[0])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the trainer and its parts say about themselves from the terminal."""
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    def wanted(record: logging.LogRecord) -> bool:
+        # It repeats a failed episode's whole prompt at every step; such episodes are counted as unscored.
+        return "All reward functions returned None" not in record.getMessage()
+
+    trainer_log = logging.getLogger("trl.trainer.grpo_trainer")
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    silence, mapping = os.environ.get("TRL_EXPERIMENTAL_SILENCE"), datasets.are_progress_bars_disabled()
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    trainer_log.addFilter(wanted)
+    try:
+        yield
+    finally:
+        trainer_log.removeFilter(wanted)
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+        if not mapping:
+            datasets.enable_progress_bars()
+        if silence is None:
+            del os.environ["TRL_EXPERIMENTAL_SILENCE"]
+
+
+def _grpo_config(options: TrainOptions, processes: int) -> Any:
+    """The trainer's own configuration; where it writes is set later."""
+    from trl import GRPOConfig
+
+    given = check_grpo(options.grpo)
+    if "use_cpu" not in given and not torch.accelerator.is_available():
+        given |= {"use_cpu": True, "bf16": given.get("bf16", False)}
+    defaults = {
+        "shuffle_dataset": False,
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": max(1, min(50, options.steps // 4)),
+        "save_total_limit": 2,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    fixed = {"max_steps": options.steps, "num_generations": options.group_size, "seed": options.seed}
+    batch = _batch(options, given, processes)
+    try:
+        return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch, **fixed})
+    except (ValueError, ArithmeticError) as error:
+        raise ConfigError(f"GRPOConfig does not work so: {error}") from error
+
+
+def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> dict[str, int]:
+    """How a process's share of a step's episodes is cut into pieces that go through the model together."""
+    rows, rest = divmod(options.episodes, processes)
+    if rest:
+        raise ConfigError(f"{options.episodes} episodes a step cannot be shared by {processes} processes")
+    size, pieces = given.get("per_device_train_batch_size"), given.get("gradient_accumulation_steps")
+    if pieces is None:
+        size = size or (rows if options.model is None else math.gcd(rows, _ROWS_AT_ONCE))
+        pieces = max(1, rows // size)
+    size = size or rows // pieces
+    if size * pieces != rows:
+        raise ConfigError(
+            f"{options.episodes} episodes a step are {rows} per process, not {size} x {pieces} "
+            "(per_device_train_batch_size x gradient_accumulation_steps); set --episodes as well"
+        )
+    if options.episodes % options.group_size:
+        raise ConfigError(f"{options.episodes} episodes a step cannot be divided into groups of {options.group_size}")
+    return {"per_device_train_batch_size": size, "gradient_accumulation_steps": pieces}
+
+
+def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None]) -> GymSpec:
+    groups = math.ceil(args.generation_batch_size / options.group_size)
+    tasks = math.ceil(options.steps * options.episodes / options.group_size / groups) * groups
+    return GymSpec(
+        options.env,
+        num_tasks=max(groups, min(tasks, _MAX_TASKS)),
+        num_eval_tasks=options.eval_episodes,
+        seed=options.seed,
+        env_kwargs=options.env_kwargs,
+        action_format=options.action_format,
+        invalid_penalty=options.invalid_penalty,
+        end_after_invalid=options.end_after_invalid,
+        instructions=options.instructions,
+        max_tokens_per_turn=options.max_tokens_per_turn,
+        on_rollout=on_rollout,
+    )
+
+
+class _Interrupt:
+    """Ctrl-C and SIGTERM ask the run to stop after its step; asked twice, it aborts.
+
+    ``patience_s`` is how long the second signal counts as the first one: a launcher passes on to its processes what
+    the terminal has already sent to all of them.
+    """
+
+    def __init__(self, *, speaks: bool, patience_s: float) -> None:
+        self.requested = False
+        self._speaks = speaks
+        self._patience_s = patience_s
+        self._asked = 0.0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Python allows handlers in the main thread only.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            if time.monotonic() - self._asked >= self._patience_s:
+                raise KeyboardInterrupt
+            return
+        self.requested, self._asked = True, time.monotonic()
+        if self._speaks:
+            # Not print: a signal may come in the middle of one.
+            os.write(2, b"\nStopping after this step; once more aborts.\n")
+
+
+class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """What happens around the trainer's steps: evaluation, records, progress, and the end."""
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        folder: RunFolder,
+        start: Checkpoint,
+        display: Display,
+        interrupt: _Interrupt,
+    ) -> None:
+        self.options = options
+        self.start = start
+        self._folder = folder
+        self._display = display
+        self._interrupt = interrupt
+        self._began = 0.0
+        self._failure_told = False
+
+    @property
+    def trained(self) -> bool:
+        """Whether the last step is done, and only what comes after it was not."""
+        return self.start.step >= self.options.steps
+
+    def train(self, trainer: Any, spec: GymSpec) -> None:
+        """Everything from the first evaluation to the last."""
+        self._trainer, self._spec = trainer, spec
+        summary = self._folder.summary
+        summary |= {**self._reference(), "eval_episodes": self.options.eval_episodes}
+        if self.trained:
+            trainer.state.global_step = self.start.step
+        else:
+            trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
+        steps = trainer.state.global_step
+        self._display.note("Saving the model")
+        trainer.save_model(str(self._folder.path / "model"))
+        summary |= {"steps": steps, "interrupted": steps < self.options.steps}
+        self._folder.save_summary()
+        self._folder.draw(self.options.env)
+        summary |= _named("after", self._evaluate(trainer.args.temperature))
+        summary |= _named("after_greedy", self._evaluate(0.0))
+        self._folder.save_summary()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluate the model that nothing was learnt by yet."""
+        summary = self._folder.summary
+        for name in [name for name in summary if "_after" in name]:
+            del summary[name]
+        if self.start.path is None:
+            # Here, because now the model is where the training will use it, on every process.
+            summary |= _named("before", self._evaluate(args.temperature))
+        summary |= {"steps": state.global_step, "interrupted": True}
+        self._folder.save_summary()
+        self._began = time.monotonic() - summary.get("seconds", 0.0)
+        self._display.begin(state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
+        """Write a line of metrics, and show it."""
+        if "train_runtime" in logs:  # the trainer's last words, which no step is behind
+            return
+        seconds = round(time.monotonic() - self._began, 3)
+        self._folder.summary |= {"steps": state.global_step, "seconds": seconds}
+        self._folder.metrics({"step": state.global_step, "seconds": seconds, **logs})
+        self._folder.draw_now_and_then(self.options.env)
+        self._display.log(state.global_step, logs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop, on all processes at once, if anybody asked one of them to."""
+        if self._asked_to_stop():
+            control.should_training_stop = control.should_save = True
+
+    def on_rollout(self, rollout: Rollout) -> None:
+        """Keep some of what was played."""
+        # In training a rollout comes before the step that it is for.
+        step = rollout.step + (rollout.split == "train")
+        chosen, greedy = _some(rollout.trajectories, self.options.records_per_step), not self._trainer.args.temperature
+        self._folder.rollouts(chosen, step=step, split=rollout.split, greedy=greedy)
+        failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
+        if failed and not self._failure_told:
+            self._failure_told = True
+            self._display.note(f"An episode could not be scored ({failed.stop_reason}): {failed.error}")
+
+    def _asked_to_stop(self) -> bool:
+        accelerator = self._trainer.accelerator
+        if accelerator.num_processes == 1:
+            return self._interrupt.requested
+        asked = torch.tensor(float(self._interrupt.requested), device=accelerator.device)
+        return bool(accelerator.reduce(asked, "sum") > 0)
+
+    def _evaluate(self, temperature: float) -> Score:
+        """Play the held-out games; every process plays its share, in batches as large as the training's."""
+        trainer, accelerator = self._trainer, self._trainer.accelerator
+        self._display.note(f"Playing {self.options.eval_episodes} held-out episodes at temperature {temperature:g}")
+        prompts = self._spec.eval_dataset["prompt"]
+        mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
+        size = trainer.args.generation_batch_size // accelerator.num_processes
+        # As many batches on every process: weights that are spread over processes are gathered together.
+        batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
+        with _playing(trainer, temperature):
+            columns = [self._spec.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
+        names = ("episode_return", "success", "num_turns", "invalid_actions")
+        results = [Result(*row) for batch in columns for row in zip(*(batch[name] for name in names), strict=True)]
+        if accelerator.num_processes > 1:
+            from accelerate.utils import gather_object
+
+            results = gather_object(results)
+        return Score.of(results)
+
+    def _reference(self) -> dict[str, float | None]:
+        """What random and perfect play reach on the same games, by the rules alone."""
+        make = partial(_make, self.options)
+        chance = random_score(make, self._spec.tasks("eval"), seed=self.options.seed)
+        env = make(self.options.env)
+        best = optimum(env)
+        env.close()
+        return {
+            "success_random": chance.success if chance else None,
+            "return_random": chance.mean_return if chance else None,
+            "success_optimum": best.success,
+            "return_optimum": best.mean_return,
+        }
+
+
+def _make(options: TrainOptions, env_id: str) -> gym.Env[str, str]:
+    env: gym.Env[str, str] = gym.make(env_id, **options.env_kwargs)
+    return env
+
+
+def _named(when: str, score: Score) -> dict[str, float | None]:
+    return {f"success_{when}": score.success, f"return_{when}": score.mean_return}
+
+
+@contextmanager
+def _playing(trainer: Any, temperature: float) -> Iterator[None]:
+    """Let the trainer's model play as it is, at a temperature that is not the training's."""
+    args, model = trainer.args, trainer.model
+    usual, training = args.temperature, model.training
+    args.temperature = temperature
+    model.eval()
+    try:
+        yield
+    finally:
+        args.temperature = usual
+        model.train(training)
+
+
+def _some(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """``count`` of them from all over the batch, with one that failed if there is one."""
+    count = min(count, len(trajectories))
+    chosen = [trajectories[i * len(trajectories) // count] for i in range(count)]
+    failed = [played for played in trajectories if not played.scored]
+    if chosen and failed and all(played.scored for played in chosen):
+        chosen[-1] = failed[0]
+    return chosen

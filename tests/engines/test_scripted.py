@@ -1,0 +1,60 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import pytest
+
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.types import Request
+
+
+def request(name, **fields):
+    return Request(name, [1], **{"max_tokens": 10, "seed": 0, **fields})
+
+
+def engine(delays, slots=None):
+    return ScriptedEngine(lambda request: [1], delay=lambda request: delays[request.id], slots=slots)
+
+
+def test_requests_finish_when_their_delay_is_over_and_not_in_order():
+    scripted = engine({"slow": 5, "fast": 1, "also fast": 1})
+    for name in ("slow", "fast", "also fast"):
+        scripted.submit(request(name))
+    assert [c.request_id for c in scripted.collect(block=True)] == ["fast", "also fast"]
+    assert scripted.collect(block=False) == []
+    assert [c.request_id for c in scripted.collect(block=True)] == ["slow"]
+    assert scripted.steps == 5
+
+
+def test_requests_beyond_the_slots_wait():
+    scripted = engine({"a": 3, "b": 3}, slots=1)
+    scripted.submit(request("a"))
+    scripted.submit(request("b"))
+    assert [c.request_id for c in scripted.collect(block=True)] == ["a"]
+    assert [c.request_id for c in scripted.collect(block=True)] == ["b"]
+    assert scripted.steps == 6
+
+
+def test_a_cancelled_request_frees_its_slot():
+    scripted = engine({"a": 100, "b": 1}, slots=1)
+    scripted.submit(request("a"))
+    scripted.collect(block=False)
+    scripted.submit(request("b"))
+    scripted.cancel("a")
+    assert [c.request_id for c in scripted.collect(block=True)] == ["b"]
+    assert scripted.cancelled == ["a"]
+    assert scripted.pending == 0
+
+
+def test_unknown_requests_cannot_be_cancelled_and_that_is_no_error():
+    scripted = engine({})
+    scripted.cancel("never seen")
+    assert scripted.cancelled == []
+
+
+def test_an_idle_engine_answers_at_once():
+    assert engine({}).collect(block=True) == []
+
+
+def test_a_request_cannot_run_twice_at_once():
+    scripted = engine({"a": 1})
+    scripted.submit(request("a"))
+    with pytest.raises(ValueError, match="already running"):
+        scripted.submit(request("a"))

@@ -1,0 +1,383 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""The engine against the real vLLM server, on a CPU: exact tokens, measured logprobs, and a server that is killed."""
+
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import gymnasium as gym
+import httpx
+import pytest
+import torch
+import vllm_cpu
+
+from gym_trl.chat import TemplateChat
+from gym_trl.engines.server import ServerEngine, context_length
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.pool import InlinePool
+from gym_trl.rollout import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.types import FinishReason, Request, StopReason, Task
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.processes,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux"),
+]
+
+CONTEXT = 512
+SLOTS = 128
+FLAGS = [
+    *("--dtype", "float32", "--enforce-eager", "--block-size", str(vllm_cpu.BLOCK), "--max-model-len", str(CONTEXT)),
+    # The CPU cannot take back what a seeded request has drawn for a prompt that is computed in pieces
+    # ("CPU Generator does not use offset"): let every prompt fit into one step.
+    *("--max-num-seqs", str(SLOTS), "--max-num-batched-tokens", str(SLOTS * CONTEXT)),
+]
+
+
+class Server:
+    """``vllm serve`` of the model in ``folder``, on one port however often it is started."""
+
+    def __init__(self, folder, *flags):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = (folder.parent / f"{self.port}.log").open("w")
+        self._command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+        self._command += [
+            "--served-model-name",
+            "tiny",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            *FLAGS,
+            *flags,
+        ]
+
+    def start(self):
+        self.process = subprocess.Popen(
+            self._command,
+            env={**os.environ, **vllm_cpu.SETTINGS, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # the engine is a process of its own, and is to be killed with the server
+        )
+
+    def wait(self):
+        deadline = time.monotonic() + 120
+        while not self.answers():
+            assert self.process.poll() is None, "the server ended: see its log"
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    def answers(self):
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def metric(self, name):
+        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"vllm:{name}{{"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server") / "model"
+    model, tokenizer = vllm_cpu.save_model(folder)
+    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, chat=TemplateChat(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def servers(tiny):
+    """One as it should be and one whose logprobs are raw, which start at the same time."""
+    made = [Server(tiny.folder, "--logprobs-mode", "processed_logprobs"), Server(tiny.folder)]
+    try:
+        for server in made:
+            server.start()
+        for server in made:
+            server.wait()
+        yield made
+    finally:
+        for server in made:
+            server.kill()
+            server._log.close()
+
+
+@pytest.fixture(scope="module")
+def server(servers):
+    return servers[0]
+
+
+@pytest.fixture
+def raw(servers):
+    return servers[1]
+
+
+class Noting(ServerEngine):
+    """Keeps what was asked and answered."""
+
+    def __init__(self, *urls, **options):
+        super().__init__(*urls, **options)
+        self.requests, self.completions = {}, {}
+
+    def submit(self, request):
+        self.requests[request.id] = request
+        super().submit(request)
+
+    def collect(self, *, block):
+        finished = super().collect(block=block)
+        self.completions |= {completion.request_id: completion for completion in finished}
+        return finished
+
+
+def ids(tiny, text):
+    return tiny.tokenizer.encode(text, add_special_tokens=False)
+
+
+def requests(tiny, texts, *, max_tokens=12, seed=0):
+    return [Request(f"{i}-1", ids(tiny, text), max_tokens, seed + i) for i, text in enumerate(texts)]
+
+
+def sample(server, asked, **options):
+    with ServerEngine(server.url, **options) as engine:
+        for request in asked:
+            engine.submit(request)
+        completions = []
+        while batch := engine.collect(block=True):
+            completions += batch
+    return {completion.request_id: completion for completion in completions}
+
+
+def recomputed(tiny, prompt_ids, completion_ids, temperature=1.0):
+    with torch.no_grad():
+        logits = tiny.model(torch.tensor([prompt_ids + completion_ids])).logits[0, len(prompt_ids) - 1 : -1]
+    logprobs = (logits / temperature).log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(completion_ids)[:, None])[:, 0].tolist()
+
+
+def make(env_id):
+    return gym.make(env_id, high=100, turns=4)
+
+
+def games(tiny, count):
+    return [
+        Episode(
+            Task("TrlEnv/GuessNumber-v0", index // 4),
+            chat=tiny.chat,
+            limits=Limits(tokens_per_turn=12, context=CONTEXT),
+            seed=derive_seed("sampling", index),
+        )
+        for index in range(count)
+    ]
+
+
+def play(tiny, engine, count):
+    with InlinePool(make) as pool:
+        return run_episodes(games(tiny, count), pool=pool, engine=engine)
+
+
+@pytest.fixture(scope="module")
+def rollout(server, tiny):
+    """256 games at once, twice as many as the server has slots."""
+    with Noting(server.url, eos_ids=tiny.chat.stop_ids, model="tiny") as engine:
+        return SimpleNamespace(played=play(tiny, engine, 256), engine=engine)
+
+
+def test_of_256_episodes_none_is_lost(rollout):
+    """Law 8, and law 12: every request belongs to a turn."""
+    assert [game.task.seed for game in rollout.played] == [index // 4 for index in range(256)]
+    assert {game.stop_reason for game in rollout.played} <= {StopReason.FAILURE, StopReason.SUCCESS}
+    assert len(rollout.engine.requests) == sum(len(game.turns) for game in rollout.played)
+
+
+def test_what_was_asked_and_answered_is_what_is_trained_on(rollout):
+    """Laws 1 and 2."""
+    turns: Counter[int] = Counter()
+    for request in rollout.engine.requests.values():
+        index = int(request.id.partition("-")[0])
+        game, answer = rollout.played[index], rollout.engine.completions[request.id]
+        span = game.turns[turns[index]]
+        turns[index] += 1
+        assert request.prompt_ids == game.prompt_ids + game.completion_ids[: span.start]
+        assert answer.ids == game.completion_ids[span.start : span.stop]
+        assert answer.logprobs == game.logprobs[span.start : span.stop]
+    for game in rollout.played:
+        sampled = [place for turn in game.turns for place in range(turn.start, turn.stop)]
+        assert [place for place, bit in enumerate(game.mask) if bit] == sampled
+
+
+def test_logprobs_agree_with_the_training_model(rollout, tiny):
+    """Law 4, on whole episodes."""
+    differences = []
+    for game in rollout.played[::4]:
+        again = recomputed(tiny, game.prompt_ids, game.completion_ids)
+        differences += [abs(a - b) for a, b, bit in zip(again, game.logprobs, game.mask, strict=True) if bit]
+    assert len(differences) > 1000
+    assert sum(differences) / len(differences) < 1e-5
+
+
+def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(server, tiny):
+    asked = requests(tiny, ["a", "go on", "guess the number", "x" * 90])
+    for request in asked:
+        completion = sample(server, [request], sampling={"temperature": 0.5})[request.id]
+        again = recomputed(tiny, request.prompt_ids, completion.ids, 0.5)
+        assert completion.logprobs == pytest.approx(again, abs=1e-4)
+
+
+def test_seeds_reproduce_and_differ(server, tiny):
+    asked = requests(tiny, ["go"] * 8, seed=2**62)
+    first, again = sample(server, asked), sample(server, asked)
+    other = sample(server, requests(tiny, ["go"] * 8, seed=105))
+    assert {key: one.ids for key, one in first.items()} == {key: one.ids for key, one in again.items()}
+    assert len({tuple(one.ids) for one in (*first.values(), *other.values())}) == 16
+
+
+def test_an_answer_ends_on_an_end_id_which_is_kept(server, tiny):
+    ends = ids(tiny, "aeiou")
+    completions = sample(server, requests(tiny, ["go"] * 30, max_tokens=60), eos_ids=ends).values()
+    stopped = [one for one in completions if one.finish is FinishReason.STOP]
+    known = {*ends, tiny.tokenizer.eos_token_id}  # vLLM knows the model's own
+    assert {one.ids[-1] for one in stopped} > {tiny.tokenizer.eos_token_id}
+    assert all(one.ids[-1] in known and not known & set(one.ids[:-1]) for one in stopped)
+    assert all(len(one.ids) == len(one.logprobs) for one in completions)
+
+
+@pytest.mark.parametrize("stop", ["7", "<|user|>"])
+def test_a_stop_string_ends_an_answer_and_stays_in_it(server, tiny, stop):
+    """Also a special token; and the ids before it are those that are sampled without it."""
+    asked = requests(tiny, ["go"] * 30, max_tokens=60)
+    completions, free = sample(server, asked, stop_strings=[stop]), sample(server, asked)
+    stopped = [one for one in completions.values() if stop in tiny.tokenizer.decode(one.ids)]
+    assert stopped
+    for completion in stopped:
+        text = tiny.tokenizer.decode(completion.ids)
+        assert (completion.finish, text.count(stop), text.endswith(stop)) == (FinishReason.STOP, 1, True)
+    for key, completion in completions.items():
+        assert completion.ids == free[key].ids[: len(completion.ids)]
+
+
+def test_options_shape_the_sampling(server, tiny):
+    asked = requests(tiny, ["go"] * 100, max_tokens=1)
+    three = sample(server, asked, sampling={"top_k": 3, "min_p": None}).values()
+    assert len({one.ids[0] for one in three}) == 3
+    assert sum({one.ids[0]: math.exp(one.logprobs[0]) for one in three}.values()) == pytest.approx(1.0, abs=1e-4)
+    digits = sample(server, asked[:9], sampling={"structured_outputs": {"regex": "[0-9]"}}).values()
+    assert all(tiny.tokenizer.decode(one.ids).isdigit() for one in digits)
+
+
+def test_a_request_that_does_not_fit_into_the_context_fails_alone(server, tiny):
+    long = Request("long-1", [7] * (CONTEXT + 1), 4, 0)
+    completions = sample(server, [long, *requests(tiny, ["go"] * 3)])
+    assert completions["long-1"].finish is FinishReason.ERROR
+    assert "maximum context length is 512 tokens" in completions["long-1"].error
+    assert all(completions[f"{index}-1"].ids for index in range(3))
+
+
+def test_an_answer_that_does_not_fit_into_the_context_ends_there(server, tiny):
+    (completion,) = sample(server, [Request("0-1", [7] * (CONTEXT - 3), 100, 0)], eos_ids=[]).values()
+    assert len(completion.ids) <= 3
+    assert completion.finish in (FinishReason.LENGTH, FinishReason.STOP)
+
+
+def test_a_cancelled_request_is_not_generated_on(server, tiny):
+    """The server aborts what nobody waits for, and the next request has the slot."""
+    with ServerEngine(server.url, concurrency=1, sampling={"ignore_eos": True}) as engine:
+        engine.check()
+        before = server.metric("generation_tokens_total")
+        engine.submit(Request("slow-1", ids(tiny, "go"), CONTEXT, 0))
+        while server.metric("num_requests_running") == 0:
+            time.sleep(0.01)
+        engine.submit(Request("next-1", ids(tiny, "go"), 3, 0))
+        engine.cancel("slow-1")
+        assert [one.request_id for one in engine.collect(block=True)] == ["next-1"]
+    deadline = time.monotonic() + 5
+    while server.metric("num_requests_running"):
+        assert time.monotonic() < deadline
+    assert server.metric("generation_tokens_total") - before < CONTEXT / 2
+
+
+def test_the_second_turn_of_an_episode_finds_the_first_in_the_cache(server, tiny):
+    prompt = ids(tiny, "A prompt that nobody else has asked for, and longer than one block of it.")
+    before = server.metric("prefix_cache_hits_total")
+    sample(server, [Request("0-1", prompt, 4, 0)])
+    sample(server, [Request("0-2", [*prompt, 9, 9, 9], 4, 0)])
+    assert server.metric("prefix_cache_hits_total") - before >= len(prompt) // vllm_cpu.BLOCK * vllm_cpu.BLOCK
+
+
+def test_the_check_names_what_is_wrong(server, raw):
+    assert context_length(server.url) == CONTEXT
+    with ServerEngine(server.url, model="huge") as engine, pytest.raises(EngineError, match="'tiny' and not 'huge'"):
+        engine.check()
+    with (
+        ServerEngine(server.url, sampling={"top_kk": 3}) as engine,
+        pytest.raises(ConfigError, match="does not know the sampling option 'top_kk'"),
+    ):
+        engine.check()
+    with ServerEngine(server.url, sampling={"top_p": 3}) as engine, pytest.raises(ConfigError, match="top_p must be"):
+        engine.check()
+    with (
+        ServerEngine(raw.url, sampling={"temperature": 0.5}) as engine,
+        pytest.raises(EngineError, match=r"before temperature.*--logprobs-mode processed_logprobs"),
+    ):
+        engine.check()
+    with ServerEngine(raw.url) as engine, pytest.warns(UserWarning, match="--logprobs-mode processed_logprobs"):
+        engine.check()
+
+
+# The last tests, for they kill the servers
+
+
+def play_and_meanwhile(tiny, engine, act):
+    """128 games, and ``act()`` in the middle of them."""
+
+    def wait():
+        while len(engine.completions) < 100:
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    played = play(tiny, engine, 128)
+    thread.join()
+    return played
+
+
+def test_a_server_that_is_killed_and_started_again_costs_time_and_no_episode(server, tiny):
+    def restart():
+        server.kill()
+        server.start()
+
+    with Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=16) as engine:
+        assert all(game.scored for game in play_and_meanwhile(tiny, engine, restart))
+
+
+def test_the_episodes_of_a_server_that_is_killed_move_on_to_another(server, raw, tiny):
+    with Noting([server.url, raw.url], eos_ids=tiny.chat.stop_ids, check=False, retries=2) as engine:
+        assert all(game.scored for game in play_and_meanwhile(tiny, engine, raw.kill))
+
+
+def test_episodes_that_no_server_is_left_for_are_unscorable_and_counted(server, tiny):
+    with Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=2) as engine:
+        played = play_and_meanwhile(tiny, engine, server.kill)
+    lost = [game for game in played if not game.scored]
+    assert len(played) == 128
+    assert lost
+    assert {game.stop_reason for game in lost} == {StopReason.CANCELLED}
+    assert all(server.url in game.error and game.episode_return is None for game in lost)

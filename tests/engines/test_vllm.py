@@ -1,0 +1,449 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""The real vLLM engine, on a CPU: exact tokens, measured logprobs, no slot left idle, nothing left behind.
+
+What holds of two answers in one batch: every request is sampled from its own seed, so company changes an answer only
+where the rounding of batched arithmetic moves a probability across a random number. Alone and together the logprobs
+agree to 1e-5, and the ids are the same.
+"""
+
+import math
+from collections import Counter
+from importlib.util import find_spec
+from itertools import pairwise
+from types import SimpleNamespace
+
+import gymnasium as gym
+import pytest
+import torch
+import vllm_cpu
+from bench_vllm_schedule import SlowPool, continuous, lockstep, talker, talks
+
+from gym_trl.chat import TemplateChat
+from gym_trl.engines.vllm import VLLMEngine, context_length
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.pool import InlinePool
+from gym_trl.rollout import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.types import FinishReason, Request, Task
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux"),
+    # What vLLM's own imports and its CPU backend say (swig types, torch's deprecations); none of it is about us.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+BLOCK = vllm_cpu.BLOCK
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    model, tokenizer = vllm_cpu.save_model(folder)
+    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, chat=TemplateChat(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def llm(tiny):
+    with vllm_cpu.small_llm(tiny.folder, max_num_seqs=64) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(llm):
+    yield
+    assert llm.llm_engine.get_num_unfinished_requests() == 0
+    assert scheduler(llm).get_num_unfinished_requests() == 0
+
+
+@pytest.fixture
+def outputs(llm, monkeypatch):
+    """Everything vLLM returns from here on."""
+    kept = []
+    step = llm.llm_engine.step
+
+    def keep():
+        stepped = step()
+        kept.extend(stepped)
+        return stepped
+
+    monkeypatch.setattr(llm.llm_engine, "step", keep)
+    return kept
+
+
+def scheduler(llm):
+    return llm.llm_engine.engine_core.engine_core.scheduler
+
+
+class Noting(VLLMEngine):
+    """Keeps what was asked and answered."""
+
+    def __init__(self, llm, **options):
+        super().__init__(llm, **options)
+        self.requests, self.completions = {}, {}
+
+    def submit(self, request):
+        self.requests[request.id] = request
+        super().submit(request)
+
+    def collect(self, *, block):
+        finished = super().collect(block=block)
+        self.completions |= {completion.request_id: completion for completion in finished}
+        return finished
+
+
+def ids(tiny, text):
+    return tiny.tokenizer.encode(text, add_special_tokens=False)
+
+
+def requests(tiny, texts, *, max_tokens=12, seed=0):
+    return [Request(str(i), ids(tiny, text), max_tokens, seed + i) for i, text in enumerate(texts)]
+
+
+def sample(llm, asked, **options):
+    engine = VLLMEngine(llm, **options)
+    for request in asked:
+        engine.submit(request)
+    completions = []
+    while batch := engine.collect(block=True):
+        completions += batch
+    return {completion.request_id: completion for completion in completions}
+
+
+def recomputed(tiny, prompt_ids, completion_ids, temperature=1.0):
+    with torch.no_grad():
+        logits = tiny.model(torch.tensor([prompt_ids + completion_ids])).logits[0, len(prompt_ids) - 1 : -1]
+    logprobs = (logits / temperature).log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(completion_ids)[:, None])[:, 0].tolist()
+
+
+def make(env_id):
+    return gym.make(env_id, high=100, turns=6)
+
+
+def games(tiny, count, *, tokens_per_turn=12):
+    return [
+        Episode(
+            Task("TrlEnv/GuessNumber-v0", index // 4),
+            chat=tiny.chat,
+            limits=Limits(tokens_per_turn=tokens_per_turn, context=512),
+            seed=derive_seed("sampling", index),
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def rollout(llm, tiny):
+    """24 games: what was played, and what the engine was asked and answered."""
+    engine = Noting(llm, eos_ids=tiny.chat.stop_ids)
+    with InlinePool(make) as pool:
+        played = run_episodes(games(tiny, 24), pool=pool, engine=engine)
+    return SimpleNamespace(played=played, engine=engine)
+
+
+def test_what_was_asked_and_answered_is_what_is_trained_on(rollout):
+    """Law 1 and law 2."""
+    turns: Counter[int] = Counter()
+    for request in rollout.engine.requests.values():
+        index = int(request.id.partition("-")[0])
+        game, answer = rollout.played[index], rollout.engine.completions[request.id]
+        span = game.turns[turns[index]]
+        turns[index] += 1
+        assert request.prompt_ids == game.prompt_ids + game.completion_ids[: span.start]
+        assert answer.ids == game.completion_ids[span.start : span.stop]
+        assert answer.logprobs == game.logprobs[span.start : span.stop]
+    for index, game in enumerate(rollout.played):
+        sampled = [place for turn in game.turns for place in range(turn.start, turn.stop)]
+        assert turns[index] == len(game.turns) == 6
+        assert [place for place, bit in enumerate(game.mask) if bit] == sampled
+        assert all((logprob == 0.0) == (bit == 0) for bit, logprob in zip(game.mask, game.logprobs, strict=True))
+
+
+def test_logprobs_agree_with_the_training_model(rollout, tiny):
+    """Law 4, on whole episodes."""
+    differences = []
+    for game in rollout.played:
+        again = recomputed(tiny, game.prompt_ids, game.completion_ids)
+        differences += [abs(a - b) for a, b, bit in zip(again, game.logprobs, game.mask, strict=True) if bit]
+    assert len(differences) > 1000
+    assert sum(differences) / len(differences) < 1e-5
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(llm, tiny, temperature):
+    asked = requests(tiny, ["a", "go on", "guess the number", "x" * 90])
+    for key, completion in sample(llm, asked, sampling={"temperature": temperature}).items():
+        again = recomputed(tiny, asked[int(key)].prompt_ids, completion.ids, temperature)
+        assert completion.logprobs == pytest.approx(again, abs=1e-4)
+
+
+def test_sampling_follows_the_models_distribution(llm, tiny):
+    asked = [Request(str(i), ids(tiny, "a"), 1, i) for i in range(2000)]
+    counts = torch.zeros(len(tiny.tokenizer))
+    for completion in sample(llm, asked).values():
+        counts[completion.ids[0]] += 1
+    with torch.no_grad():
+        expected = tiny.model(torch.tensor([ids(tiny, "a")])).logits[0, -1].softmax(-1)
+    # Pearson's statistic of 101 degrees of freedom: 160 is beyond its 99.98th percentile.
+    assert ((counts / 2000 - expected) ** 2 / expected).sum() * 2000 < 160
+
+
+def test_seeds_reproduce_and_differ(llm, tiny):
+    asked = requests(tiny, ["go"] * 8, seed=5)
+    first, again = sample(llm, asked), sample(llm, asked)
+    other = sample(llm, requests(tiny, ["go"] * 8, seed=105))
+    assert first == again
+    assert len({tuple(completion.ids) for completion in (*first.values(), *other.values())}) == 16
+
+
+def test_an_episode_alone_is_the_episode_together(rollout, llm, tiny):
+    for index in (0, 7, 23):
+        with InlinePool(make) as pool:
+            engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
+            (alone,) = run_episodes([games(tiny, 24)[index]], pool=pool, engine=engine)
+        together = rollout.played[index]
+        assert alone.completion_ids == together.completion_ids
+        assert alone.logprobs == pytest.approx(together.logprobs, abs=1e-5)
+
+
+def test_an_answer_ends_on_an_end_id_which_is_kept(llm, tiny):
+    ends = ids(tiny, "aeiou")
+    completions = sample(llm, requests(tiny, ["go"] * 30, max_tokens=60), eos_ids=ends).values()
+    stopped = [c for c in completions if c.finish is FinishReason.STOP]
+    known = {*ends, tiny.tokenizer.eos_token_id}  # vLLM knows the model's own
+    assert stopped
+    assert all(c.ids[-1] in known and not known & set(c.ids[:-1]) for c in stopped)
+
+
+def test_ignore_eos_ignores_every_end_id(llm, tiny):
+    completions = sample(llm, requests(tiny, ["go"] * 9), eos_ids=ids(tiny, "aeiou"), sampling={"ignore_eos": True})
+    assert {len(c.ids) for c in completions.values()} == {12}
+
+
+@pytest.mark.parametrize("stop", ["7", "<|user|>"])
+def test_a_stop_string_ends_an_answer_and_stays_in_it(llm, tiny, stop):
+    """Also a special token; and the ids before it are those that are sampled without it."""
+    asked = requests(tiny, ["go"] * 30, max_tokens=60)
+    completions = sample(llm, asked, stop_strings=[stop])
+    free = sample(llm, asked)
+    stopped = [c for c in completions.values() if stop in tiny.tokenizer.decode(c.ids)]
+    assert stopped
+    for completion in stopped:
+        text = tiny.tokenizer.decode(completion.ids)
+        assert (completion.finish, text.count(stop), text.endswith(stop)) == (FinishReason.STOP, 1, True)
+    for key, completion in completions.items():
+        assert completion.ids == free[key].ids[: len(completion.ids)]
+
+
+def test_stop_strings_of_the_sampling_options_are_kept_too(llm, tiny):
+    asked = requests(tiny, ["go"] * 30, max_tokens=60)
+    assert sample(llm, asked, sampling={"stop": "7"}) == sample(llm, asked, stop_strings=["7"])
+
+
+def test_options_shape_the_sampling(llm, tiny):
+    asked = [Request(str(i), ids(tiny, "go"), 1, i) for i in range(200)]
+    with torch.no_grad():
+        best = tiny.model(torch.tensor([ids(tiny, "go")])).logits[0, -1].topk(3).indices.tolist()
+    three = sample(llm, asked, sampling={"top_k": 3, "min_p": None}).values()
+    assert {c.ids[0] for c in three} == set(best)
+    assert sum({c.ids[0]: math.exp(c.logprobs[0]) for c in three}.values()) == pytest.approx(1.0)
+    assert {c.ids[0] for c in sample(llm, asked[:9], sampling={"temperature": 0}).values()} == {best[0]}
+    digits = sample(llm, asked[:9], sampling={"structured_outputs": {"regex": "[0-9]"}}).values()
+    assert all(tiny.tokenizer.decode(c.ids).isdigit() for c in digits)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"n": 4},
+        {"seed": 1},
+        {"prompt_logprobs": 1},
+        {"temperature": 9.0},
+        {"top_kk": 3},
+        {"structured_outputs": {"regex": "[0-9"}},
+        {"logit_bias": {10**6: 1.0}},
+    ],
+)
+def test_what_vllm_cannot_sample_is_refused_before_any_request(llm, sampling):
+    with pytest.raises(ConfigError):
+        VLLMEngine(llm, sampling=sampling)
+
+
+def test_raw_logprobs_are_refused(llm, monkeypatch):
+    monkeypatch.setattr(llm.llm_engine.model_config, "logprobs_mode", "raw_logprobs")
+    with pytest.raises(ConfigError, match="processed_logprobs"):
+        VLLMEngine(llm)
+
+
+def test_an_engine_that_sleeps_is_refused(llm):
+    llm.sleep(level=2)
+    try:
+        with pytest.raises(EngineError, match="sleeps"):
+            VLLMEngine(llm)
+    finally:
+        llm.wake_up()
+
+
+def test_requests_that_do_not_fit_are_data(llm, tiny):
+    assert context_length(llm) == 512
+    asked = [
+        Request("fits", ids(tiny, "go"), 5, 0),
+        Request("too long", [7] * 512, 5, 0),
+        Request("no such id", [10**6], 5, 0),
+        Request("nothing", [], 5, 0),
+        Request("no tokens", [7], 0, 0),
+        Request("to the end", [7] * 500, 50, 0),
+    ]
+    completions = sample(llm, asked, sampling={"ignore_eos": True})
+    assert {key: (c.finish, len(c.ids)) for key, c in completions.items()} == {
+        "fits": (FinishReason.LENGTH, 5),
+        "too long": (FinishReason.ERROR, 0),
+        "no such id": (FinishReason.ERROR, 0),
+        "nothing": (FinishReason.ERROR, 0),
+        "no tokens": (FinishReason.ERROR, 0),
+        "to the end": (FinishReason.LENGTH, 12),
+    }
+    assert "512" in (completions["too long"].error or "")
+
+
+def test_a_refused_request_that_is_cancelled_does_not_come_back(llm):
+    engine = VLLMEngine(llm)
+    engine.submit(Request("x", [], 5, 0))
+    engine.cancel("x")
+    assert engine.collect(block=True) == []
+
+
+def test_a_request_cannot_run_twice(llm):
+    engine = VLLMEngine(llm)
+    engine.submit(Request("x", [7], 5, 0))
+    with pytest.raises(ValueError, match="already running"):
+        engine.submit(Request("x", [7], 5, 0))
+    engine.cancel("x")
+
+
+def test_logprobs_that_are_not_numbers_become_none(llm, tiny, monkeypatch):
+    step = llm.llm_engine.step
+
+    def spoil():
+        outputs = step()
+        for output in outputs:
+            output.outputs[0].logprobs.logprobs[1] = math.nan
+        return outputs
+
+    monkeypatch.setattr(llm.llm_engine, "step", spoil)
+    (completion,) = sample(llm, requests(tiny, ["go"], max_tokens=3), sampling={"ignore_eos": True}).values()
+    assert [logprob is None for logprob in completion.logprobs] == [False, True, False]
+
+
+def test_a_cancelled_request_frees_its_slot(llm):
+    """Law 12: the next step computes nothing of it."""
+    engine = VLLMEngine(llm, sampling={"ignore_eos": True})
+    for i in range(3):
+        engine.submit(Request(str(i), [7] * 40, 30, i))
+    assert engine.collect(block=False) == []
+    before = scheduler(llm).kv_cache_manager.usage
+    engine.cancel("1")
+    engine.cancel("unknown")
+    assert len(scheduler(llm).running) == 2
+    assert scheduler(llm).kv_cache_manager.usage < before
+    assert sorted(c.request_id for _ in range(40) for c in engine.collect(block=False)) == ["0", "2"]
+    assert engine.steps == 30
+
+
+def test_an_idle_engine_takes_no_step(llm):
+    engine = VLLMEngine(llm)
+    assert engine.collect(block=True) == engine.collect(block=False) == []
+    assert engine.steps == 0
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_rollout_leaves_nothing_running(llm, tiny, failure):
+    finished = []
+
+    def interrupt(index, trajectory):
+        finished.append(index)
+        if len(finished) == 3:
+            raise failure
+
+    engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
+    with InlinePool(make) as pool, pytest.raises(failure):
+        run_episodes(games(tiny, 16), pool=pool, engine=engine, on_finish=interrupt)
+    assert llm.llm_engine.get_num_unfinished_requests() == 0
+
+
+def test_what_somebody_else_left_in_the_engine_is_not_taken_for_ours(llm):
+    left, ours = VLLMEngine(llm), VLLMEngine(llm)
+    left.submit(Request("0-1", [8] * 40, 3, 0))
+    ours.submit(Request("0-1", [7], 6, 0))
+    assert [c.request_id for c in ours.collect(block=True)] == ["0-1"]
+    assert not ours.collect(block=True)
+    left.cancel("0-1")  # it had finished, and is ignored
+
+
+def test_a_turn_computes_only_what_is_new(llm, tiny, outputs):
+    """Prefix caching, counted: all blocks that the turns before have filled are there."""
+    llm.reset_prefix_cache()
+    with InlinePool(make) as pool:
+        engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
+        run_episodes(games(tiny, 1, tokens_per_turn=20), pool=pool, engine=engine)
+    finished = [output for output in outputs if output.finished]
+    assert len(finished) == 6
+    assert finished[0].num_cached_tokens == 0
+    for earlier, later in pairwise(finished):
+        # The last sampled token has not been through the model yet.
+        known = len(earlier.prompt_token_ids) + len(earlier.outputs[0].token_ids) - 1
+        assert later.num_cached_tokens == known // BLOCK * BLOCK
+    asked = sum(len(output.prompt_token_ids) for output in finished)
+    computed = asked - sum(output.num_cached_tokens for output in finished)
+    assert computed < len(finished[-1].prompt_token_ids) + 6 * BLOCK
+
+
+def test_the_members_of_a_group_share_their_first_prompt(llm, tiny, outputs):
+    llm.reset_prefix_cache()
+    prompt = ids(tiny, "The number is between 1 and 100, both included. Guess it.") + [7] * BLOCK
+    engine = VLLMEngine(llm)
+    for i in range(8):
+        engine.submit(Request(str(i), prompt, 2, i))
+        engine.collect(block=False)
+    while engine.collect(block=True):
+        pass
+    cached = [output.num_cached_tokens for output in outputs if output.finished]
+    assert sorted(cached) == [0, *[(len(prompt) - 1) // BLOCK * BLOCK] * 7]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The schedule, in engine steps: a step is one pass of the model over all that is running
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_loop_takes_the_steps_of_its_longest_episode(llm, tiny):
+    ours, waiting = talker(llm, tiny.chat, tiny.tokenizer), talker(llm, tiny.chat, tiny.tokenizer)
+    with SlowPool(0.0) as pool:
+        played = continuous(talks(tiny.chat, 64), pool, ours)
+    with SlowPool(0.0) as pool:
+        waited = lockstep(talks(tiny.chat, 64), pool, waiting)
+    assert [game.completion_ids for game in waited] == [game.completion_ids for game in played]  # the same work
+    floor = max(sum(game.mask) for game in played)  # a token a step
+    assert floor <= ours.steps <= 1.05 * floor
+    assert waiting.steps > 1.5 * floor
+
+
+def test_more_episodes_than_slots_fill_every_slot(llm, tiny):
+    """Graham's bound for a schedule that leaves no slot idle: the work through all slots, then the longest episode."""
+    engine = talker(llm, tiny.chat, tiny.tokenizer)
+    with SlowPool(0.0) as pool:
+        played = continuous(talks(tiny.chat, 160), pool, engine)
+    tokens = [sum(game.mask) for game in played]
+    assert engine.steps <= sum(tokens) / 64 + max(tokens)
+
+
+def test_slow_environments_do_not_stop_the_others(llm, tiny):
+    """Whoever waits for an environment takes no part in a step, and the steps go on."""
+    engine = talker(llm, tiny.chat, tiny.tokenizer)
+    with SlowPool(0.01) as pool:
+        slow = continuous(talks(tiny.chat, 32), pool, engine)
+    with SlowPool(0.0) as pool:
+        fast = continuous(talks(tiny.chat, 32), pool, talker(llm, tiny.chat, tiny.tokenizer))
+    assert [game.completion_ids for game in slow] == [game.completion_ids for game in fast]

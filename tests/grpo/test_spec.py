@@ -1,0 +1,154 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+from collections import Counter
+from functools import partial
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.types import Task
+
+ECHO, GUESS = "TrlEnv/Echo-v0", "TrlEnv/GuessNumber-v0"
+
+
+def guess(**options):
+    return GymSpec(GUESS, env_kwargs={"high": 8, "turns": 4}, **options)
+
+
+@given(st.integers(), st.integers(1, 60), st.integers(0, 60))
+@settings(max_examples=25, deadline=None)
+def test_no_two_tasks_share_a_seed_and_none_is_in_both_splits(seed, train, evaluation):
+    spec = guess(num_tasks=train, num_eval_tasks=evaluation, seed=seed)
+    seeds = [task.seed for split in ("train", "eval") for task in spec.tasks(split)]
+    assert len(seeds) == train + evaluation == len(set(seeds))
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_every_stretch_of_eight_tasks_covers_all_eight_secrets(seed):
+    instances = [task.options["instance"] for task in guess(num_tasks=40, seed=seed).tasks("train")]
+    assert all(sorted(instances[start : start + 8]) == list(range(8)) for start in range(0, 40, 8))
+
+
+def test_spreading_can_be_turned_off():
+    assert all(task.options == {} for task in guess(num_tasks=9, spread=False).tasks("train"))
+
+
+def test_games_too_many_to_count_are_drawn_from_their_seeds():
+    assert all(task.options == {} for task in GymSpec(ECHO, num_tasks=9).tasks("train"))
+
+
+def test_several_environments_are_mixed_evenly_by_weight():
+    spec = GymSpec({ECHO: 1, GUESS: 3}, num_tasks=40)
+    ids = [task.env_id for task in spec.tasks("train")]
+    assert all(Counter(ids[start : start + 4]) == {ECHO: 1, GUESS: 3} for start in range(0, 40, 4))
+
+
+def test_assigned_tasks_follow_the_weights_and_their_seed():
+    spec = GymSpec({ECHO: 1, GUESS: 3})
+    drawn = [spec.assign("train", number) for number in range(2000)]
+    assert drawn == [spec.assign("train", number) for number in range(2000)]
+    assert (
+        len({task.seed for split in ("train", "eval") for task in map(partial(spec.assign, split), range(2000))})
+        == 4000
+    )
+    assert 0.7 < sum(task.env_id == GUESS for task in drawn) / 2000 < 0.8
+
+
+def test_the_datasets_hold_the_tasks():
+    spec = guess(num_tasks=8, num_eval_tasks=3, system_prompt="Win.")
+    assert [read_prompt(row["prompt"])[1] for row in spec.train_dataset] == list(spec.tasks("train"))
+    assert [read_prompt(row["prompt"])[1] for row in spec.eval_dataset] == list(spec.tasks("eval"))
+    assert spec.train_dataset[0]["prompt"][0]["content"] == "Win."
+    assert "Find the secret integer from 1 to 8" in spec.train_dataset[0]["prompt"][1]["content"]
+
+
+def test_environments_are_made_as_asked():
+    double = partial(gym.wrappers.TransformReward, func=lambda reward: 2 * float(reward))
+    spec = guess(wrappers=[double], turn_limit=1)
+    env = spec.make(GUESS)
+    env.reset(seed=0, options={"instance": 3})
+    assert env.step("<action>4</action>")[1] == 2.0
+    env.reset(seed=0, options={"instance": 3})
+    assert env.step("4")[1:4] == (0.0, False, True)
+    assert "<action>" in env.get_wrapper_attr("instructions")
+
+
+def test_instructions_can_be_replaced_and_left_out():
+    said = guess(instructions="Go.").make(GUESS).get_wrapper_attr("instructions")
+    assert said == "Go. Put your action between <action> and </action>."
+    assert guess(instructions="").make(GUESS).get_wrapper_attr("instructions") == ""
+
+
+def test_where_there_are_games_enough_evaluation_plays_others_than_training():
+    spec = GymSpec(GUESS, env_kwargs={"high": 1000, "turns": 10}, num_tasks=700, num_eval_tasks=300)
+    train, evaluation = ({task.options["instance"] for task in spec.tasks(split)} for split in ("train", "eval"))
+    assert (len(train), len(evaluation), len(train & evaluation)) == (700, 300, 0)
+
+
+def test_a_task_of_another_spec_is_named():
+    with pytest.raises(ConfigError, match="none of this GymSpec's"):
+        guess().make(ECHO)
+
+
+def test_the_action_format_can_be_left_out():
+    env = guess(action_format=None).make(GUESS)
+    env.reset(seed=0, options={"instance": 3})
+    assert env.step("4")[1] == 1.0
+
+
+def test_keywords_of_several_environments_go_by_id():
+    spec = GymSpec([ECHO, GUESS], env_kwargs={GUESS: {"high": 8}})
+    assert spec.make(GUESS).get_wrapper_attr("high") == 8
+
+
+class Broken(gym.Env):
+    def __init__(self):
+        raise RuntimeError("no display")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"env": "TrlEnv/GuessNumbers-v0"}, "cannot make 'TrlEnv/GuessNumbers-v0'.*GuessNumber"),
+        ({"env": "NoSuch-v0"}, "cannot make 'NoSuch-v0'"),
+        ({"env": GUESS, "env_kwargs": {"hight": 8}}, "cannot make.*hight"),
+        ({"env": GUESS, "env_kwargs": {"high": 0}}, "low must not be above high"),
+        ({"env": []}, "at least one environment"),
+        ({"env": [3]}, "must be a string"),
+        ({"env": {GUESS: 0}}, "must be a positive number, got 0"),
+        ({"env": {GUESS: "3"}}, "must be a positive number, got '3'"),
+        ({"env": "no_such_module:Foo-v0"}, "cannot make"),
+        ({"env": GUESS, "max_alive": 0}, "max_alive"),
+        ({"env": GUESS, "executor": "fork"}, "executor"),
+        ({"env": GUESS, "action_format": None, "invalid_penalty": 1.0}, "need an action_format"),
+        ({"env": [ECHO, GUESS], "env_kwargs": {"high": 8}}, "{id: kwargs}"),
+        ({"env": GUESS, "num_tasks": 0}, "num_tasks must be an integer of at least 1, got 0"),
+        ({"env": GUESS, "num_eval_tasks": -1}, "num_eval_tasks"),
+        ({"env": GUESS, "max_tokens_per_turn": 0}, "max_tokens_per_turn"),
+        ({"env": GUESS, "action_format": "yaml"}, "yaml"),
+        ({"env": GUESS, "turn_limit": 0}, "turns"),
+        ({"env": GUESS, "invalid_penalty": -1}, "penalty"),
+    ],
+)
+def test_what_cannot_work_is_said_at_construction(arguments, error):
+    with pytest.raises(ConfigError, match=error):
+        GymSpec(**arguments)
+
+
+def test_an_unknown_split_is_named():
+    with pytest.raises(ConfigError, match="split must be one of"):
+        list(guess().tasks("test"))
+
+
+def test_an_environment_without_text_is_refused_with_what_to_do():
+    with pytest.raises(NotTextError, match=r"FrozenLake-v1 has Discrete\(16\) as observations.*TransformObservation"):
+        GymSpec("FrozenLake-v1")
+
+
+def test_tasks_are_the_same_everywhere():
+    assert next(guess(seed=5).tasks("train")) == Task(GUESS, 306985918, {"instance": 6})

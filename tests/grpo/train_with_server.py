@@ -1,0 +1,86 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model with a vLLM server and writes what happened: run by the tests, alone or on several processes.
+
+Arguments: a folder to write to, the server's address, and a JSON object of options (``model``, ``grpo``). What TRL
+says to the server itself, the weights, goes over NCCL and is left out: the server keeps the first ones, and the
+learning rate is 0.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+from transformers import Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+from trl.generation import vllm_client, vllm_generation
+
+from gym_trl import GymSpec
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+# The client needs no vLLM in its own process, except for the weights.
+vllm_client.is_vllm_available = vllm_generation.is_vllm_available = lambda *_, **__: True
+vllm_client.VLLMClient.init_communicator = lambda *_, **__: None
+vllm_generation.VLLMGeneration.sync_weights = lambda *_: None
+
+
+def main(folder: Path, url, options):
+    torch.set_num_threads(1)
+    rank = int(os.environ.get("RANK", "0"))
+    spec = GymSpec(
+        "TrlEnv/Echo-v0",
+        # Every process has games of another length, and asks the server for answers of another length.
+        env_kwargs={"turns": 1 + 2 * rank},
+        num_tasks=40,
+        action_format="plain",
+        max_tokens_per_turn=2 + rank,
+    )
+    rollouts = []
+
+    def rollout_func(prompts, trainer):
+        start = time.monotonic()
+        columns = spec.rollout_func(prompts, trainer)
+        names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "task", "num_turns", "stop_reason", "error")
+        rollouts.append({"seconds": time.monotonic() - start, **{name: columns[name] for name in names}})
+        return columns
+
+    tokenizer = tiny_tokenizer()
+    saved = options.get("model")
+    trainer = GRPOTrainer(
+        model=Qwen2ForCausalLM.from_pretrained(saved) if saved else tiny_model(tokenizer),
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            **{
+                "output_dir": str(folder / "out"),
+                "use_vllm": True,
+                "vllm_mode": "server",
+                "vllm_server_base_url": url,
+                "use_cpu": True,
+                "bf16": False,
+                "report_to": [],
+                "save_strategy": "no",
+                "logging_steps": 1,
+                "max_steps": 3,
+                "learning_rate": 0.0,
+                "per_device_train_batch_size": 6,
+                "num_generations": 4,
+                "max_completion_length": 128,
+                "disable_tqdm": True,
+                **options.get("grpo", {}),
+            }
+        ),
+        train_dataset=spec.train_dataset,
+        reward_funcs=spec.reward_funcs,
+        rollout_func=rollout_func,
+    )
+    trainer.train()
+    report = {"rank": rank, "rollouts": rollouts, "logs": trainer.state.log_history}
+    (folder / f"rank{rank}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))

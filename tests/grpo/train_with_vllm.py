@@ -1,0 +1,156 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model with colocated vLLM and writes what happened: run by the tests, in a process of its own.
+
+Arguments: a folder to write to, and a JSON object of options (``grpo``, ``sleep``). ``tests`` is on the path, and
+``vllm_cpu.SETTINGS`` are set.
+"""
+
+import copy
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+import vllm_cpu
+from transformers import Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+
+
+def difference(model, columns):
+    """Law 4: the mean difference between the logprobs that were returned and those that ``model`` gives."""
+    differences = []
+    for row in zip(*(columns[name] for name in ("prompt_ids", "completion_ids", "env_mask", "logprobs")), strict=True):
+        prompt, completion, mask, logprobs = row
+        with torch.no_grad():
+            whole = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        recomputed = whole.gather(1, torch.tensor(completion)[:, None])[:, 0].tolist()
+        differences += [abs(a - b) for a, b, bit in zip(recomputed, logprobs, mask, strict=True) if bit]
+    return sum(differences) / len(differences)
+
+
+def small_ids(completion_ids, **_):
+    """A reward that an untrained model earns unevenly, so that every step changes the weights."""
+    return [-sum(ids) / len(ids) for ids in completion_ids]
+
+
+class Sleeper:
+    """What the CPU backend has no memory for: notes who sleeps and wakes, and forgets the weights as level 2 does."""
+
+    def __init__(self, trainer):
+        self.calls = []
+        self._generation = trainer.vllm_generation
+        self._llm = self._generation.llm
+        for name in ("sleep", "wake_up"):
+            setattr(self._llm, name, self._noting(name, getattr(self._llm, name)))
+        self._generation.sync_weights = self._noting("sync_weights", self._generation.sync_weights)
+        self._generation.enable_sleep_mode = True  # TRL 1.16 does the next two lines when it is made with it
+        self._llm.sleep(level=2)
+        self._generation._llm_weights_sleeping = True
+
+    def _noting(self, name, call):
+        def noted(*args, **options):
+            self.calls.append([name, *options.get("tags", [])])
+            if name == "sleep":
+                worker = self._llm.llm_engine.model_executor.driver_worker
+                for parameter in worker.model_runner.model.parameters():
+                    parameter.data.zero_()
+            return call(*args, **options)
+
+        return noted
+
+
+def note_params(trainer):
+    """Every request's sampling parameters, as they are when vLLM gets them."""
+    noted = []
+    engine = trainer.vllm_generation.llm.llm_engine
+    add_request = engine.add_request
+
+    def note(request_id, prompt, params, *args, **options):
+        noted.append({name: repr(getattr(params, name)) for name in params.__struct_fields__})
+        return add_request(request_id, prompt, params, *args, **options)
+
+    engine.add_request = note
+    return noted
+
+
+def main(folder: Path, options):
+    vllm_cpu.prepare_trl()
+    model, tokenizer = vllm_cpu.save_model(folder / "model")
+    first = copy.deepcopy(model)
+    spec = GymSpec(
+        "TrlEnv/GuessNumber-v0",
+        env_kwargs={"high": 8, "turns": 3},
+        num_tasks=40,
+        num_eval_tasks=12,
+        action_format="plain",
+        instructions="",
+        max_tokens_per_turn=2,
+    )
+    rollouts = []
+
+    def rollout_func(prompts, trainer):
+        columns = spec.rollout_func(prompts, trainer)
+        rollouts.append(
+            {
+                "split": "train" if trainer.model.training else "eval",
+                "difference": difference(trainer.model, columns),
+                "difference_to_first": difference(first, columns),
+                "unfinished": trainer.vllm_generation.llm.llm_engine.get_num_unfinished_requests(),
+                **{name: columns[name] for name in ("completion_ids", "env_mask", "logprobs", "stop_reason", "error")},
+            }
+        )
+        return columns
+
+    trainer = GRPOTrainer(
+        model=Qwen2ForCausalLM.from_pretrained(folder / "model"),
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            **{
+                "output_dir": str(folder / "out"),
+                "use_vllm": True,
+                "vllm_mode": "colocate",
+                "vllm_max_model_length": 256,
+                "use_cpu": True,
+                "bf16": False,
+                "report_to": [],
+                "save_strategy": "no",
+                "logging_steps": 1,
+                "max_steps": 3,
+                "learning_rate": 1e-2,
+                "lr_scheduler_type": "constant",
+                "per_device_train_batch_size": 8,
+                "per_device_eval_batch_size": 8,
+                "num_generations": 4,
+                "max_completion_length": 64,
+                "disable_tqdm": True,
+                **options.get("grpo", {}),
+            }
+        ),
+        train_dataset=spec.train_dataset,
+        eval_dataset=spec.eval_dataset,
+        reward_funcs=[*spec.reward_funcs, small_ids],
+        rollout_func=rollout_func,
+    )
+    sleeper = Sleeper(trainer) if options.get("sleep") else None
+    params = note_params(trainer)
+    trainer.train()
+    evaluation = trainer.evaluate()
+    ours = params[-1]
+    trainer.vllm_generation.generate([[7, 8]], None, 1)
+    report = {
+        "params": {"ours": ours, "trl": params[-1]},
+        "rollouts": rollouts,
+        "logs": trainer.state.log_history,
+        "evaluation": evaluation,
+        "sleeper": sleeper.calls if sleeper else [],
+    }
+    (folder / "report.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

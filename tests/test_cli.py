@@ -1,0 +1,277 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+from typer.testing import CliRunner, Result
+
+import gym_trl
+from gym_trl.cli import app
+
+HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
+QUICK = [
+    ["--help"],
+    ["list"],
+    ["info", "TrlEnv/GuessNumber-v0"],
+    ["play", "TrlEnv/GuessNumber-v0"],
+    ["train", "--help"],
+]
+
+
+def gym_trl_(*arguments: str, said: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=said)
+
+
+def text(output: str) -> str:
+    """What a terminal's width and colours make of it undone."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", output).split())
+
+
+def error(result: Result) -> str:
+    """The one line that says what is wrong."""
+    assert result.exit_code == 1, result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr.strip()
+
+
+@pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
+def test_looking_and_playing_loads_nothing_heavy_and_takes_half_a_second_of_processor_time(
+    arguments: list[str],
+) -> None:
+    script = (
+        "import sys\n"
+        f"sys.argv = ['gym-trl', *{arguments!r}]\n"
+        "from gym_trl.__main__ import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as leaving:\n    assert not leaving.code\n"
+        f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    seconds: list[float] = []
+    while len(seconds) < 5 and min(seconds, default=1.0) >= 0.5:
+        began = processor_seconds()
+        ran = subprocess.run(
+            [sys.executable, "-c", script], input="1\nquit\n", capture_output=True, text=True, check=True
+        )
+        seconds.append(processor_seconds() - began)
+        assert ran.stdout.strip().endswith("heavy: []")
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--env", "high=x"],
+        ["train", "--env", "high=1e3"],
+        ["train", "Nope-v0"],
+        ["train", "--resume", "nope"],
+        ["train", "--grpo", "num_generations=0"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_trained_is_mostly_said_before_anything_heavy_is_loaded(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        f"sys.argv = ['gym-trl', *{arguments!r}]\n"
+        "from gym_trl.__main__ import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as leaving:\n    assert leaving.code == 1\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+    assert ran.stderr.startswith("Error: ")
+
+
+def processor_seconds() -> float:
+    """What the processes that have ended have used; a busy machine makes them wait as well, and that is not theirs."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def test_it_runs_as_a_module_and_says_its_version() -> None:
+    ran = subprocess.run([sys.executable, "-m", "gym_trl", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"gym-trl {gym_trl.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["info"], ["play"], ["train"]], ids=str)
+def test_every_help_has_an_example_that_names_the_command(command: list[str]) -> None:
+    result = gym_trl_(*command, "--help")
+    assert result.exit_code == 0
+    examples = text(result.output).split("Examples:")[1]
+    assert " ".join(["gym-trl", *command]) in examples
+
+
+def test_the_help_of_train_says_that_the_tiny_model_cannot_read() -> None:
+    assert "It cannot read English" in text(gym_trl_("train", "--help").output)
+
+
+def test_list_shows_every_registered_game_with_a_sentence() -> None:
+    lines = gym_trl_("list").output.splitlines()[1:]
+    listed = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}
+    assert set(listed) == {env_id for env_id in gym.registry if env_id.startswith("TrlEnv/")}
+    assert all(sentence.endswith(".") and "`" not in sentence for sentence in listed.values())
+
+
+def test_list_all_shows_what_gymnasium_knows() -> None:
+    assert set(gym_trl_("list", "--all").output.split()) == set(gym.registry)
+
+
+def test_info_tells_arguments_instructions_levels_and_a_game() -> None:
+    output = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=3").output
+    assert "low=1, high=50, turns=6" in output
+    assert "secret integer from 1 to 8" in output
+    assert re.search(r"games +8\n", output)
+    assert re.search(r"perfect play +success 0\.875, return 0\.875", output)
+    assert re.search(r"random play +success 0\.3", output)
+    assert "> 4\n" in output
+
+
+def test_play_ends_with_the_result() -> None:
+    result = gym_trl_("play", "TrlEnv/GuessNumber-v0", "--env", "high=2", said="1\n2\n")
+    assert result.exit_code == 0
+    assert "Solved in" in result.output
+    assert "return 1." in result.output
+
+
+@pytest.mark.parametrize("leaving", ["quit\n", "QUIT\n", "exit\n", ""])
+def test_play_can_be_left(leaving: str) -> None:
+    result = gym_trl_("play", "TrlEnv/GuessNumber-v0", "--seed", "0", said=f"25\n{leaving}")
+    assert result.exit_code == 0
+    assert result.output.endswith("Left after 1 turn, return 0.\n")
+
+
+def test_play_of_the_same_seed_is_the_same_game() -> None:
+    games = {gym_trl_("play", "TrlEnv/Echo-v0", "--seed", "5", said="quit\n").output for _ in range(3)}
+    assert len(games) == 1
+
+
+@pytest.mark.parametrize(
+    "said", [b"\xff\xed\xa0\x80\n", b"\x00\n", b"\n", b"x" * 1_000_000 + b"\n", "\u202e\n".encode()]
+)
+def test_play_takes_any_bytes(said: bytes) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0", "--env", "reward=length"],
+        input=said,
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert b"in 1 turn, return" in ran.stdout
+
+
+def test_an_output_that_is_not_unicode_is_no_problem() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0", "--env", "reward=length"],
+        input="olé ✓\n".encode(),
+        capture_output=True,
+        check=False,
+        env={"PYTHONIOENCODING": "ascii"},
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("command", ["info", "play", "train"])
+@pytest.mark.parametrize(
+    "said", ["GuessNumber", "TrlEnv/GuessNumbr-v0", "trlenv/guessnumber-v0", "TrlEnv/GuessNumber-v9"]
+)
+def test_an_unknown_id_is_answered_with_what_may_be_meant(command: str, said: str) -> None:
+    line = error(gym_trl_(command, said))
+    assert line.startswith(f"Error: there is no environment {said!r}; did you mean ")
+    assert "TrlEnv/GuessNumber-v0" in line
+
+
+def test_what_is_like_nothing_is_answered_with_the_command_that_lists_all() -> None:
+    assert error(gym_trl_("info", "Nope-v0")) == "Error: there is no environment 'Nope-v0'; see gym-trl list"
+
+
+@pytest.mark.parametrize("command", ["info", "play", "train"])
+def test_an_environment_without_text_is_refused(command: str) -> None:
+    assert "FrozenLake-v1 has Discrete(16) as observations, and only text" in error(gym_trl_(command, "FrozenLake-v1"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("high", "expected NAME=VALUE, got 'high'"),
+        ("=3", "expected NAME=VALUE, got '=3'"),
+        ("turns=0", "turns must be at least 1, got 0"),
+        ("high=many", "high must be an integer, got 'many'"),
+        ("high=1e3", "high must be an integer, got 1000.0"),
+        ("high=0123", "high must be an integer, got '0123'"),
+        ("high=1_000", "high must be an integer, got '1_000'"),
+        ("hihg=3", "unexpected keyword argument 'hihg'"),
+    ],
+)
+def test_arguments_that_cannot_work_are_one_line(given: str, said: str) -> None:
+    assert said in error(gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env", given))
+
+
+def test_what_is_no_number_in_json_stays_text() -> None:
+    shown = gym_trl_("play", "TrlEnv/Echo-v0", "--env", "alphabet=01", "--env", "word_length=9", said="quit\n").output
+    assert re.search(r"^[01]{9}$", shown, re.MULTILINE)
+    quoted = gym_trl_("play", "TrlEnv/Echo-v0", "--env", 'alphabet="12"', said="quit\n").output
+    assert re.search(r"^[12]{5}$", quoted, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("turns", "games"), [(1, "11,881,376"), (2, "about 10^14"), (200, "about 10^1415")])
+def test_any_number_of_games_can_be_shown(turns: int, games: str) -> None:
+    output = gym_trl_("info", "TrlEnv/Echo-v0", "--env", f"turns={turns}").output
+    assert re.search(rf"^games +{re.escape(games)}$", output, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["info", "play", "train"])
+def test_a_seed_below_zero_is_refused(command: str) -> None:
+    result = gym_trl_(command, "TrlEnv/Echo-v0", "--seed", "-1")
+    assert result.exit_code == 2
+    assert "Invalid value for '--seed'" in text(result.stderr)
+
+
+def test_in_mode_human_everything_is_said_once() -> None:
+    shown = gym_trl_("play", "TrlEnv/Echo-v0", "--seed=0", "--env", "render_mode=human", said="abc\n").output
+    assert (shown.count("woadw"), shown.count("> abc"), shown.count("0 of 5 right.")) == (1, 1, 1)
+    assert len(gym_trl_("info", "TrlEnv/Echo-v0", "--env", "render_mode=human").output.splitlines()) < 20
+
+
+def test_debug_shows_where_an_error_comes_from() -> None:
+    result = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env", "turns=0", "--debug")
+    assert type(result.exception).__name__ == "ConfigError"
+
+
+def test_an_id_may_name_the_module_that_registers_it(tmp_path: Path) -> None:
+    (tmp_path / "my_games.py").write_text(
+        "import gymnasium as gym\n"
+        "from gym_trl.envs import Echo\n"
+        "class Broken(Echo):\n"
+        '    """Breaks. Always."""\n'
+        "    def step(self, action):\n"
+        "        raise RuntimeError('it broke')\n"
+        "class Stillborn(Echo):\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        raise RuntimeError('it broke\\nat once')\n"
+        "gym.register('Mine/Broken-v0', Broken)\n"
+        "gym.register('Mine/Stillborn-v0', Stillborn)\n"
+    )
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-P", "-m", "gym_trl", *arguments]
+        return subprocess.run(command, input="a\n", capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    told = run("info", "my_games:Mine/Broken-v0").stdout
+    assert told.startswith("Breaks.\n")
+    assert "RuntimeError: it broke" in told
+    assert run("play", "my_games:Mine/Broken-v0").stderr == "Error: step raised RuntimeError: it broke\n"
+    assert run("play", "my_games:Mine/Stillborn-v0").stderr == "Error: reset raised RuntimeError: it broke at once\n"
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m gym_trl list --all | head -n 1"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert (len(ran.stdout.splitlines()), ran.stderr) == (1, "")
+
+
+def test_resume_takes_no_other_options(tmp_path: Path) -> None:
+    line = error(gym_trl_("train", "--resume", str(tmp_path), "--episodes", "8"))
+    assert "takes --steps only, not episodes" in line

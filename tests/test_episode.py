@@ -1,0 +1,154 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
+from gym_trl.errors import ConfigError
+from gym_trl.testing import ByteChat
+from gym_trl.types import Completion, FinishReason, Message, StopReason, Task, Trajectory
+
+CHAT = ByteChat()
+TASK = Task("TrlEnv/Echo-v0", 0)
+
+
+def episode(**limits):
+    return Episode(TASK, chat=CHAT, limits=Limits(**(limits or {"tokens": 10_000})))
+
+
+def said(text, finish=FinishReason.STOP):
+    ids = CHAT.say(text)
+    return Completion("r", ids, [-0.5] * len(ids), finish)
+
+
+def play(game, answers, replies):
+    """Drive an episode and keep what the engine was asked for."""
+    todo, asked = game.started(EnvReply("begin")), []
+    for answer, reply in zip(answers, replies, strict=False):
+        if isinstance(todo, Trajectory):
+            break
+        asked.append(todo.prompt_ids)
+        ids = CHAT.say(answer)
+        cut = ids[: todo.max_tokens]
+        todo = game.sampled(Completion("r", cut, [-0.5] * len(cut)))
+        if isinstance(todo, Act):
+            todo = game.stepped(reply)
+    return (todo if isinstance(todo, Trajectory) else game.stopped(StopReason.CANCELLED)), asked
+
+
+texts = st.text(max_size=20)
+replies = st.lists(st.builds(EnvReply, texts, st.floats(-1, 1)), min_size=1, max_size=6)
+limits = st.fixed_dictionaries(
+    {"tokens": st.integers(1, 200)},
+    optional={"tokens_per_turn": st.integers(1, 20), "context": st.integers(1, 200)},
+)
+
+
+@given(limits, st.lists(texts, min_size=1, max_size=6), replies)
+def test_laws_1_and_2_hold_under_any_budget(budget, answers, observations):
+    trajectory, asked = play(episode(**budget), answers, observations)
+    whole = trajectory.prompt_ids + trajectory.completion_ids
+    for prompt in asked[: len(trajectory.turns)]:
+        assert whole[: len(prompt)] == prompt
+    assert len(trajectory.completion_ids) == len(trajectory.mask) == len(trajectory.logprobs)
+    assert all(
+        logprob == (-0.5 if mask else 0.0) for mask, logprob in zip(trajectory.mask, trajectory.logprobs, strict=True)
+    )
+    sampled = [i for turn in trajectory.turns for i in range(turn.start, turn.stop)]
+    assert set(sampled) <= {i for i, mask in enumerate(trajectory.mask) if mask}
+
+
+@given(limits, st.lists(texts, min_size=1, max_size=6), replies)
+def test_budgets_are_never_exceeded(budget, answers, observations):
+    trajectory, asked = play(episode(**budget), answers, observations)
+    assert len(trajectory.completion_ids) <= budget["tokens"]
+    if asked and "context" in budget:
+        assert len(trajectory.prompt_ids) + len(trajectory.completion_ids) <= budget["context"]
+    for turn in trajectory.turns:
+        assert turn.stop - turn.start <= budget.get("tokens_per_turn", budget["tokens"])
+
+
+@given(limits, st.lists(texts, min_size=1, max_size=6), replies)
+def test_a_completion_ends_on_a_sampled_token(budget, answers, observations):
+    trajectory, _ = play(episode(**budget), answers, observations)
+    assert not trajectory.mask or trajectory.mask[-1] == 1
+
+
+def test_rules_and_the_first_observation_join_the_users_message():
+    game = Episode(TASK, chat=CHAT, limits=Limits(tokens=9), preamble=[Message("system", "S"), Message("user", "U")])
+    asked = game.started(EnvReply("O", instructions="I"))
+    assert CHAT.show(asked.prompt_ids) == "<system>S<end><user>U\n\nI\n\nO<end><assistant>"
+
+
+def test_a_turn_cut_short_is_closed_by_the_environment():
+    game = episode(tokens_per_turn=2)
+    game.started(EnvReply("go"))
+    game.sampled(Completion("r", [104, 105], [-1.0, -1.0], FinishReason.LENGTH))
+    asked = game.stepped(EnvReply("on"))
+    assert CHAT.show(asked.prompt_ids).endswith("<assistant>hi<end><user>on<end><assistant>")
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (EnvReply("", 1.0, terminated=True), StopReason.SUCCESS),
+        (EnvReply("", 0.0, terminated=True), StopReason.FAILURE),
+        (EnvReply("", 1.0, terminated=True, info={"success": False}), StopReason.FAILURE),
+        (EnvReply("", -1.0, terminated=True, info={"success": True}), StopReason.SUCCESS),
+        (EnvReply("", 1.0, truncated=True), StopReason.TURN_LIMIT),
+        (EnvReply("", terminated=True, info={"stop_reason": "parse_error"}), StopReason.PARSE_ERROR),
+        (EnvReply("", truncated=True, info={"stop_reason": "bored"}), StopReason.TURN_LIMIT),
+        (EnvReply("", terminated=True, info={"stop_reason": ["odd"]}), StopReason.FAILURE),
+        (EnvFailure("it broke"), StopReason.ENV_ERROR),
+        (EnvFailure("it hung", StopReason.TIMEOUT), StopReason.TIMEOUT),
+    ],
+)
+def test_an_episode_says_why_it_ended(reply, reason):
+    game = episode()
+    game.started(EnvReply("go"))
+    game.sampled(said("x"))
+    assert game.stepped(reply).stop_reason is reason
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        (FinishReason.ERROR, StopReason.CANCELLED),
+        (FinishReason.CANCELLED, StopReason.CANCELLED),
+        (FinishReason.TIMEOUT, StopReason.TIMEOUT),
+    ],
+)
+def test_an_answer_that_the_engine_could_not_give_leaves_no_score(finish, reason):
+    game = episode()
+    game.started(EnvReply("go"))
+    trajectory = game.sampled(Completion("r", [], [], finish, error="the socket closed"))
+    assert (trajectory.stop_reason, trajectory.error) == (reason, "the socket closed")
+    assert trajectory.episode_return is None
+
+
+def test_an_empty_answer_is_a_fault_of_the_engine():
+    game = episode()
+    game.started(EnvReply("go"))
+    trajectory = game.sampled(Completion("r", [], []))
+    assert (trajectory.stop_reason, trajectory.scored) == (StopReason.CANCELLED, False)
+
+
+def test_a_first_observation_that_does_not_fit_is_named_and_not_scored():
+    trajectory = episode(context=5).started(EnvReply("a long beginning"))
+    assert trajectory.stop_reason is StopReason.CONTEXT_OVERFLOW
+    assert trajectory.error == "the first observation needs 19 tokens and one for the answer, the context holds 5"
+    assert not trajectory.scored
+
+
+def test_each_turn_is_sampled_from_a_seed_of_its_own():
+    game = episode()
+    first = game.started(EnvReply("go"))
+    game.sampled(said("x"))
+    second = game.stepped(EnvReply("on"))
+    assert isinstance(first, Sample)
+    assert first.seed != second.seed
+
+
+def test_an_episode_needs_a_limit():
+    with pytest.raises(ConfigError, match="needs a limit"):
+        Limits()

@@ -1,0 +1,248 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import threading
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from gym_trl.episode import EnvFailure, EnvReply
+from gym_trl.errors import ConfigError
+from gym_trl.pool import InlinePool, ThreadPool, make_pool, read_step
+from gym_trl.types import Task
+
+
+class Scripted(gym.Env):
+    """Does at each step what the action says, so that every fault can be asked for."""
+
+    made = closed = 0
+
+    def __init__(self):
+        type(self).made += 1
+        self.observation_space = self.action_space = gym.spaces.Text(99)
+
+    def reset(self, *, seed=None, options=None):
+        if (options or {}).get("fail"):
+            raise RuntimeError("no game today")
+        return "begin", {}
+
+    def step(self, action):
+        if action == "raise":
+            raise ValueError("illegal")
+        answers: dict[str, Any] = {"nan": ("", float("nan"), False, False, {}), "bytes": (b"", 0.0, False, False, {})}
+        answers |= {"none": ("", None, False, False, {}), "short": ("", 0.0, True)}
+        return answers.get(action, ("on", 1, False, False, {}))
+
+    def close(self):
+        type(self).closed += 1
+
+
+@pytest.fixture(params=["inline", "thread"])
+def pool(request):
+    Scripted.made = Scripted.closed = 0
+    pool = make_pool(lambda env_id: Scripted(), executor=request.param)
+    yield pool
+    pool.close()
+
+
+def begin(pool, key="a", **options):
+    pool.reset(key, Task("Scripted", 0, options))
+    return pool.collect(block=True)[0][1]
+
+
+def step(pool, action, key="a"):
+    pool.step(key, action)
+    return pool.collect(block=True)[0][1]
+
+
+def test_a_step_is_answered_with_text_and_a_float(pool):
+    begin(pool)
+    assert step(pool, "go") == EnvReply("on", 1.0, False, False, {})
+
+
+@pytest.mark.parametrize(
+    ("action", "error"),
+    [
+        ("raise", "step raised ValueError: illegal"),
+        ("nan", "step raised ValueError: the reward must be a finite number, got nan"),
+        ("bytes", "step raised TypeError: the observation must be text, got bytes: b''"),
+        ("none", "step raised TypeError: float() argument must be a string or a real number, not 'NoneType'"),
+    ],
+)
+def test_what_no_environment_may_do_is_a_failure_with_its_reason(pool, action, error):
+    begin(pool)
+    assert step(pool, action) == EnvFailure(error)
+    assert Scripted.closed == 1
+
+
+def test_a_step_with_too_few_values_is_a_failure(pool):
+    begin(pool)
+    assert isinstance(step(pool, "short"), EnvFailure)
+
+
+def test_a_reset_that_raises_is_a_failure_and_the_instance_is_not_used_again(pool):
+    assert begin(pool, fail=True) == EnvFailure("reset raised RuntimeError: no game today")
+    assert isinstance(begin(pool, "b"), EnvReply)
+    assert (Scripted.made, Scripted.closed) == (2, 1)
+
+
+def test_released_instances_are_used_again_and_closed_at_the_end():
+    Scripted.made = Scripted.closed = 0
+    with InlinePool(lambda env_id: Scripted()) as pool:
+        for key in "abc":
+            begin(pool, key)
+            pool.release(key)
+    assert (Scripted.made, Scripted.closed) == (1, 1)
+
+
+def test_episodes_that_are_alive_together_have_instances_of_their_own(pool):
+    begin(pool, "a")
+    begin(pool, "b")
+    assert Scripted.made == 2
+
+
+def test_an_environment_that_cannot_be_made_fails_its_episode_only():
+    with InlinePool(gym.make) as pool:
+        pool.reset("a", Task("No/Such-v0", 0))
+        pool.reset("b", Task("TrlEnv/Echo-v0", 0))
+        replies = dict(pool.collect(block=True))
+    assert isinstance(replies["a"], EnvFailure)
+    assert "NamespaceNotFound" in replies["a"].error
+    assert isinstance(replies["b"], EnvReply)
+
+
+class Slow(gym.Env):
+    """Waits at every step until as many others wait as the test wants, and knows its thread."""
+
+    barrier = threading.Barrier(1)
+    steps: list[str] = []  # noqa: RUF012 -- emptied by the test that uses it
+
+    def __init__(self):
+        self.observation_space = self.action_space = gym.spaces.Text(99)
+        self.thread = threading.get_ident()
+
+    def reset(self, *, seed=None, options=None):
+        return self.here(), {}
+
+    def step(self, action):
+        self.steps.append(action)
+        self.barrier.wait(timeout=10)
+        return self.here(), 0.0, False, False, {}
+
+    def here(self):
+        assert threading.get_ident() == self.thread
+        return str(self.thread)
+
+    def close(self):
+        self.here()
+
+
+def collect_all(pool, number):
+    replies: dict[str, Any] = {}
+    while len(replies) < number:
+        replies.update(pool.collect(block=True))
+    return replies
+
+
+def test_threads_wait_together_and_an_instance_stays_in_its_own():
+    Slow.barrier = threading.Barrier(8)
+    with ThreadPool(lambda env_id: Slow(), workers=8) as pool:
+        for key in "abcdefgh":
+            pool.reset(key, Task("Slow", 0))
+        begun = collect_all(pool, 8)
+        for key in begun:
+            pool.step(key, "go")  # passes only if all eight are being stepped at once
+        assert collect_all(pool, 8).keys() == begun.keys()
+        assert len({reply.observation for reply in begun.values()}) == 8
+
+
+def test_more_episodes_than_threads_share_them():
+    Slow.barrier = threading.Barrier(1)
+    with ThreadPool(lambda env_id: Slow(), workers=2) as pool:
+        for key in "abcdef":
+            pool.reset(key, Task("Slow", 0))
+        assert len({reply.observation for reply in collect_all(pool, 6).values()}) == 2
+
+
+def test_an_answer_that_comes_after_its_episode_was_given_up_is_dropped():
+    Slow.barrier, Slow.steps = threading.Barrier(2), []
+    with ThreadPool(lambda env_id: Slow(), workers=1) as pool:
+        pool.reset("a", Task("Slow", 0))
+        collect_all(pool, 1)
+        pool.step("a", "wait")
+        while not Slow.steps:
+            time.sleep(0.001)
+        pool.release("a")
+        pool.reset("a", Task("Slow", 1))
+        Slow.barrier.wait(timeout=10)
+        assert len(collect_all(pool, 1)) == 1
+        assert pool.collect(block=False) == []
+
+
+def test_work_that_was_given_up_before_it_began_is_not_done():
+    Slow.barrier, Slow.steps = threading.Barrier(2), []
+    with ThreadPool(lambda env_id: Slow(), workers=1) as pool:
+        for key in "ab":
+            pool.reset(key, Task("Slow", 0))
+        collect_all(pool, 2)
+        pool.step("a", "first")
+        pool.step("b", "second")
+        while not Slow.steps:
+            time.sleep(0.001)
+        pool.release("b")
+        Slow.barrier.wait(timeout=10)
+        collect_all(pool, 1)
+    assert Slow.steps == ["first"]
+
+
+@pytest.mark.parametrize("info", [None, [], {"action_valid": [1, 0]}, {"success": "yes"}])
+def test_info_is_checked_where_it_comes_in(info):
+    if isinstance(info, dict):
+        name = next(iter(info))
+        assert read_step("", 0.0, False, False, info).info[name] is True
+    else:
+        with pytest.raises(TypeError, match="info must be a mapping"):
+            read_step("", 0.0, False, False, info)
+
+
+def test_an_info_that_is_neither_true_nor_false_fails_its_episode():
+    with pytest.raises(ValueError, match="ambiguous"):
+        read_step("", 0.0, False, False, {"action_valid": np.array([1, 0])})
+
+
+def test_a_rollout_that_was_given_up_leaves_no_work_to_the_next():
+    class Interrupting(Scripted):
+        def reset(self, *, seed=None, options=None):
+            if seed == 1:
+                raise KeyboardInterrupt
+            return str(seed), {}
+
+    Scripted.made = Scripted.closed = 0
+    with InlinePool(lambda env_id: Interrupting()) as pool:
+        for seed in range(4):
+            pool.reset(str(seed), Task("Interrupting", seed))
+        with pytest.raises(KeyboardInterrupt):
+            pool.collect(block=True)
+        for seed in range(4):
+            pool.release(str(seed))
+        pool.reset("2", Task("Interrupting", 7))
+        assert pool.collect(block=True) == [("2", EnvReply("7"))]
+        assert Interrupting.closed == 1
+
+
+def test_closed_threads_end_and_the_pool_can_be_used_again():
+    before = threading.active_count()
+    pool = ThreadPool(gym.make, workers=3)
+    for _ in range(2):
+        for key in "abc":
+            pool.reset(key, Task("TrlEnv/Echo-v0", 0))
+        collect_all(pool, 3)
+        pool.close()
+        assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("executor", "workers"), [("fork", None), ("inline", 4), ("thread", 0)])
+def test_a_pool_that_cannot_be_is_refused(executor, workers):
+    with pytest.raises(ConfigError, match=r"executor|workers"):
+        make_pool(gym.make, executor=executor, workers=workers)

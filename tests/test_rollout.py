@@ -1,0 +1,233 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""The loop's laws: what the engine saw is what is trained on (1), order and company do not matter (5), nothing is lost
+(8), and what has ended generates nothing more (12).
+"""
+
+import random
+from collections import Counter
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import ConfigError
+from gym_trl.pool import InlinePool, ThreadPool
+from gym_trl.rollout import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.testing import ByteChat
+from gym_trl.types import Completion, FinishReason, StopReason, Task
+
+CHAT = ByteChat()
+
+
+def make(env_id):
+    return gym.make(env_id, low=1, high=20, turns=5)
+
+
+def episodes(count, *, tokens=400, group_size=1):
+    return [
+        Episode(
+            Task("TrlEnv/GuessNumber-v0", index // group_size),
+            chat=CHAT,
+            limits=Limits(tokens_per_turn=8, tokens=tokens),
+            seed=derive_seed("sampling", index),
+        )
+        for index in range(count)
+    ]
+
+
+def guess(request):
+    """A player that depends on nothing but the request, as a seeded engine does."""
+    return CHAT.say(random.Random(request.seed).choice(["7", "13", "19", "many", ""]))
+
+
+def rollout(games, *, answer=guess, delay=lambda _: 1, slots=None, **options):
+    engine = ScriptedEngine(answer, delay=delay, slots=slots)
+    with InlinePool(make) as pool:
+        return run_episodes(games, pool=pool, engine=engine, **options), engine
+
+
+@given(
+    st.integers(1, 12), st.randoms(use_true_random=False), st.none() | st.integers(1, 4), st.none() | st.integers(1, 5)
+)
+@settings(max_examples=60)
+def test_episodes_together_equal_episodes_alone_in_any_order(count, chance, slots, alive):
+    together, _ = rollout(episodes(count), delay=lambda _: chance.randint(1, 9), slots=slots, max_alive=alive)
+    alone = [rollout([game])[0][0] for game in episodes(count)]
+    assert together == alone
+
+
+@given(st.integers(0, 12), st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_every_prompt_is_a_prefix_of_what_is_trained_on(count, chance):
+    played, engine = rollout(episodes(count), delay=lambda _: chance.randint(1, 5))
+    for request in engine.requests:
+        trajectory = played[int(request.id.partition("-")[0])]
+        whole = trajectory.prompt_ids + trajectory.completion_ids
+        assert whole[: len(request.prompt_ids)] == request.prompt_ids
+    assert len(engine.requests) == sum(len(trajectory.turns) for trajectory in played)
+
+
+@given(st.integers(1, 10), st.data())
+@settings(max_examples=60)
+def test_every_episode_comes_out_once_with_its_reason(count, data):
+    faults = st.sampled_from(["play", "play", "error", "timeout", "empty", "raise"])
+    plan = data.draw(st.lists(faults, min_size=1, max_size=20))
+
+    def answer(request):
+        what = plan[request.seed % len(plan)]
+        finish = {"error": FinishReason.ERROR, "timeout": FinishReason.TIMEOUT}.get(what, FinishReason.STOP)
+        if what in ("error", "timeout", "empty"):
+            return Completion(request.id, [], [], finish)
+        return CHAT.say("raise" if what == "raise" else "7")
+
+    finished: Counter[int] = Counter()
+    with InlinePool(lambda env_id: Raising(make(env_id))) as pool:
+        played = run_episodes(
+            episodes(count),
+            pool=pool,
+            engine=ScriptedEngine(answer),
+            on_finish=lambda index, _: finished.update([index]),
+        )
+    assert finished == Counter(range(count))
+    assert [trajectory.task.seed for trajectory in played] == list(range(count))
+    expected = {
+        "error": {StopReason.CANCELLED},
+        "empty": {StopReason.CANCELLED},
+        "timeout": {StopReason.TIMEOUT},
+        "raise": {StopReason.ENV_ERROR},
+        "play": {StopReason.SUCCESS, StopReason.FAILURE},
+    }
+    for index, trajectory in enumerate(played):
+        last = plan[derive_seed(derive_seed("sampling", index), last_turn(trajectory)) % len(plan)]
+        assert trajectory.stop_reason in expected[last]
+        assert (trajectory.episode_return is None) == (not trajectory.scored)
+
+
+def last_turn(trajectory):
+    """The number of the turn that ended the episode, which is one of the turns only where it was played out."""
+    return len(trajectory.turns) - (trajectory.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE))
+
+
+class Raising(gym.Wrapper):
+    def step(self, action):
+        if action == "raise":
+            raise RuntimeError("the game broke")
+        return self.env.step(action)
+
+
+def test_an_environment_that_raises_ends_its_own_episode_only():
+    def answer(request):
+        return CHAT.say("raise" if request.id.startswith("1-") else "7")
+
+    with InlinePool(lambda env_id: Raising(make(env_id))) as pool:
+        played = run_episodes(episodes(4), pool=pool, engine=ScriptedEngine(answer))
+    assert [trajectory.stop_reason is StopReason.ENV_ERROR for trajectory in played] == [False, True, False, False]
+    assert played[1].error == "step raised RuntimeError: the game broke"
+
+
+def test_finished_episodes_generate_nothing_more():
+    played, engine = rollout(episodes(30))
+    asked = Counter(request.id.partition("-")[0] for request in engine.requests)
+    assert all(asked[str(index)] == len(trajectory.turns) for index, trajectory in enumerate(played))
+    assert engine.pending == 0
+
+
+def test_no_episode_waits_for_the_slowest():
+    """The loop takes as many engine steps as its longest episode alone."""
+
+    def delay(request):
+        return 1 + request.seed % 20
+
+    _, engine = rollout(episodes(16), delay=delay)
+    spent: Counter[str] = Counter()
+    for request in engine.requests:
+        spent[request.id.partition("-")[0]] += delay(request)
+    assert engine.steps == max(spent.values())
+
+
+def test_threads_play_the_same_games_as_the_caller_itself():
+    engine = ScriptedEngine(guess, delay=lambda request: 1 + request.seed % 3)
+    with ThreadPool(make, workers=5) as pool:
+        played = run_episodes(episodes(40), pool=pool, engine=engine, max_alive=20)
+    assert played == rollout(episodes(40))[0]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_rollout_leaves_nothing_running(failure):
+    calls: Counter[str] = Counter()
+
+    def answer(request):
+        calls["answers"] += 1
+        if calls["answers"] == 5:
+            raise failure
+        return guess(request)
+
+    engine = ScriptedEngine(answer, delay=lambda request: 1 + request.seed % 7)
+    with InlinePool(make) as pool:
+        with pytest.raises(failure):
+            run_episodes(episodes(10), pool=pool, engine=engine)
+        assert engine.pending == 0
+        assert not pool._playing  # every environment is free again
+        assert run_episodes(episodes(3), pool=pool, engine=ScriptedEngine(guess)) == rollout(episodes(3))[0]
+
+
+def test_as_many_environments_are_open_as_may_be_alive():
+    made: Counter[str] = Counter()
+
+    def counted(env_id):
+        made["environments"] += 1
+        return make(env_id)
+
+    with InlinePool(counted) as pool:
+        run_episodes(episodes(20), pool=pool, engine=ScriptedEngine(guess), max_alive=3)
+    assert made["environments"] == 3
+
+
+def test_max_alive_must_be_positive():
+    with pytest.raises(ConfigError, match="max_alive"):
+        rollout(episodes(1), max_alive=0)
+
+
+def test_an_environment_that_answers_late_holds_nobody_up():
+    """A pool may answer when it likes: here every reply comes back some collects later, in any order."""
+
+    class LatePool(InlinePool):
+        def __init__(self, make):
+            super().__init__(make)
+            self.chance, self.late = random.Random(0), []
+
+        def collect(self, *, block):
+            self.late += super().collect(block=block)
+            self.chance.shuffle(self.late)
+            ready = self.chance.randint(1 if block else 0, len(self.late)) if self.late else 0
+            out, self.late = self.late[:ready], self.late[ready:]
+            return out
+
+    with LatePool(make) as pool:
+        late = run_episodes(episodes(20), pool=pool, engine=ScriptedEngine(guess, delay=lambda r: 1 + r.seed % 3))
+    assert late == rollout(episodes(20))[0]
+
+
+def test_a_group_plays_the_same_game_and_only_the_sampling_differs():
+    played, _ = rollout(episodes(32, group_size=8))
+    for group in (played[start : start + 8] for start in range(0, 32, 8)):
+        assert len({tuple(trajectory.prompt_ids) for trajectory in group}) == 1
+        assert len({trajectory.task.seed for trajectory in group}) == 1
+        assert len({tuple(trajectory.completion_ids) for trajectory in group}) > 1
+
+
+def test_four_thousand_episodes_are_alive_at_once():
+    made: Counter[str] = Counter()
+
+    def counted(env_id):
+        made["environments"] += 1
+        return make(env_id)
+
+    with InlinePool(counted) as pool:
+        played = run_episodes(episodes(4096), pool=pool, engine=ScriptedEngine(guess))
+    assert made["environments"] == 4096
+    assert all(trajectory.scored for trajectory in played)

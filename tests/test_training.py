@@ -1,0 +1,472 @@
+"""The rules: a run's folder is complete and can be read, whatever ended the run; a run goes on where it ended."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gym_trl.cli import app
+from gym_trl.envs.echo import Echo
+from gym_trl.envs.text_env import Outcome
+from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
+from gym_trl.records import read_json_lines
+from gym_trl.run_folder import last_checkpoint
+
+torch = pytest.importorskip("torch")
+
+from gym_trl.training import resume, train  # noqa: E402 -- it needs torch
+
+pytestmark = pytest.mark.trl
+
+SMALL: dict[str, Any] = {"steps": 5, "episodes": 8, "group_size": 4, "eval_episodes": 8}
+FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "curve.png", "summary.json", "model", "checkpoints"}
+LEVELS = ("before", "after", "after_greedy", "random", "optimum")
+
+
+class Fused(Echo):
+    """Three small letters are wanted; once, at the ``burns``-th step while the file ``fuse`` exists, it ``does`` it."""
+
+    steps = 0
+
+    def __init__(self, *, fuse: str = "", burns: int = 0, does: str = "", rank: int = 0, **kwargs: Any) -> None:
+        super().__init__(reward="length", max_length=3, **kwargs)
+        self.fuse, self.burns = Path(fuse), burns
+        self.does = does if int(os.environ.get("RANK", "0")) == rank else ""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self.does and self.fuse.is_file():
+            Fused.steps += 1
+            if Fused.steps == self.burns:
+                self.fuse.unlink()
+                self.burn()
+        return super().step(action)
+
+    def _act(self, action: str) -> Outcome:
+        share = sum(character.islower() for character in action) / 3
+        return Outcome("Thanks.", reward=share, done=True, success=share == 1)
+
+    def burn(self) -> None:
+        if self.does == "raise":
+            raise RuntimeError("the fuse burnt")
+        for name in self.does.split():
+            signal.raise_signal(signal.Signals[name])
+
+
+class Stranger(gym.Env[str, str]):
+    """A text game by somebody else: no solver, no random policy, no optimum, no instructions."""
+
+    observation_space = Echo().observation_space
+    action_space = Echo().action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return "Say much.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "Thanks.", float(len(action)), True, False, {}
+
+
+@pytest.fixture(autouse=True)
+def _games() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    Fused.steps = 0
+    gym.register("Tests/Fused-v0", Fused)
+    gym.register("Tests/Stranger-v0", lambda **_: Stranger())
+    yield
+    del gym.registry["Tests/Fused-v0"], gym.registry["Tests/Stranger-v0"]
+    torch.set_num_threads(threads)
+
+
+def options(env: str = "Tests/Fused-v0", **given: Any) -> TrainOptions:
+    grpo = {"save_steps": 2, **given.pop("grpo", {})}
+    return TrainOptions.choose(env, **{**SMALL, "max_tokens_per_turn": 3, "grpo": grpo, **given})
+
+
+def silent() -> Console:
+    return Console(quiet=True)
+
+
+def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return list(read_json_lines(folder / name))
+
+
+def steps(folder: Path) -> list[int]:
+    return [line["step"] for line in lines(folder)]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return read
+
+
+def learnt(folder: Path) -> list[tuple[Any, ...]]:
+    """What a step did to the model and what it was fed, without the clock."""
+    return [tuple(line[name] for name in ("step", "loss", "grad_norm", "reward", "entropy")) for line in lines(folder)]
+
+
+def played(folder: Path) -> list[tuple[Any, ...]]:
+    """Which episodes are on record."""
+    records = lines(folder, "rollouts.jsonl")
+    return [tuple(record[name] for name in ("step", "split", "greedy", "task", "return")) for record in records]
+
+
+@pytest.fixture
+def fuse(tmp_path: Path) -> Path:
+    path = tmp_path / "fuse"
+    path.touch()
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed."""
+    gym.register("Tests/Fused-v0", Fused)
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    train(options(), out=folder, console=silent())
+    torch.set_num_threads(threads)
+    del gym.registry["Tests/Fused-v0"]
+    return folder
+
+
+def test_every_step_learns(finished: Path) -> None:
+    assert all(line["grad_norm"] > 0 for line in lines(finished))
+    assert len(set(learnt(finished))) == 5
+
+
+def test_a_runs_folder_is_complete_and_its_json_parses(finished: Path) -> None:
+    assert {entry.name for entry in finished.iterdir()} == FILES
+    assert steps(finished) == [1, 2, 3, 4, 5]
+    assert {"env/success", "env/return", "env/turns", "env/unscored", "loss", "seconds"} <= set(lines(finished)[0])
+    told = summary(finished)
+    assert {f"{what}_{level}" for what in ("success", "return") for level in LEVELS} <= set(told)
+    assert (told["steps"], told["interrupted"], told["eval_episodes"]) == (5, False, 8)
+    assert (told["success_optimum"], told["return_optimum"]) == (1.0, 1.0)
+    assert 0 < told["seconds"] < 60
+    assert (finished / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_configuration_is_enough_to_repeat_the_run(finished: Path) -> None:
+    config = json.loads((finished / "config.json").read_text())
+    assert {"gym-trl", "trl", "torch", "transformers", "python"} <= set(config["versions"])
+    assert read_options(finished) == options()
+
+
+def test_a_record_of_every_step_and_of_both_evaluations_is_kept(finished: Path) -> None:
+    records = lines(finished, "rollouts.jsonl")
+    assert {(record["split"], record["step"]) for record in records} == {
+        *(("train", step) for step in range(1, 6)),
+        ("eval", 0),
+        ("eval", 5),
+    }
+    assert all(record["turns"][0]["observation"] == "Say something." for record in records)
+
+
+def test_greedy_play_is_greedy_and_the_records_say_which_it_was(finished: Path) -> None:
+    records = lines(finished, "rollouts.jsonl")
+    assert {(record["split"], record["step"], record["greedy"]) for record in records} == {
+        *(("train", step, False) for step in range(1, 6)),
+        ("eval", 0, False),
+        ("eval", 5, False),
+        ("eval", 5, True),
+    }
+    # Every game is the same one here, so a greedy player says the same in all of them.
+    said: dict[bool, set[str]] = {False: set(), True: set()}
+    for record in records:
+        if (record["split"], record["step"]) == ("eval", 5):
+            said[record["greedy"]].add(record["turns"][0]["answer"])
+    assert len(said[True]) == 1 < len(said[False])
+
+
+def test_the_saved_model_loads_and_has_a_chat_template(finished: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert AutoModelForCausalLM.from_pretrained(finished / "model").num_parameters() < 500_000
+    assert AutoTokenizer.from_pretrained(finished / "model").chat_template
+
+
+def test_by_default_a_run_is_named_after_its_environment_and_keeps_no_more_records_than_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(options(steps=1, records_per_step=3), console=silent())
+    [folder] = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("Fused-v0-")
+    assert sum(record["split"] == "train" for record in lines(folder, "rollouts.jsonl")) == 3
+
+
+def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.CompletedProcess[str]":
+    """Train in processes of their own, into ``folder / "run"``."""
+    shutil.copy(__file__, folder / "fused_game.py")
+    (folder / "main.py").write_text(
+        "import sys, gymnasium as gym\n"
+        "from fused_game import Fused\n"
+        "from gym_trl.cli import app\n"
+        "gym.register('Tests/Fused-v0', Fused)\n"
+        "app(['train', 'Tests/Fused-v0', *sys.argv[1:]])\n"
+    )
+    given = [f"--env={name}={value}" for name, value in arguments.items()]
+    given += [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "max_tokens": 3, "out": "run"}.items()]
+    return subprocess.run(
+        [sys.executable, *launcher, "main.py", "--grpo=save_steps=3", *given],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(finished: Path, tmp_path: Path, fuse: Path) -> None:
+    # 8 held-out episodes of the model, 8 of the random policy, four steps, and a bit of the fifth.
+    ran = run_alone(tmp_path, does="SIGKILL", fuse=fuse, burns=51)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    assert "Traceback" not in ran.stderr
+    folder = tmp_path / "run"
+    assert steps(folder) == [1, 2, 3, 4]
+    assert summary(folder)["interrupted"]
+    with (folder / "metrics.jsonl").open("a") as torn:
+        torn.write('{"step": 5, "lo')
+
+    checkpoint = last_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.step == 3
+    resume(folder, console=silent())
+    assert learnt(folder) == learnt(finished)
+    assert {entry.name for entry in folder.iterdir()} == FILES
+    for name in ("success_before", "return_before", "return_after", "return_after_greedy"):
+        assert summary(folder)[name] == summary(finished)[name]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_stops_after_the_step_and_leaves_a_folder_that_can_be_resumed(
+    finished: Path, tmp_path: Path, fuse: Path, name: str
+) -> None:
+    folder, handlers = tmp_path / "run", [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    told = train(options(env_kwargs={"does": name, "fuse": str(fuse), "burns": 35}), out=folder, console=silent())
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert (told["steps"], told["interrupted"]) == (3, True)
+    assert told == summary(folder)
+    assert {f"success_{level}" for level in LEVELS} <= set(told)
+    assert {entry.name for entry in folder.iterdir()} == FILES
+    assert steps(folder) == [1, 2, 3]
+
+    assert not resume(folder, console=silent())["interrupted"]
+    assert learnt(folder) == learnt(finished)
+
+
+@pytest.mark.processes
+def test_all_processes_stop_after_the_same_step_and_only_the_first_one_writes(tmp_path: Path, fuse: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    # In the second process: 8 of the random policy, 4 held-out episodes, one step, and a bit of the second.
+    ran = run_alone(tmp_path, *launcher, does="SIGINT", fuse=fuse, burns=18, rank=1)
+    folder = tmp_path / "run"
+    assert "Interrupted after 2 steps" in ran.stdout, ran.stdout + ran.stderr
+    assert ran.stdout.count("before") == 1
+    assert {entry.name for entry in folder.iterdir()} == FILES
+    assert steps(folder) == [1, 2]
+    assert not fuse.exists()
+
+
+def test_a_second_interrupt_aborts_and_the_last_checkpoint_remains(tmp_path: Path, fuse: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            options(env_kwargs={"does": "SIGINT SIGINT", "fuse": str(fuse), "burns": 43}), out=folder, console=silent()
+        )
+    assert summary(folder)["interrupted"]
+    assert resume(folder, console=silent())["steps"] == 5
+    assert steps(folder) == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_died_in_its_last_evaluation_is_finished_without_a_further_step(
+    finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    told = {name: value for name, value in summary(folder).items() if "after" not in name}
+    (folder / "summary.json").write_text(json.dumps(told))
+    shutil.rmtree(folder / "model")
+    assert resume(folder, console=silent()) == summary(finished)
+    assert learnt(folder) == learnt(finished)
+    assert played(folder) == played(finished)
+
+
+def test_a_run_without_a_checkpoint_begins_again_and_keeps_no_record_twice(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "summary.json").unlink()
+    resume(folder, console=silent())
+    assert learnt(folder) == learnt(finished)
+    assert played(folder) == played(finished)
+
+
+def test_a_finished_run_goes_on_only_to_a_later_step(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    with pytest.raises(ConfigError, match="finished at step 5; give more --steps"):
+        resume(folder, console=silent())
+    assert resume(folder, steps=6, console=silent())["steps"] == 6
+    assert steps(folder) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    whole = last_checkpoint(folder)
+    assert whole is not None
+    assert whole.step == 5
+    (folder / "checkpoints" / "checkpoint-5" / "trainer_state.json").write_text("{")
+    torn = last_checkpoint(folder)
+    assert torn is not None
+    assert torn.step == 4
+
+
+def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: Path, fuse: Path) -> None:
+    folder = tmp_path / "run"
+    told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 27}), out=folder, console=silent())
+    assert (told["steps"], told["interrupted"]) == (5, False)
+    assert [line["env/unscored"] for line in lines(folder)] == [0, 1 / 8, 0, 0, 0]
+    [failed] = [record for record in lines(folder, "rollouts.jsonl") if record["stop_reason"] == "env_error"]
+    assert (failed["step"], failed["return"], failed["error"]) == (2, None, "step raised RuntimeError: the fuse burnt")
+
+
+def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = train(options("Tests/Stranger-v0", steps=2), out=tmp_path / "run")
+    assert [told[f"success_{level}"] for level in ("random", "optimum")] == [None, None]
+    assert told["return_after"] > 0
+    shown = capsys.readouterr()
+    assert "step 2/2  success" in shown.out
+    assert "before" in shown.out
+    assert shown.err == ""
+
+
+def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path: Path) -> None:
+    chosen = options("TrlEnv/Echo-v0", model=str(finished / "model"), steps=1, env_kwargs={"word_length": 2})
+    assert (chosen.action_format, chosen.instructions) == ("tag", None)
+    folder = tmp_path / "run"
+    train(chosen, out=folder, console=silent())
+    config = json.loads((folder / "config.json").read_text())
+    assert config["options"]["grpo"]["learning_rate"] == PRETRAINED.grpo["learning_rate"]
+    assert lines(folder)[0]["env/invalid_actions"] == PRETRAINED.end_after_invalid
+    assert lines(folder)[0]["env/return"] == pytest.approx(-3 * PRETRAINED.invalid_penalty)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options and errors
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_presets_are_overridden_one_by_one() -> None:
+    chosen = TrainOptions.choose("TrlEnv/GuessNumber-v0", env_kwargs={"turns": 5}, grpo={"beta": 0.1}, steps=7)
+    preset = TINY["TrlEnv/GuessNumber-v0"]
+    assert chosen.env_kwargs == {"high": 8, "turns": 5}
+    assert chosen.grpo == {**preset.grpo, "beta": 0.1}
+    assert (chosen.steps, chosen.episodes) == (7, preset.episodes)
+    assert TrainOptions.choose("Any-v0").steps == TINY_ELSEWHERE.steps
+
+
+def test_fields_that_have_an_option_of_their_own_can_be_given_either_way() -> None:
+    chosen = TrainOptions.choose(grpo={"num_generations": 16, "max_steps": 9, "seed": 4})
+    assert (chosen.group_size, chosen.steps, chosen.seed) == (16, 9, 4)
+    assert not {"num_generations", "max_steps", "seed"} & set(chosen.grpo)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"learning_rat": 1}, "GRPOConfig has no field 'learning_rat'; did you mean 'learning_rate'"),
+        ({"qqqqqq": 1}, "GRPOConfig has no field 'qqqqqq'$"),
+        ({"learning_rate": "high"}, "learning_rate must be float, got 'high'"),
+        ({"top_k": 0.5}, "top_k must be int, got 0.5"),
+        ({"num_iterations": math.inf}, "num_iterations must be int, got inf"),
+        ({"learning_rate": 10**400}, "learning_rate must be float, got 1000"),
+        *(
+            ({name: 0}, rf"{name} must be above 0, got 0")
+            for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+        ),
+        ({"temperature": 0}, r"temperature must be above 0, got 0\.0"),
+        ({"bf16": 1}, "bf16 must be bool or none, got 1"),
+        ({"use_vllm": True}, "use_vllm cannot be set here: runs of this command generate with Transformers"),
+        ({"output_dir": "x"}, "output_dir cannot be set here: the run's folder is set with --out"),
+    ],
+)
+def test_a_field_that_cannot_be_set_is_an_error_that_says_why(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_grpo(given)
+
+
+def test_values_become_what_their_fields_want() -> None:
+    given = {"learning_rate": 1, "top_k": 1e2, "run_name": 7, "min_p": None, "generation_kwargs": {"top_p": 0.5}}
+    assert check_grpo(given) == {**given, "learning_rate": 1.0, "top_k": 100, "run_name": "7"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"group_size": 3}, "8 episodes a step cannot be divided into groups of 3"),
+        ({"grpo": {"per_device_train_batch_size": 3}}, "8 episodes a step are 8 per process, not 3 x 2"),
+        ({"grpo": {"gradient_accumulation_steps": 16}}, "8 episodes a step are 8 per process, not 0 x 16"),
+        ({"grpo": {"lr_scheduler_type": "wavy"}}, "GRPOConfig does not work so: wavy is not a valid SchedulerType"),
+        ({"model": "no/such/model"}, "cannot train no/such/model: "),
+        ({"env": "FrozenLake-v1"}, "Discrete"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before_a_folder_is_made(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    chosen = replace(options(), **{"grpo": {}, **changes})
+    with pytest.raises(GymTRLError, match=said):
+        train(chosen, out=tmp_path / "run", console=silent())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder, said in (
+        (tmp_path, "is not empty and holds no run"),
+        (finished, "already holds a run: continue it with --resume"),
+        (tmp_path / "file", "is a file"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            train(options(), out=folder, console=silent())
+    assert steps(finished) == [1, 2, 3, 4, 5]
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no run: there is no config\.json in it"):
+        resume(tmp_path, console=silent())
+    (tmp_path / "config.json").write_text('{"options": {"steps": 3}}')
+    with pytest.raises(ConfigError, match="is not the configuration of a run"):
+        resume(tmp_path, console=silent())
+
+
+def test_the_command_line_says_errors_in_one_line_and_shows_no_traceback(tmp_path: Path) -> None:
+    for arguments, said in (
+        (["--grpo", "learning_rat=1"], "did you mean 'learning_rate'"),
+        (["--group-size", "7"], "cannot be divided into groups of 7"),
+        (["--out", str(tmp_path / "file" / "run")], "Not a directory"),
+    ):
+        (tmp_path / "file").touch()
+        result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), *arguments])
+        assert result.exit_code == 1
+        assert said in result.stderr
+        assert result.stderr.count("\n") == 1

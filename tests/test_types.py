@@ -1,0 +1,40 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.errors import TaskError, TranscriptError
+from gym_trl.types import StopReason, Task, Trajectory
+
+texts = st.text(max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(texts, st.integers(min_value=0), st.dictionaries(texts, json_values, max_size=3))
+def test_a_task_survives_its_string(env_id, seed, options):
+    task = Task(env_id, seed, options)
+    assert Task.from_json(task.to_json()) == task
+
+
+@pytest.mark.parametrize("text", ["", "7", "[]", "{}", '{"env_id": 1, "seed": 2}', '{"env_id": "A", "seed": "2"}'])
+def test_what_is_no_task_is_named(text):
+    with pytest.raises(TaskError, match="a task"):
+        Task.from_json(text)
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_only_faults_outside_the_model_leave_an_episode_without_a_score(reason):
+    faults = {StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.CANCELLED}
+    assert reason.scored == (reason not in faults)
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "logprobs"), [([1], [1, 1], [0.0]), ([1, 2], [1, 1], [0.0]), ([1, 2], [1, 0], [0.0, 0.0])]
+)
+def test_a_trajectory_whose_lists_disagree_cannot_be_made(ids, mask, logprobs):
+    with pytest.raises(TranscriptError):
+        Trajectory(Task("A", 0), StopReason.SUCCESS, [0], ids, mask, logprobs, (), ())

@@ -1,0 +1,97 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
+"""The real vLLM on a CPU, for tests: what must be set before it is imported, and a model that it can run.
+
+The CPU backend packs each weight for its own kernels after loading and drops the original, so that TRL, which loads
+the trained weights into the running engine, finds nowhere to put them. ``keep_weights`` leaves them as they are
+and multiplies with torch. On a GPU vLLM keeps its weights, so the library needs none of this.
+"""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process, as TRL has it
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # other tests run at the same time: leave the cores to the scheduler
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # compiling what the sampler needs takes longer than all tests
+    "OMP_NUM_THREADS": "1",
+}
+BLOCK = 32  # tokens of the prefix cache: the smallest that the CPU's attention has, so that short prompts fill some
+ENGINE = {
+    "dtype": "float32",  # law 4 compares with the trainer's float32; "auto" would halve it
+    "enforce_eager": True,
+    "block_size": BLOCK,
+}
+
+
+def prepare() -> None:
+    """What must be done before an engine is made."""
+    os.environ.update(SETTINGS)
+    import torch
+
+    torch.set_num_threads(1)  # the setting is read when torch is imported, which may have been earlier
+    keep_weights()
+
+
+def keep_weights() -> None:
+    """Let the CPU backend keep the weights that TRL loads new ones into."""
+    from torch.nn.functional import linear
+    from vllm.model_executor.layers import utils
+
+    def keep(layer, remove_weight):
+        layer.cpu_linear = linear
+
+    utils.dispatch_cpu_unquantized_gemm = keep
+
+
+def save_model(folder: Path, *, seed: int = 0):
+    """Write a tiny model and its tokenizer to ``folder``: the CPU's attention wants heads of 32, the usual have 16."""
+    import torch
+    from transformers import Qwen2ForCausalLM
+
+    from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    config = tiny_model(tokenizer).config
+    config.num_attention_heads = config.num_key_value_heads = config.hidden_size // 32
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
+
+
+@contextmanager
+def small_llm(folder: Path, **options):
+    """An engine for the model in ``folder``; nothing of it stays in the process, where trainers would find it."""
+    import torch
+
+    environment, threads = dict(os.environ), torch.get_num_threads()
+    prepare()
+    from vllm import LLM
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    given = {"max_model_len": 512, "max_num_batched_tokens": 4096, "logprobs_mode": "processed_logprobs", **options}
+    llm = LLM(model=str(folder), **{**ENGINE, **given})
+    try:
+        yield llm
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        cleanup_dist_env_and_memory()
+        torch.set_num_threads(threads)
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def prepare_trl() -> None:
+    """Let TRL make its engine as ``small_llm`` does: it has no argument for these."""
+    prepare()
+    from functools import partial
+
+    from trl.generation import vllm_generation
+
+    vllm_generation.LLM = partial(vllm_generation.LLM, **ENGINE)

@@ -1,0 +1,103 @@
+"""The rules that hold for every wrapper that is exported.
+
+1. Wrapping then vectorising equals vectorising then wrapping, and both equal playing alone.
+2. ``gym.make(env.spec)`` rebuilds the stack, also from the JSON of the spec.
+3. A wrapped episode pickles between any two steps and goes on the same.
+4. Terminated and truncated never come together, and after the end nothing changes and nothing is earned.
+"""
+
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+import gym_trl.wrappers
+from gym_trl.testing import play
+
+ENV_ID = "TrlEnv/GuessNumber-v0"
+ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "ParseAction": [{}, {"format": "boxed", "strict": True, "penalty": 0.5, "end_after": 2}],
+    "TurnLimit": [{"turns": 3}, {"turns": 4, "announce": True}],
+}
+ANSWERS = ["25", "<action>25</action>", r"\boxed{12}", "x", "<action>x</action>", "30", "<action>31</action>"]
+every_wrapper = pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(partial(getattr(gym_trl.wrappers, name), **arguments), id=f"{name}-{index}")
+        for name in gym_trl.wrappers.__all__
+        for index, arguments in enumerate(ARGUMENTS[name])
+    ],
+)
+Wrap = Callable[..., gym.Wrapper[str, str, str, str]]
+
+
+def trajectory(env: gym.Env[str, str], seed: int) -> list[tuple[Any, ...]]:
+    answers = iter(ANSWERS * 10)
+    return play(env, lambda _: next(answers), seed=seed)
+
+
+@every_wrapper
+@pytest.mark.parametrize("how", ["make_vec", "sync", "async"])
+def test_wrapping_then_vectorising_equals_vectorising_then_wrapping(wrap: Wrap, how: str) -> None:
+    alone = [trajectory(wrap(gym.make(ENV_ID)), seed) for seed in (5, 6)]
+    makers = [lambda: wrap(gym.make(ENV_ID))] * 2
+    if how == "make_vec":
+        envs: Any = gym.make_vec(ENV_ID, 2, vectorization_mode="sync", wrappers=[wrap])
+    else:
+        envs = SyncVectorEnv(makers) if how == "sync" else AsyncVectorEnv(makers, context="fork")
+    try:
+        assert list(envs.reset(seed=5)[0]) == [steps[0][0] for steps in alone]
+        for turn in range(1, min(map(len, alone))):
+            step = envs.step(tuple(steps[turn][0] for steps in alone))
+            for field in range(4):
+                assert list(step[field]) == [steps[turn][field + 1] for steps in alone]
+            assert list(step[4]["action_valid"]) == [steps[turn][5]["action_valid"] for steps in alone]
+    finally:
+        envs.close()
+
+
+@every_wrapper
+def test_a_spec_rebuilds_the_stack(wrap: Wrap) -> None:
+    env = gym_trl.wrappers.TurnLimit(wrap(gym.make(ENV_ID)), turns=10)
+    assert env.spec is not None
+    for spec in (env.spec, EnvSpec.from_json(env.spec.to_json())):
+        again: Any = gym.make(spec)
+        assert again.spec == env.spec
+        assert again.instructions == env.get_wrapper_attr("instructions")
+        assert trajectory(again, 3) == trajectory(env, 3)
+
+
+@every_wrapper
+def test_an_episode_pickles_between_any_two_steps(wrap: Wrap) -> None:
+    env = wrap(gym.make(ENV_ID))
+    steps = trajectory(env, 7)
+    again = wrap(gym.make(ENV_ID))
+    replayed: list[tuple[Any, ...]] = [again.reset(seed=7)]
+    for action, *_ in steps[1:]:
+        again = pickle.loads(pickle.dumps(again))
+        replayed.append((action, *again.step(action)))
+    assert replayed == steps
+
+
+@every_wrapper
+def test_an_episode_ends_once(wrap: Wrap) -> None:
+    for seed in range(10):
+        env = wrap(gym.make(ENV_ID))
+        steps = trajectory(env, seed)
+        assert not any(terminated and truncated for _, _, _, terminated, truncated, _ in steps[1:])
+        _, observation, _, *rest = steps[-1]
+        for answer in ANSWERS:
+            assert env.step(answer) == (observation, 0.0, *rest)
+
+
+@every_wrapper
+def test_wrappers_can_be_stacked_in_any_order(wrap: Wrap) -> None:
+    others = (partial(gym_trl.wrappers.TurnLimit, turns=5), partial(gym_trl.wrappers.ParseAction, end_after=2))
+    for other in others:
+        for env in (wrap(other(gym.make(ENV_ID))), other(wrap(gym.make(ENV_ID)))):
+            assert any(trajectory(env, 1)[-1][3:5])

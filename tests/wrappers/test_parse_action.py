@@ -1,0 +1,194 @@
+import re
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.error import ResetNeeded
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.envs.echo import Echo
+from gym_trl.envs.guess_number import GuessNumber
+from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
+from gym_trl.testing import play
+from gym_trl.types import Policy
+from gym_trl.wrappers.parse_action import ParseAction
+
+
+def parsed(*args: Any, turns: int = 6, **kwargs: Any) -> ParseAction:
+    """A game whose secret is 31."""
+    env = ParseAction(GuessNumber(turns=turns), *args, **kwargs)
+    env.reset(options={"instance": 30})
+    return env
+
+
+@pytest.mark.parametrize(
+    ("how", "answer"),
+    [
+        ("tag", "I say <action>31</action>"),
+        ("tag", "<think><action>1</action></think><action>31</action>"),
+        ("tag", "maybe <action>1</action></think><action>31</action>"),
+        ("boxed", r"$\boxed{31}$"),
+        ("json:guess", 'So: {"guess": 31}'),
+        ("plain", " 31\n"),
+        ("regex:guess ([0-9]+)", "guess 1, no, guess 31"),
+        (re.compile("[0-9]+"), "1 or 31"),
+    ],
+)
+def test_the_action_is_read_and_played(how: Any, answer: str) -> None:
+    observation, reward, terminated, truncated, info = parsed(how).step(answer)
+    assert (observation, reward, terminated, truncated) == ("Correct.", 1.0, True, False)
+    assert info == {"action_valid": True, "success": True, "action": "31"}
+
+
+@pytest.mark.parametrize("answer", ["31", "", "<think><action>31</action></think>", "<think><action>31</action>"])
+def test_an_answer_without_an_action_does_not_reach_the_environment(answer: str) -> None:
+    env = parsed(penalty=0.25)
+    observation, reward, terminated, truncated, info = env.step(answer)
+    assert observation == "No action found. Put your action between <action> and </action>."
+    assert (reward, terminated, truncated) == (-0.25, False, False)
+    assert info == {"action_valid": False, "success": False, "parse_error": "No action found."}
+    assert env.step("<action>1</action>")[0] == "Higher."
+
+
+def test_strict_wants_the_mark_alone_but_lets_the_model_think() -> None:
+    env = parsed(strict=True)
+    assert "parse_error" in env.step("It is <action>31</action>")[-1]
+    assert env.step("<think>So?</think>\n<action>31</action>\n")[1] == 1.0
+
+
+def test_reading_costs_nothing_where_there_is_no_penalty() -> None:
+    reward = parsed().step("?")[1]
+    assert str(reward) == "0.0"
+
+
+def test_the_penalty_also_falls_on_actions_that_the_environment_rejects() -> None:
+    env = parsed(penalty=0.25)
+    assert env.step("<action>51</action>")[1] == -0.25
+    assert env.step("<action>31</action>")[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        (["?", "?"], "parse_error"),
+        (["<action>x</action>", "<action>x</action>"], "invalid_action"),
+        (["?", "<action>1</action>", "?", "?"], "parse_error"),
+        (["?", "<action>x</action>", "<action>x</action>"], "invalid_action"),
+        # Alternating does not go on for ever: an answer that is no action does not make the last one valid.
+        (["<action>x</action>", "?", "<action>x</action>"], "invalid_action"),
+    ],
+)
+def test_too_many_in_a_row_end_the_episode(answers: list[str], reason: str) -> None:
+    env = parsed(end_after=2)
+    steps = [env.step(answer) for answer in answers]
+    assert not any(terminated for _, _, terminated, _, _ in steps[:-1])
+    _, _, terminated, truncated, info = steps[-1]
+    assert (terminated, truncated, info["stop_reason"], info["success"]) == (True, False, reason, False)
+
+
+def test_what_is_not_in_a_row_ends_nothing() -> None:
+    env = parsed(end_after=2)
+    for answer in ["?", "<action>1</action>", "?", "<action>x</action>", "<action>2</action>", "<action>x</action>"]:
+        assert "stop_reason" not in env.step(answer)[-1]
+
+
+def test_a_game_that_ends_by_itself_keeps_its_own_reason() -> None:
+    env = parsed(turns=1, end_after=1)
+    _, _, terminated, truncated, info = env.step("<action>x</action>")
+    assert (terminated, truncated) == (True, False)
+    assert "stop_reason" not in info
+
+
+@pytest.mark.parametrize("last", ["?", "<action>x</action>", "<action>31</action>"])
+def test_after_the_end_nothing_changes_and_nothing_is_earned_or_lost(last: str) -> None:
+    env = parsed(penalty=0.5, end_after=1)
+    observation, _, *rest = env.step(last)
+    for answer in ["?", "<action>31</action>", "<action>x</action>", ""]:
+        assert env.step(answer) == (observation, 0.0, *rest)
+    assert env.reset(seed=0)[0] == "Guess 1 to 50 in 6 tries."
+    assert env.step("<action>0</action>")[2]
+
+
+def test_a_reset_forgets_the_rows() -> None:
+    env = parsed(end_after=2)
+    for _ in range(3):
+        assert not env.step("?")[2]
+        env.reset(seed=0)
+
+
+@given(st.text(st.characters(codec=None, exclude_categories=())))
+def test_any_answer_is_data(answer: str) -> None:
+    env = parsed(end_after=1)
+    observation, reward, _, truncated, info = env.step(answer)
+    assert isinstance(observation, str)
+    assert (reward, truncated, info["success"]) == (0.0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("tag", "Put your action between <action> and </action>."),
+        ("boxed", r"Put your action in \boxed{...}."),
+        ("json:move", 'Give your action as a JSON object: {"move": ...}.'),
+        ("plain", "Answer with your action alone."),
+        ("regex:[0-9]+", "Write your action so that it matches the regular expression [0-9]+"),
+    ],
+)
+def test_the_instructions_end_with_the_format(how: str, sentence: str) -> None:
+    inner = GuessNumber().instructions
+    assert parsed(how).instructions == f"{inner} {sentence}"
+
+
+def test_an_environment_without_instructions_is_explained_by_the_format_alone() -> None:
+    class Bare(gym.Env[str, str]):
+        action_space = gym.spaces.Text(5)
+        observation_space = gym.spaces.Text(5)
+
+        def step(self, action: str) -> Any:
+            return action, 0.5, False, False, {}
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return "", {}
+
+    env = ParseAction(Bare(), "plain")
+    assert env.instructions == "Answer with your action alone."
+    env.reset()
+    assert env.step("x ") == ("x", 0.5, False, False, {"action_valid": True, "action": "x"})
+
+
+def test_an_answer_that_is_no_text_is_an_error_and_so_is_a_step_before_the_reset() -> None:
+    with pytest.raises(ActionTypeError, match="bytes"):
+        parsed().step(b"31")  # type: ignore[arg-type]
+    with pytest.raises(ResetNeeded):
+        ParseAction(Echo()).step("?")
+
+
+def test_an_environment_without_text_actions_is_refused() -> None:
+    env: Any = gym.make("FrozenLake-v1")
+    with pytest.raises(NotTextError, match=r"Discrete\(4\)"):
+        ParseAction(env)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"format": "xml"}, "format"),
+        ({"penalty": -1.0}, "penalty"),
+        ({"penalty": float("nan")}, "penalty"),
+        ({"end_after": 0}, "end_after"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ParseAction(GuessNumber(), **arguments)
+
+
+def boxed(policy: Policy) -> Policy:
+    return lambda observation: rf"\boxed{{{policy(observation)}}}"
+
+
+def test_the_solver_wins_through_the_wrapper() -> None:
+    env = ParseAction(GuessNumber(), "boxed")
+    for secret in range(50):
+        assert play(env, boxed(env.get_wrapper_attr("solver")()), options={"instance": secret})[-1][2] == 1.0

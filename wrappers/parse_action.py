@@ -1,0 +1,131 @@
+"""From a model's answer to the action in it."""
+
+import math
+import re
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+from gymnasium.error import ResetNeeded
+
+from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
+from gym_trl.parsing import ActionFormat, split_thinking
+from gym_trl.spaces import AnyText, holds_text
+
+_ANSWER_LENGTH = 2**20
+
+_Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
+
+
+class ParseAction(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorArgs):
+    """Read the action out of an answer that may also hold thinking and prose.
+
+    >>> import gymnasium as gym
+    >>> env = ParseAction(gym.make("TrlEnv/GuessNumber-v0"), penalty=0.1)
+    >>> _ = env.reset(seed=0)
+    >>> observation, reward, _, _, info = env.step("<think>The middle.</think>I say <action>25</action>")
+    >>> observation, info["action"]
+    ('Higher.', '25')
+    >>> observation, reward, _, _, info = env.step("I say 26")
+    >>> observation, reward
+    ('No action found. Put your action between <action> and </action>.', -0.1)
+    >>> info["parse_error"], info["action_valid"]
+    ('No action found.', False)
+
+    Args:
+        env: An environment whose actions are text.
+        format: How the action is marked: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or
+            a compiled pattern, as ``gym_trl.parsing.ActionFormat`` explains.
+        strict: The mark must be the whole answer, apart from thinking.
+        penalty: What an answer without an action costs, and an action that the environment itself calls invalid.
+        end_after: So many of either in a row end the episode; ``None`` leaves that to the environment's own limits.
+
+    An answer that cannot be read does not reach the environment: the observation says how to answer, and ``info`` has
+    ``parse_error``. Otherwise ``info["action"]`` is what was read. The two rows are counted apart: unreadable answers
+    until one can be read (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid
+    (``"invalid_action"``). An episode ended so is terminated, and frozen like any other that is over.
+
+    Raises:
+        ConfigError: a format that does not exist, a negative penalty, or ``end_after`` below 1.
+        NotTextError: the environment's actions are not text.
+        ActionTypeError: an answer that is not a string.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[str, str],
+        format: str | re.Pattern[str] = "tag",  # noqa: A002 -- what users call it
+        *,
+        strict: bool = False,
+        penalty: float = 0.0,
+        end_after: int | None = None,
+    ) -> None:
+        if not holds_text(env.action_space):
+            raise NotTextError(f"{env} takes {env.action_space} as actions; ParseAction needs text")
+        if not (math.isfinite(penalty) and penalty >= 0):
+            raise ConfigError(f"penalty must not be negative, got {penalty}")
+        if end_after is not None and end_after < 1:
+            raise ConfigError(f"end_after must be at least 1 or None, got {end_after}")
+        gym.utils.RecordConstructorArgs.__init__(
+            self, format=format, strict=strict, penalty=penalty, end_after=end_after
+        )
+        gym.Wrapper.__init__(self, env)
+        self.action_space = AnyText(_ANSWER_LENGTH)
+        self.penalty = penalty
+        self.end_after = end_after
+        self._format = ActionFormat(format, strict=strict)
+        self._unreadable_row = 0
+        self._invalid_row = 0
+        self._started = False
+        self._end: tuple[str, bool, bool, dict[str, Any]] | None = None
+
+    @property
+    def instructions(self) -> str:
+        """The environment's instructions, and one sentence about the format."""
+        inner = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else ""
+        return f"{inner} {self._format.sentence}".strip()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode with nothing held against it."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._unreadable_row = self._invalid_row = 0
+        self._started, self._end = True, None
+        return observation, info
+
+    def step(self, action: str) -> _Step:
+        """Play the action in an answer."""
+        if not isinstance(action, str):
+            raise ActionTypeError(f"ParseAction reads text, got {type(action).__name__}: {action!r:.100}")
+        if not self._started:
+            raise ResetNeeded("ParseAction has no game to play yet: call reset() before step()")
+        if self._end is not None:
+            observation, terminated, truncated, info = self._end
+            return observation, 0.0, terminated, truncated, dict(info)
+        found = self._format.find(split_thinking(action).text)
+        step = self._unreadable() if found is None else self._play(found)
+        observation, _, terminated, truncated, info = step
+        if terminated or truncated:
+            self._end = observation, terminated, truncated, dict(info)
+        return step
+
+    def _unreadable(self) -> _Step:
+        self._unreadable_row += 1
+        info = {"action_valid": False, "success": False, "parse_error": "No action found."}
+        over = self._is_over(self._unreadable_row)
+        if over:
+            info["stop_reason"] = "parse_error"
+        return f"No action found. {self._format.sentence}", 0.0 - self.penalty, over, False, info
+
+    def _play(self, action: str) -> _Step:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        info = {"action_valid": True, **info, "action": action}
+        self._unreadable_row = 0
+        if info["action_valid"]:
+            self._invalid_row = 0
+            return observation, reward, terminated, truncated, info
+        self._invalid_row += 1
+        if not (terminated or truncated) and self._is_over(self._invalid_row):
+            terminated, info["stop_reason"] = True, "invalid_action"
+        return observation, float(reward) - self.penalty, terminated, truncated, info
+
+    def _is_over(self, row: int) -> bool:
+        return self.end_after is not None and row >= self.end_after

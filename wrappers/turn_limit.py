@@ -1,0 +1,87 @@
+"""An end to every episode, by the number of turns."""
+
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.spaces import MAX_LENGTH, AnyText, holds_text
+
+
+class TurnLimit(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorArgs):
+    r"""Truncate the episode after ``turns`` turns.
+
+    >>> import gymnasium as gym
+    >>> env = TurnLimit(gym.make("TrlEnv/GuessNumber-v0", turns=10), turns=2, announce=True)
+    >>> env.reset(seed=0)[0]
+    'Guess 1 to 50 in 10 tries.\n(2 turns left)'
+    >>> env.step("25")[0]
+    'Higher.\n(1 turn left)'
+    >>> observation, reward, terminated, truncated, info = env.step("26")
+    >>> terminated, truncated, info["stop_reason"]
+    (False, True, 'turn_limit')
+
+    An episode that ends by its own rules on its last turn is terminated and not truncated. After the end every action
+    is answered with the last observation and no reward. Around ``ParseAction`` it counts answers, inside of it only
+    those that held an action. ``announce`` tells the model: a line below every observation,
+    and a sentence in ``instructions``.
+
+    Gymnasium's ``TimeLimit`` may set both flags, plays on after the end, and is not rebuilt as a wrapper by
+    ``gym.make(env.spec)``; its own limit (``max_episode_steps``) may be below this one.
+
+    Raises:
+        ConfigError: ``turns`` is not a positive integer.
+        NotTextError: ``announce`` with an environment whose observations are not text.
+    """
+
+    def __init__(self, env: gym.Env[str, str], turns: int, announce: bool = False) -> None:
+        if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
+            raise ConfigError(f"turns must be a positive integer, got {turns!r}")
+        if announce and not holds_text(env.observation_space):
+            raise NotTextError(f"{env} cannot announce its turns: its observations are {env.observation_space}")
+        gym.utils.RecordConstructorArgs.__init__(self, turns=turns, announce=announce)
+        gym.Wrapper.__init__(self, env)
+        self.turns = turns
+        self.announce = announce
+        self._turns_left = turns
+        self._end: tuple[str, bool, bool, dict[str, Any]] | None = None
+        if announce:
+            room = getattr(env.observation_space, "max_length", MAX_LENGTH)
+            # One more, because "0 turns" is longer than "1 turn".
+            self.observation_space = AnyText(room + len(self._announced("")) + 1)
+
+    @property
+    def instructions(self) -> str:
+        """The environment's instructions, with the limit where it is announced."""
+        inner = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else ""
+        limit = f"You have {_turns(self.turns)}." if self.announce else ""
+        return f"{inner} {limit}".strip()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode with all its turns."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._turns_left = self.turns
+        self._end = None
+        return self._announced(observation), info
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Play an action, the last one if no turn is left."""
+        if self._end is not None:
+            observation, terminated, truncated, info = self._end
+            return observation, 0.0, terminated, truncated, dict(info)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._turns_left -= 1
+        if not (terminated or truncated) and self._turns_left == 0:
+            truncated, info = True, {**info, "stop_reason": "turn_limit"}
+        truncated = truncated and not terminated
+        observation = self._announced(observation)
+        if terminated or truncated:
+            self._end = observation, terminated, truncated, dict(info)
+        return observation, reward, terminated, truncated, info
+
+    def _announced(self, observation: str) -> str:
+        return f"{observation}\n({_turns(self._turns_left)} left)" if self.announce else observation
+
+
+def _turns(number: int) -> str:
+    return "1 turn" if number == 1 else f"{number} turns"
