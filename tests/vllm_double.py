@@ -92,6 +92,7 @@ class VLLMDouble:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)  # in which the event loop closes the sockets
 
     async def _serve(self, reader, writer):
         task = asyncio.current_task()

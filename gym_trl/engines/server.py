@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -300,7 +300,7 @@ class _Sender:
         self._chance = random.Random()
         self.ssl = _import_httpx().create_ssl_context()  # takes 20 ms: made once
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="gym-trl server engine", daemon=True)
+        self._thread = Thread(target=self._run, name="gym-trl server engine", daemon=True)
         self._thread.start()
 
     @property
@@ -318,11 +318,16 @@ class _Sender:
             self._loop.call_soon_threadsafe(self._cancel, ticket)
 
     def close(self) -> None:
-        if self.alive:
-            asyncio.run_coroutine_threadsafe(self._hang_up(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.alive:
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        # A garbage collection may finalize an engine on any thread, this one too, which cannot wait for itself.
+        if current_thread() is not self._thread:
             self._thread.join()
-            self._loop.close()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
     def _start(self, ticket: int, request: Request) -> None:
         self._tasks[ticket] = self._loop.create_task(self._serve(ticket, request))
@@ -331,13 +336,16 @@ class _Sender:
         if ticket in self._tasks:
             self._tasks[ticket].cancel()
 
-    async def _hang_up(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for client in (client for server in self._servers for client in server.idle):
-            await client.aclose()
+    async def _end(self) -> None:
+        try:
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for client in (client for server in self._servers for client in server.idle):
+                await client.aclose()
+        finally:
+            self._loop.stop()
 
     async def _serve(self, ticket: int, request: Request) -> None:
         try:

@@ -97,7 +97,7 @@ def rollout(made, count, **options):
 
 def until(condition):
     """Servers notice what clients do a moment later."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -494,12 +494,13 @@ def test_a_request_cannot_run_twice_at_once(stack):
         made.submit(request())
 
 
-def test_asking_what_is_finished_takes_no_longer_than_some_milliseconds(stack):
-    made = engine(stack, double(stack, delay=lambda body: 60.0), check=False)
+def test_asking_what_is_finished_does_not_wait_for_it(stack):
+    vllm = double(stack, delay=lambda body: 60.0)
+    made = engine(stack, vllm, check=False)
     made.submit(request())
-    start = time.monotonic()
+    until(lambda: vllm.working == 1)
     assert made.collect(block=False) == []
-    assert time.monotonic() - start < 0.1
+    assert vllm.working == 1
 
 
 def test_closing_hangs_up(stack):
@@ -525,6 +526,14 @@ def test_an_engine_that_nobody_holds_ends_its_thread(stack):
     gc.collect()
     assert gone() is None
     until(lambda: not vllm._writers)
+
+
+def test_an_engine_that_is_finalized_on_its_own_thread_ends_it(stack):
+    """A garbage collection runs on whichever thread causes it."""
+    made = engine(stack, double(stack))
+    sample(made, requests(3))
+    made._sender._loop.call_soon_threadsafe(made._finalizer)
+    until(lambda: not made._sender.alive)
 
 
 def test_a_context_is_as_long_as_the_server_says(stack):
