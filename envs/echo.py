@@ -35,6 +35,8 @@ class Echo(TextEnv):
             is empty, has whitespace or repeats.
     """
 
+    reward_modes = ("repetition", "length")
+
     def __init__(
         self,
         *,
@@ -45,15 +47,12 @@ class Echo(TextEnv):
         max_length: int = 100,
         render_mode: str | None = None,
     ) -> None:
-        super().__init__(render_mode=render_mode)
-        if reward not in ("repetition", "length"):
-            raise ConfigError(f'reward must be "repetition" or "length", got {reward!r}')
+        super().__init__(reward=reward, render_mode=render_mode)
         check_integers(turns=turns, word_length=word_length, max_length=max_length, at_least=1)
         if not isinstance(alphabet, str):
             raise ConfigError(f"alphabet must be a string of letters, got {alphabet!r}")
         if not alphabet or len(set(alphabet)) < len(alphabet) or any(char.isspace() for char in alphabet):
             raise ConfigError(f"alphabet must hold different characters and no whitespace, got {alphabet!r}")
-        self.reward = reward
         self.turns = turns
         self.alphabet = alphabet
         self.word_length = word_length
@@ -83,6 +82,11 @@ class Echo(TextEnv):
     def optimal_return(self) -> float:
         """Always 1.0."""
         return 1.0
+
+    @property
+    def constant_action(self) -> str:
+        """The first letter, again and again."""
+        return self.alphabet[0] * self.word_length
 
     def solver(self) -> Policy:
         """Says back what it is shown, or as much as pays."""

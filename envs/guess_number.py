@@ -1,11 +1,12 @@
 """The game of higher and lower."""
 
+import math
 import random
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from gym_trl.envs.text_env import Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
 from gym_trl.types import Policy
 
@@ -25,7 +26,8 @@ class GuessNumber(TextEnv):
     ('Not 1 to 50.', 0.0, False, False, {'action_valid': False, 'success': False})
 
     The reward is 1.0 for the secret and 0.0 for everything else, so nothing is paid for coming close. A guess that is
-    no integer or out of range costs a turn and tells nothing. Whitespace around the integer is allowed.
+    no integer or out of range costs a turn and tells nothing. Whitespace around the integer is allowed. Easy is 1 to 10
+    in 4 tries, medium 1 to 50 in 6, hard 1 to 1000 in 10; arguments that are given replace the preset's.
 
     Perfect play halves the range. It finds ``min(1, (2**turns - 1) / n)`` of ``n`` secrets, because ``turns`` guesses
     can tell ``2**turns - 1`` secrets apart, and with turns enough its mean number of guesses is:
@@ -47,17 +49,36 @@ class GuessNumber(TextEnv):
         ConfigError: ``low`` is above ``high``, ``turns`` is below 1, or one of them is not an integer.
     """
 
-    def __init__(self, *, low: int = 1, high: int = 50, turns: int = 6, render_mode: str | None = None) -> None:
-        super().__init__(render_mode=render_mode)
-        check_integers(low=low, high=high)
-        check_integers(turns=turns, at_least=1)
-        if low > high:
-            raise ConfigError(f"low must not be above high, got low={low} and high={high}")
-        self.low = low
-        self.high = high
-        self.turns = turns
-        self._secret = low
-        self._guesses_left = turns
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"low": 1, "high": 10, "turns": 4},
+        "medium": {"low": 1, "high": 50, "turns": 6},
+        "hard": {"low": 1, "high": 1000, "turns": 10},
+    }
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "1.5"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        low: int | None = None,
+        high: int | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(low=low, high=high, turns=turns)
+        self.low: int = chosen["low"]
+        self.high: int = chosen["high"]
+        self.turns: int = chosen["turns"]
+        check_integers(low=self.low, high=self.high)
+        check_integers(turns=self.turns, at_least=1)
+        if self.low > self.high:
+            raise ConfigError(f"low must not be above high, got low={self.low} and high={self.high}")
+        self._secret = self.low
+        self._guesses_left = self.turns
+        self._possible = range(self.low, self.high + 1)
 
     @property
     def instructions(self) -> str:
@@ -82,9 +103,9 @@ class GuessNumber(TextEnv):
         return float((2**self.turns - 1) / self.num_instances)
 
     @property
-    def optimal_return(self) -> float:
-        """The same as ``optimal_success``."""
-        return self.optimal_success
+    def constant_action(self) -> str:
+        """The middle."""
+        return str((self.low + self.high) // 2)
 
     def solver(self) -> Policy:
         """Halves the range."""
@@ -98,6 +119,7 @@ class GuessNumber(TextEnv):
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         self._secret = self.low + (instance or 0)
         self._guesses_left = self.turns
+        self._possible = range(self.low, self.high + 1)
         return f"Guess {self.low} to {self.high} in {_tries(self.turns)}."
 
     def _act(self, action: str) -> Outcome:
@@ -105,8 +127,27 @@ class GuessNumber(TextEnv):
         if guess is None or not self.low <= guess <= self.high:
             return self._reject(f"Not {self.low} to {self.high}.")
         if guess == self._secret:
-            return Outcome("Correct.", reward=1.0, done=True, success=True)
-        return self._use_guess("Higher." if self._secret > guess else "Lower.")
+            return Outcome("Correct.", done=True, success=True)
+        left = self._possible
+        if self._secret > guess:
+            self._possible = range(max(left.start, guess + 1), left.stop)
+            return self._use_guess("Higher.")
+        self._possible = range(left.start, min(left.stop, guess))
+        return self._use_guess("Lower.")
+
+    def _fewest_actions(self) -> float:
+        """What halving takes for this secret."""
+        policy = _Halving(self.low, self.high)
+        answer, count = "", 0
+        while True:
+            guess, count = int(policy(answer)), count + 1
+            if guess == self._secret:
+                return count
+            answer = "Higher." if self._secret > guess else "Lower."
+
+    def _potential(self) -> float:
+        """The share of the bits that are known."""
+        return 1.0 - math.log(len(self._possible)) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
 
     def _reject(self, reason: str) -> Outcome:
         return self._use_guess(reason, valid=False)
@@ -119,8 +160,8 @@ class GuessNumber(TextEnv):
 class _Halving:
     """Guesses the middle of what is left, which it knows from the observations alone."""
 
-    def __init__(self) -> None:
-        self._low, self._high, self._guess = 0, 0, 0
+    def __init__(self, low: int = 0, high: int = 0) -> None:
+        self._low, self._high, self._guess = low, high, 0
 
     def __call__(self, observation: str) -> str:
         if start := _RANGE.search(observation):

@@ -1,12 +1,15 @@
 """What every text game shares, so that a game is only its rules."""
 
+import random
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from json import loads
 from operator import index
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -16,23 +19,48 @@ from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.spaces import AnyText
 from gym_trl.types import Policy
 
+Difficulty: TypeAlias = Literal["easy", "medium", "hard"]
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+
+class Outcome(NamedTuple):
     """What an action led to.
 
-    >>> Outcome("Correct.", reward=1.0, done=True, success=True).valid
+    >>> Outcome("Correct.", done=True, success=True).valid
     True
     """
 
     observation: str
     reward: float = 0.0
+    """The game's own payoff. Where rewards are for success they follow from ``success``, and this is not looked at."""
     done: bool = False
     """The game is over by its own rules, won or lost."""
     success: bool = False
     valid: bool = True
     """The action was one that the rules allow."""
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = {}
+
+
+_PAID_FOR_SUCCESS = {"success", "efficient", "shaped"}
+
+
+class Baseline(NamedTuple):
+    """A policy that every game is measured with, and what it reached when the game was last measured."""
+
+    policy: Callable[[int], Policy]
+    """Makes the policy of one episode from a seed."""
+    measured: "Measured | None"
+    """``None`` for a game with arguments that no preset has."""
+
+
+class Measured(NamedTuple):
+    """Means over episodes, as ``gym-trl validate --measure`` wrote them down."""
+
+    success: float
+    mean_return: float
+    deviation: float
+    """The standard deviation of the return from episode to episode."""
+    turns: float
+    episodes: int
 
 
 def check_integers(*, at_least: int | None = None, **arguments: object) -> None:
@@ -58,37 +86,44 @@ class TextEnv(gym.Env[str, str], ABC):
     """A game in text: a subclass writes the rules, this class keeps the promises that all games make.
 
     >>> class Coin(TextEnv):
-    ...     num_instances, optimal_success, optimal_return = 2, 0.5, 0.5
+    ...     num_instances, optimal_success = 2, 0.5
     ...     instructions = "Call the coin: heads or tails."
+    ...     constant_action = "heads"
     ...     def _start(self, instance, options):
     ...         self.side = ("heads", "tails")[instance]
     ...         return "It is in the air."
     ...     def _act(self, action):
-    ...         won = action == self.side
-    ...         return Outcome(self.side, reward=float(won), done=True, success=won)
+    ...         return Outcome(self.side, done=True, success=action == self.side)
     ...     def _reject(self, reason):
     ...         return Outcome(reason, done=True, valid=False)
+    ...     def admissible_actions(self):
+    ...         return ["heads", "tails"]
     ...     def solver(self):
     ...         return lambda observation: "heads"
-    ...     def random_policy(self, seed):
-    ...         rng = random.Random(seed)
-    ...         return lambda observation: rng.choice(("heads", "tails"))
-    >>> import random
     >>> env = Coin()
     >>> env.reset(options={"instance": 1})
-    ('It is in the air.', {})
+    ('It is in the air.', {'admissible_actions': ['heads', 'tails']})
     >>> env.step("tails")
-    ('tails', 1.0, True, False, {'action_valid': True, 'success': True})
+    ('tails', 1.0, True, False, {'action_valid': True, 'success': True, 'admissible_actions': []})
     >>> env.step("tails")  # over is over
-    ('tails', 0.0, True, False, {'action_valid': True, 'success': True})
+    ('tails', 0.0, True, False, {'action_valid': True, 'success': True, 'admissible_actions': []})
 
     The promises: actions and observations are text; an action that is too long is an invalid action and not an error;
     a finished game answers every action with its last observation and no reward; a game that ends by its rules, also
     when it is lost, is terminated and never truncated; ``info`` has ``action_valid`` and ``success`` after every step;
     randomness comes from ``np_random`` alone.
 
+    Args:
+        difficulty: Which of the class's ``presets`` gives the arguments that are not given; where it has none, all the
+            same.
+        reward: One of the class's ``reward_modes``. ``"success"`` pays 1.0 for a game that is won and nothing else.
+            ``"efficient"`` pays, for a game that is won, the fewest actions it takes divided by those it took.
+            ``"shaped"`` is ``"success"`` and the change of a potential, which is 0 at the end: the sum over an episode
+            is that of ``"success"`` less the potential of the start, so nothing can be farmed.
+        render_mode: ``"ansi"`` or ``"human"``.
+
     Raises:
-        ConfigError: an unknown render mode; at reset, an unknown option or an instance that does not exist.
+        ConfigError: an argument that does not exist; at reset, an unknown option or an instance that does not exist.
         ActionTypeError: an action that is not a string.
         gymnasium.error.ResetNeeded: a step before the first reset.
     """
@@ -96,15 +131,41 @@ class TextEnv(gym.Env[str, str], ABC):
     metadata: dict[str, Any] = {"render_modes": ["ansi", "human"], "render_fps": 4}  # noqa: RUF012 -- as gym.Env has it
     option_names: ClassVar[frozenset[str]] = frozenset()
     """Reset options that the game knows beside ``instance``."""
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {}
+    """Arguments by difficulty; each difficulty gives all of them."""
+    reward_modes: ClassVar[tuple[str, ...]] = ("success",)
+    """What ``reward`` can be; the first is the default."""
+    garbage: ClassVar[str] = "xyzzy"
+    """What looks like an action and is never one."""
 
-    def __init__(self, *, render_mode: str | None = None) -> None:
+    def __init__(
+        self, *, difficulty: Difficulty = "medium", reward: str | None = None, render_mode: str | None = None
+    ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ConfigError(f"render_mode must be one of {self.metadata['render_modes']}, got {render_mode!r}")
+        if reward is not None and reward not in self.reward_modes:
+            raise ConfigError(f"reward must be one of {list(self.reward_modes)}, got {reward!r}")
+        if self.presets and difficulty not in self.presets:
+            raise ConfigError(f"difficulty must be one of {list(self.presets)}, got {difficulty!r}")
         self.render_mode = render_mode
+        self.reward = self.reward_modes[0] if reward is None else reward
+        self.difficulty: Difficulty | None = difficulty
+        """``None`` once an argument differs from the preset's."""
         self.observation_space: AnyText = AnyText()
         self.action_space: AnyText = AnyText()
         self._last: Outcome | None = None
         self._transcript: list[str] = []
+        self._actions = 0
+        self._potential_before = 0.0
+        self._lists_actions = type(self).admissible_actions is not TextEnv.admissible_actions
+
+    def _choose(self, **given: Any) -> dict[str, Any]:
+        """The preset's arguments, with what is given (and is not ``None``) instead."""
+        preset = self.presets[self.difficulty] if self.difficulty else {}
+        chosen = {name: preset[name] if value is None else value for name, value in given.items()}
+        if chosen != preset:
+            self.difficulty = None
+        return chosen
 
     @property
     @abstractmethod
@@ -118,21 +179,53 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @property
     @abstractmethod
-    def optimal_success(self) -> float:
-        """The share of games that perfect play wins."""
+    def optimal_success(self) -> float | None:
+        """The share of games that perfect play wins; ``None`` where nobody knows."""
 
     @property
-    @abstractmethod
-    def optimal_return(self) -> float:
-        """The mean return of perfect play."""
+    def optimal_return(self) -> float | None:
+        """The mean return of perfect play; ``None`` where nobody knows."""
+        return self.optimal_success if self.reward == "success" else None
 
     @abstractmethod
     def solver(self) -> Policy:
-        """A policy that plays one episode perfectly, from the observations alone."""
+        """A policy that plays one episode as well as is known, from the observations alone."""
 
+    @property
     @abstractmethod
+    def constant_action(self) -> str:
+        """An action that the rules allow, in the first turn at least."""
+
+    def admissible_actions(self) -> Sequence[str] | None:
+        """All actions that the rules allow now, or ``None`` where they are too many to list."""
+        return None
+
     def random_policy(self, seed: int) -> Policy:
-        """A policy that plays one episode with uniformly random legal actions."""
+        """A policy that plays one episode of this environment with uniformly random legal actions."""
+        rng = random.Random(seed)
+        return lambda observation: rng.choice(self.admissible_actions() or [self.constant_action])
+
+    @property
+    def baselines(self) -> dict[str, Baseline]:
+        """The solver, random legal actions, and three that nothing must be paid for, by name.
+
+        >>> import gymnasium as gym
+        >>> sorted(gym.make("TrlEnv/GuessNumber-v0").unwrapped.baselines)
+        ['constant', 'garbage', 'noop', 'random', 'solver']
+        """
+        policies: dict[str, Callable[[int], Policy]] = {
+            "solver": lambda seed: self.solver(),
+            "random": self.random_policy,
+            "constant": _always(self.constant_action),
+            "garbage": _always(self.garbage),
+            "noop": _always(""),
+        }
+        default = self.reward == self.reward_modes[0]
+        measured = _measurements().get(type(self).__name__, {}).get(self.difficulty, {}) if default else {}
+        return {
+            name: Baseline(policy, Measured(**measured[name]) if name in measured else None)
+            for name, policy in policies.items()
+        }
 
     @abstractmethod
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
@@ -146,6 +239,14 @@ class TextEnv(gym.Env[str, str], ABC):
     def _reject(self, reason: str) -> Outcome:
         """Answer an action that cannot be played; what that costs is up to the rules."""
 
+    def _fewest_actions(self) -> float:
+        """How many actions it takes to win this game, for ``reward="efficient"``."""
+        raise NotImplementedError
+
+    def _potential(self) -> float:
+        """How far the game has come, between 0 and 1, for ``reward="shaped"``; not asked when it is over."""
+        raise NotImplementedError
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
         options = dict(options or {})
@@ -153,9 +254,12 @@ class TextEnv(gym.Env[str, str], ABC):
         super().reset(seed=seed)
         observation = self._start(self._choose_instance(options), options)
         self._last = Outcome(observation)
+        self._actions = 0
+        if self.reward == "shaped":
+            self._potential_before = self._potential()
         self._transcript = []
         self._show(observation)
-        return observation, {}
+        return observation, {"admissible_actions": self.admissible_actions()} if self._lists_actions else {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play an action."""
@@ -164,13 +268,16 @@ class TextEnv(gym.Env[str, str], ABC):
         if self._last is None:
             raise ResetNeeded(f"{self._name} has no game to play yet: call reset() before step()")
         if self._last.done:
-            self._last = replace(self._last, reward=0.0, info=deepcopy(self._last.info))
+            self._last = self._last._replace(reward=0.0, info=deepcopy(self._last.info))
         else:
             self._last = self._play(action)
-            self._show(f"> {action}", self._last.observation)
-        outcome = self._last
-        info = {"action_valid": outcome.valid, "success": outcome.success, **outcome.info}
-        return outcome.observation, outcome.reward, outcome.done, False, info
+            if self.render_mode is not None:
+                self._show(f"> {action}", self._last.observation)
+        observation, reward, done, success, valid, more = self._last
+        info = {"action_valid": valid, "success": success, **more}
+        if self._lists_actions:
+            info["admissible_actions"] = [] if done else self.admissible_actions()
+        return observation, reward, done, False, info
 
     def render(self) -> str | None:
         """The game so far, in mode ``"ansi"``; in mode ``"human"`` it was printed while it was played."""
@@ -183,10 +290,21 @@ class TextEnv(gym.Env[str, str], ABC):
         return self.spec.id if self.spec is not None else type(self).__name__
 
     def _play(self, action: str) -> Outcome:
+        self._actions += 1
         limit = self.action_space.max_length
         if len(action) > limit:
-            return self._reject(f"An action has at most {limit} characters.")
-        return self._act(action)
+            outcome = self._reject(f"An action has at most {limit} characters.")
+        else:
+            outcome = self._act(action)
+        if self.reward not in _PAID_FOR_SUCCESS:
+            return outcome
+        reward = 1.0 if outcome.success else 0.0
+        if self.reward == "efficient" and outcome.success:
+            reward = min(1.0, self._fewest_actions() / self._actions)
+        elif self.reward == "shaped":
+            before, self._potential_before = self._potential_before, 0.0 if outcome.done else self._potential()
+            reward += self._potential_before - before
+        return outcome if reward == outcome.reward else outcome._replace(reward=reward)
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
         known = self.option_names | ({"instance"} if self.num_instances is not None else set())
@@ -217,3 +335,14 @@ class TextEnv(gym.Env[str, str], ABC):
             encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
             text = "".join(f"{line}\n" for line in lines)
             sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _always(action: str) -> Callable[[int], Policy]:
+    return lambda seed: lambda observation: action
+
+
+@cache
+def _measurements() -> dict[str, dict[str | None, dict[str, Any]]]:
+    """By class, difficulty and policy; ``gym-trl validate --measure`` writes them."""
+    found: dict[str, dict[str | None, dict[str, Any]]] = loads((files(__package__) / "baselines.json").read_text())
+    return found

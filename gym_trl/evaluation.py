@@ -153,10 +153,10 @@ def optimum(env: TextEnvironment) -> Optimum:
     Optimum(success=0.62, mean_return=0.62)
     """
     known = [
-        float(env.get_wrapper_attr(name)) if env.has_wrapper_attr(name) else None
+        env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
         for name in ("optimal_success", "optimal_return")
     ]
-    return Optimum(*known)
+    return Optimum(*(None if number is None else float(number) for number in known))
 
 
 def _all_play_at_random(make: EnvFactory, tasks: list[Task]) -> bool:

@@ -15,6 +15,8 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from gymnasium.utils.env_checker import check_env
 import gym_trl
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.envs.text_env import Outcome
+from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.testing import check_text_env, play
 
@@ -35,14 +37,168 @@ IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("TrlEnv/"))
 every_env = pytest.mark.parametrize("env_id", IDS)
 
 
+def game_class(env_id: str) -> type[TextEnv]:
+    module, _, name = str(gym.spec(env_id).entry_point).partition(":")
+    found: type[TextEnv] = getattr(import_module(module), name)
+    assert issubclass(found, TextEnv)
+    return found
+
+
+PRESETS = [(env_id, difficulty) for env_id in IDS for difficulty in game_class(env_id).presets or ("medium",)]
+every_preset = pytest.mark.parametrize(("env_id", "difficulty"), PRESETS)
+EASIEST = [
+    pytest.param(env_id, {"difficulty": "easy"} if game_class(env_id).presets else {}, id=env_id) for env_id in IDS
+]
+FUZZED = 10_000
+
+
+def make(env_id: str, difficulty: str) -> gym.Env[str, str]:
+    arguments: dict[str, Any] = {"difficulty": difficulty} if game_class(env_id).presets else {}
+    return gym.make(env_id, **arguments)
+
+
 def trajectory(env_id: str, seed: int) -> list[tuple[Any, ...]]:
     env = gym.make(env_id)
     return play(env, env.get_wrapper_attr("random_policy")(seed), seed=seed)
 
 
+@every_preset
+def test_it_keeps_every_promise(env_id: str, difficulty: str) -> None:
+    check_text_env(lambda: make(env_id, difficulty), episodes=20)
+
+
+@every_preset
+def test_a_preset_gives_all_arguments_and_they_can_be_replaced(env_id: str, difficulty: str) -> None:
+    presets = game_class(env_id).presets
+    env = make(env_id, difficulty)
+    assert env.get_wrapper_attr("difficulty") == difficulty
+    for name, value in presets.get(difficulty, {}).items():  # type: ignore[call-overload]
+        assert env.get_wrapper_attr(name) == value
+        again = gym.make(env_id, difficulty=difficulty, **{name: value})
+        assert again.get_wrapper_attr("difficulty") == difficulty
+    assert all(preset.keys() == presets["medium"].keys() for preset in presets.values())
+
+
 @every_env
-def test_it_keeps_every_promise(env_id: str) -> None:
-    check_text_env(env_id)
+def test_a_difficulty_or_reward_that_does_not_exist_is_refused(env_id: str) -> None:
+    with pytest.raises(ConfigError, match="reward must be one of"):
+        gym.make(env_id, reward="everything")
+    if game_class(env_id).presets:
+        with pytest.raises(ConfigError, match="difficulty must be one of"):
+            gym.make(env_id, difficulty="nightmare")
+
+
+@every_env
+def test_what_is_no_action_wins_nothing(env_id: str) -> None:
+    """Neither silence nor what looks like an action and is none; constant actions are compared with random ones."""
+    env = gym.make(env_id)
+    for name in ("noop", "garbage"):
+        policy = env.get_wrapper_attr("baselines")[name].policy
+        for seed in range(5):
+            observation, _ = env.reset(seed=seed)
+            for _ in range(500):
+                observation, _, terminated, _, info = env.step(policy(seed)(observation))
+                assert not info["success"]
+                if terminated:
+                    break
+
+
+@every_env
+def test_the_constant_action_is_legal(env_id: str) -> None:
+    env = gym.make(env_id)
+    for seed in range(5):
+        env.reset(seed=seed)
+        assert env.step(env.get_wrapper_attr("constant_action"))[-1]["action_valid"]
+
+
+@pytest.mark.parametrize(("env_id", "arguments"), EASIEST)
+@pytest.mark.parametrize("reward", ["efficient", "shaped"])
+def test_other_rewards_pay_for_nothing_but_success(env_id: str, arguments: dict[str, Any], reward: str) -> None:
+    """The efficient one is at most 1 and 0 without success; the shaped one telescopes to success less a constant."""
+    if reward not in game_class(env_id).reward_modes:
+        pytest.skip(f"{env_id} has no reward {reward!r}")
+    for seed in range(10):
+        for player in ("solver", "random_policy"):
+            env = gym.make(env_id, reward=reward, **arguments)
+            policy = env.get_wrapper_attr(player)(*([] if player == "solver" else [seed]))
+            env.reset(seed=seed)
+            start = env.unwrapped._potential() if reward == "shaped" else 0.0  # type: ignore[attr-defined]
+            steps = play(env, policy, seed=seed)[1:]
+            total, success = sum(step[2] for step in steps), steps[-1][-1]["success"]
+            if reward == "shaped":
+                assert total == pytest.approx(success - start)
+                assert 0 <= start <= 1
+            else:
+                assert 0 < total <= 1 if success else total == 0
+
+
+@every_env
+def test_actions_that_are_listed_are_legal_and_all_others_of_them_are_not(env_id: str) -> None:
+    """In the middle of random games; ``info`` lists them, and none when it is over."""
+    rng = random.Random(0)
+    ever: set[str] = set()
+    for seed in range(3):
+        env = gym.make(env_id)
+        info = env.reset(seed=seed)[1]
+        for _ in range(100):
+            listed = info.get("admissible_actions")
+            if listed is None:
+                return
+            assert list(dict.fromkeys(listed)) == list(listed)
+            assert list(listed) == list(env.get_wrapper_attr("admissible_actions")())
+            ever |= set(listed)
+            for action in rng.sample(sorted(ever), min(3, len(ever))):
+                assert pickle.loads(pickle.dumps(env)).step(action)[-1]["action_valid"] is (action in listed)
+            _, _, terminated, _, info = env.step(rng.choice(list(listed)))
+            if terminated:
+                assert info["admissible_actions"] == []
+                break
+
+
+@pytest.mark.parametrize(("env_id", "arguments"), EASIEST)
+def test_no_text_is_too_strange(env_id: str, arguments: dict[str, Any]) -> None:
+    """Fuzzed: whole and broken actions, Unicode, huge, empty, markup; never an exception, always in the space."""
+    rng = random.Random(0)
+    env = gym.make(env_id, **arguments)
+    env.reset(seed=0)
+    player = env.get_wrapper_attr("random_policy")(0)
+    observation = ""
+    for count in range(FUZZED):
+        observation, reward, terminated, truncated, info = env.step(strange(rng, player(observation), count))
+        assert isinstance(observation, str)
+        if count % 50 == 0:
+            assert observation in env.observation_space
+        assert isfinite(reward)
+        assert not truncated
+        assert isinstance(info["action_valid"], bool)
+        assert isinstance(info["success"], bool)
+        if terminated:
+            observation, _ = env.reset()
+
+
+MARKUP = [
+    *("<action>", "</action>", "<|im_end|>", "\\boxed{", "```", "{}", "%s", "\x1b[31m", "\x00"),
+    *map(chr, (0x202E, 0xD800, 0x663, 0xBD, 0x212A, 0xDF)),  # among them an Arabic digit and the Kelvin sign
+]
+
+
+def strange(rng: random.Random, action: str, count: int) -> str:
+    """An action, or what is left when something was done to it."""
+    place = rng.randint(0, len(action))
+    return [
+        lambda: action,
+        lambda: f"  {action.upper()}\n",
+        lambda: action[:place] + rng.choice(MARKUP) + action[place:],
+        lambda: action[:place],
+        lambda: action * rng.choice([2, 3, 100]),
+        lambda: "".join(
+            chr(rng.choice([rng.randrange(128), rng.randrange(0x11_0000)])) for _ in range(rng.randrange(20))
+        ),
+        lambda: str(rng.choice([-1, 0, 1, 10**30, 1.5, "1e9", "9" * 5000])),
+        lambda: " ".join(rng.choice(MARKUP) for _ in range(rng.randrange(6))),
+        lambda: "x" * 10**6 if count % 1000 == 0 else "",
+        lambda: " ".join(str(rng.randint(-9, 99)) for _ in range(rng.randrange(5))),
+    ][count % 10 if count % 3 else 0]()
 
 
 @every_env
@@ -128,14 +284,16 @@ def test_the_same_instance_is_the_same_game_whatever_the_seed(env_id: str) -> No
 @every_env
 @pytest.mark.parametrize("instance", [-1, 10**80, 1.0, "0", True])
 def test_an_instance_that_does_not_exist_is_refused(env_id: str, instance: Any) -> None:
+    if gym.make(env_id).get_wrapper_attr("num_instances") is None:
+        pytest.skip("its games are not counted")
     with pytest.raises(ConfigError, match="instance must be an integer from 0 to"):
         gym.make(env_id).reset(options={"instance": instance})
 
 
 @every_env
 def test_an_option_that_does_not_exist_is_refused_by_name(env_id: str) -> None:
-    with pytest.raises(ConfigError, match=f"{env_id} has no reset option 'difficulty'; it has .'instance'.") as error:
-        gym.make(env_id).reset(options={"instance": 0, "difficulty": "hard"})
+    with pytest.raises(ConfigError, match=f"{env_id} has no reset option 'nonsense'; it has ") as error:
+        gym.make(env_id).reset(options={"nonsense": "hard"})
     assert isinstance(error.value, ValueError)
 
 
@@ -170,21 +328,32 @@ def test_human_rendering_prints_the_transcript_while_it_is_played(
 def test_ansi_rendering_returns_the_transcript_of_this_game_only(env_id: str) -> None:
     env = gym.make(env_id, render_mode="ansi")
     env.reset(seed=0)
-    env.step("1")
+    env.step("one")
     first, _ = env.reset(seed=1)
-    second = env.step("2")[0]
-    env.step("3")
+    second = env.step("two")[0]
+    env.step("three")
     rendered = env.render()
     assert isinstance(rendered, str)
-    assert rendered.startswith(f"{first}\n> 2\n{second}")
+    assert rendered.startswith(f"{first}\n> two\n{second}")
 
 
-@every_env
-def test_an_environment_is_rebuilt_from_its_spec(env_id: str) -> None:
-    env = gym.make(env_id, turns=2)
-    again = gym.make(gym.spec(env_id), turns=2) if env.spec is None else gym.make(env.spec)
-    assert again.get_wrapper_attr("turns") == 2
+@every_preset
+def test_an_environment_is_rebuilt_from_its_spec(env_id: str, difficulty: str) -> None:
+    env = make(env_id, difficulty)
+    assert env.spec is not None
+    again = gym.make(env.spec)
+    assert again.get_wrapper_attr("instructions") == env.get_wrapper_attr("instructions")
     assert pickle.loads(pickle.dumps(env)).reset(seed=3) == again.reset(seed=3)
+
+
+@every_preset
+def test_an_instance_is_small(env_id: str, difficulty: str) -> None:
+    """Under 64 KB in the middle of a game, apart from what all instances share."""
+    env = make(env_id, difficulty)
+    play(env, env.get_wrapper_attr("random_policy")(0), seed=0)
+    env.reset(seed=0)
+    env.step(env.get_wrapper_attr("constant_action"))
+    assert len(pickle.dumps(env.unwrapped)) < 2**16
 
 
 # What follows are broken games, each of which breaks one promise.

@@ -102,6 +102,7 @@ def main(folder: Path, options):
         "evaluation": evaluation,
     }
     (folder / f"rank{trainer.accelerator.process_index}.json").write_text(json.dumps(report))
+    trainer.accelerator.end_training()  # gloo's threads would now and then abort a process that just ends
 
 
 def logprob_difference(columns, trainer):

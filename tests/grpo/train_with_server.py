@@ -80,6 +80,7 @@ def main(folder: Path, url, options):
     trainer.train()
     report = {"rank": rank, "rollouts": rollouts, "logs": trainer.state.log_history}
     (folder / f"rank{rank}.json").write_text(json.dumps(report))
+    trainer.accelerator.end_training()  # gloo's threads would now and then abort a process that just ends
 
 
 if __name__ == "__main__":
