@@ -1,9 +1,11 @@
 """Does the tiny model learn the games that it is known to learn, from random weights, with every seed?
 
 $ python benchmarks/bench_learning.py
+$ python benchmarks/bench_learning.py --vllm      # generating with a colocated vLLM, on a CPU
 """
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -12,33 +14,67 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import vllm_cpu
+
+from gym_trl.records import read_json_lines
+
 RESULTS = Path(__file__).parent / "results"
-RUNS = [("TrlEnv/GuessNumber-v0", seed) for seed in range(6)] + [("TrlEnv/Echo-v0", seed) for seed in range(3)]
+GUESS, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Echo-v0"
+RUNS = [(GUESS, seed) for seed in range(6)] + [(ECHO, seed) for seed in range(3)]
+RUNS_WITH_VLLM = [(GUESS, seed) for seed in range(3)]
+RATIO = "sampling/importance_sampling_ratio"
 
 
-def train(env_id: str, seed: int) -> dict[str, Any]:
-    """One run of the command that users type, and its summary."""
+def train(env_id: str, seed: int, *, vllm: bool) -> dict[str, Any]:
+    """One run of the command that users type: its summary, and with vLLM what the trainer logged of its logprobs."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [sys.executable, "-m", "gym_trl", "train", env_id, "--seed", str(seed), "--out", str(out)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        program = [str(Path(vllm_cpu.__file__).with_name("vllm_run.py")), "gym_trl"] if vllm else ["-m", "gym_trl"]
+        command = [sys.executable, *program, "train", env_id, "--seed", str(seed), "--out", str(out)]
+        subprocess.run(
+            [*command, "--vllm", "colocate"] if vllm else command,
+            env={**os.environ, **vllm_cpu.SETTINGS} if vllm else None,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return {"env": env_id, "seed": seed, **summary}
+        logs = list(read_json_lines(out / "metrics.jsonl"))
+    return {"env": env_id, "seed": seed, **summary, **(ratios(logs) if vllm else {})}
 
 
-def main() -> None:
+def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:
+    """How far the trainer's probabilities of what was sampled are from vLLM's: over all steps, and at some of them."""
+    means = [log[f"{RATIO}/mean"] for log in logs]
+    names = ("step", "env/success", *(f"{RATIO}/{what}" for what in ("min", "mean", "max")))
+    return {
+        "ratio_min": min(log[f"{RATIO}/min"] for log in logs),
+        "ratio_mean_lowest": min(means),
+        "ratio_mean_highest": max(means),
+        "ratio_max": max(log[f"{RATIO}/max"] for log in logs),
+        "log": [{name: log[name] for name in names} for log in logs if log["step"] in (1, 20) or not log["step"] % 50],
+    }
+
+
+def main(vllm: bool) -> None:
     """Train with every seed, print a table and write the results."""
-    names = ("success_before", "success_after", "success_after_greedy", "return_after", "steps", "seconds")
+    names = ["success_before", "success_after", "success_after_greedy", "return_after", "steps", "seconds"]
+    if vllm:
+        names += ["ratio_min", "ratio_mean_lowest", "ratio_mean_highest", "ratio_max"]
     print(f"{'environment':24} seed " + " ".join(f"{name:>20}" for name in names))
     rows = []
-    for env_id, seed in RUNS:
-        rows.append(train(env_id, seed))
-        print(f"{env_id:24} {seed:4} " + " ".join(f"{rows[-1][name]:20.3f}" for name in names), flush=True)
+    for env_id, seed in RUNS_WITH_VLLM if vllm else RUNS:
+        rows.append(train(env_id, seed, vllm=vllm))
+        shown = (f"{rows[-1][name]:20.{6 if 'ratio' in name else 3}f}" for name in names)
+        print(f"{env_id:24} {seed:4} " + " ".join(shown), flush=True)
         RESULTS.mkdir(exist_ok=True)
         machine = {"machine": platform.machine(), "python": platform.python_version()}
         report = {**machine, "date": time.strftime("%Y-%m-%d"), "runs": rows}
-        (RESULTS / "learning.json").write_text(json.dumps(report, indent=2) + "\n")
+        name = "learning_vllm.json" if vllm else "learning.json"
+        (RESULTS / name).write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main("--vllm" in sys.argv[1:])

@@ -7,27 +7,33 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import gymnasium as gym
 import typer
 
 import gym_trl
-from gym_trl.envs.text_env import TextEnv
+from gym_trl.envs.text_env import Measured, TextEnv
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.evaluation import Exchange, optimum, play_task, random_score
-from gym_trl.options import DEFAULT_ENV, TrainOptions, read_options
+from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
 from gym_trl.pool import TextEnvironment, read_instructions, read_step
 from gym_trl.seeding import task_seed
-from gym_trl.spaces import holds_text
 from gym_trl.types import Task
+from gym_trl.wrappers.as_text import as_text
+
+if TYPE_CHECKING:
+    from gym_trl.validation import Game, Validation
 
 _P = ParamSpec("_P")
 _RANDOM_EPISODES = 200
+_SHOWN_TURNS = 8
 _LEAVE = ("quit", "exit")
 _POINTED = re.compile(r"-?((0|[1-9][0-9]*)\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)  # 1. and .5
 _LARGEST_SEED = 2**32 - 1  # NumPy's, which the trainer seeds
@@ -136,11 +142,11 @@ def _value(text: str) -> Any:
 
 
 def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
-    """Make an environment that speaks text.
+    """Make an environment, in words.
 
     Raises:
         ConfigError: there is none of that id, or it cannot be made so.
-        NotTextError: it does not speak text.
+        NotTextError: its observations or actions have no words.
     """
     if ":" in env_id:  # gymnasium's "module:id" imports the module, which is often beside the user
         sys.path.append(str(Path.cwd()))
@@ -152,13 +158,14 @@ def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
         raise ConfigError(_unknown(env_id) or f"cannot make {env_id}: {error}") from error
     except Exception as error:  # whatever an environment raises
         raise ConfigError(f"cannot make {env_id}: {type(error).__name__}: {error}") from error
-    for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
-        if not holds_text(space):
-            env.close()
-            raise NotTextError(f"{env_id} has {space} as {what}, and only text can be played yet")
+    try:
+        spoken = as_text(env)
+    except NotTextError:
+        env.close()
+        raise
     if isinstance(env.unwrapped, TextEnv):
         env.unwrapped.render_mode = None  # in mode "human" it prints what is printed here
-    return env
+    return spoken
 
 
 def _unknown(env_id: str) -> str | None:
@@ -190,11 +197,13 @@ def _description(env_id: str) -> str:
 
 
 def _arguments(env: TextEnvironment) -> list[tuple[str, str]]:
-    """An environment's arguments, each with its default."""
-    parameters = inspect.signature(type(env.unwrapped)).parameters.values()
+    """An environment's arguments, each with its default: where presets give them, that of the default one."""
+    parameters = inspect.signature(type(env.unwrapped)).parameters
+    presets = env.unwrapped.presets if isinstance(env.unwrapped, TextEnv) else {}
+    given = presets[parameters["difficulty"].default] if presets else {}
     return [
-        (one.name, "(required)" if one.default is one.empty else repr(one.default))
-        for one in parameters
+        (one.name, "(required)" if one.default is one.empty else repr(given.get(one.name, one.default)))
+        for one in parameters.values()
         if one.name != "render_mode" and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]
 
@@ -256,10 +265,16 @@ def info(
         _say(f"{label:<14}{text}")
     if instructions := read_instructions(game):
         _say(f"\nInstructions\n  {_indented(instructions)}")
-    if game.has_wrapper_attr("solver"):
-        _say(f"\nA game, played by the solver (seed {seed})")
-        for exchange in play_task(game, Task(env_id, seed), lambda made: made.get_wrapper_attr("solver")()):
+    player = next((name for name in ("solver", "random_policy") if game.has_wrapper_attr(name)), None)
+    if player is not None:
+        seeds = [] if player == "solver" else [seed]
+        played = play_task(game, Task(env_id, seed), lambda made: made.get_wrapper_attr(player)(*seeds))
+        _say(f"\nA game, played by the {player.replace('_', ' ')} (seed {seed})")
+        shown = played if len(played) <= _SHOWN_TURNS else [*played[: _SHOWN_TURNS - 1], played[-1]]
+        for exchange in shown:
             _show(exchange)
+        if len(shown) < len(played):
+            _say(f"  ({_turns(len(played))})")
     game.close()
 
 
@@ -272,12 +287,17 @@ def _facts(env_id: str, game: TextEnvironment, kwargs: Mapping[str, Any]) -> lis
     return [
         ("id", env_id),
         ("arguments", arguments or "none"),
+        *((str(name), _listed(preset)) for name, preset in getattr(game.unwrapped, "presets", {}).items()),
         ("observations", str(game.observation_space)),
         ("actions", str(game.action_space)),
         ("games", "not counted" if count is None else _counted(count)),
         ("perfect play", _level(best.success, best.mean_return)),
         ("random play", _level(chance.success, chance.mean_return) if chance else "unknown"),
     ]
+
+
+def _listed(preset: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in preset.items())
 
 
 def _counted(number: int) -> str:
@@ -367,6 +387,71 @@ def _one_line(what: str, *, debug: bool) -> Iterator[None]:
         _fail(f"{what} raised {type(error).__name__}: {_sentence(error)}")
 
 
+@app.command(
+    epilog="Examples: [bold]gym-trl validate TrlEnv/GuessNumber-v0[/] · [bold]gym-trl validate --all --full[/]"
+)
+@_clear_errors
+def validate(
+    env_id: Annotated[str | None, typer.Argument(metavar="ID", help="An environment.", show_default=False)] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All of this library's environments.")] = False,
+    difficulty: Annotated[str | None, typer.Option(help="Only this preset; by default every one.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=2, help="What each policy plays; 100, or 2000 with --full.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Play 2000 episodes: minutes, for small differences.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the episodes.")] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each game instead.")] = False,
+    remeasure: Annotated[
+        bool, typer.Option("--measure", help="Write the references (all of them, 2000 episodes) instead of comparing.")
+    ] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Play environments with their solver and their hack policies, and check every promise that training relies on.
+
+    Exit status 1 if a promise is broken, or a number is further from its reference than chance explains.
+    """
+    from gym_trl import validation
+
+    if everything == (env_id is not None):
+        raise ConfigError("give the id of one environment, or --all")
+    if env_id is not None:
+        _make(env_id, {}).close()
+    ids = [env_id] if env_id is not None else sorted(filter(_is_ours, gym.registry))
+    chosen = [game for game in validation.games(ids) if difficulty in (None, game.difficulty)]
+    if not chosen:
+        raise ConfigError(f"there is no preset {difficulty!r}")
+    jobs = min(jobs or os.cpu_count() or 1, len(chosen))
+    count = episodes or (2000 if full or remeasure else 100)
+    if remeasure:
+        for game, measured in validation.measure_all(chosen, episodes=count, jobs=jobs):
+            validation.write_measurements(validation.MEASURED, [(game, measured)])
+            _say(_line(game, measured))
+        return
+    began, failed = time.monotonic(), 0
+    for found in validation.validate_all(chosen, episodes=count, seed=seed, jobs=jobs):
+        failed += bool(found.problems)
+        _say(json.dumps(found.as_dict()) if as_json else _verdict(found))
+    if not as_json:
+        seconds = time.monotonic() - began
+        _say(f"{len(chosen)} games of {len(ids)} environments, {failed} with problems, in {seconds:.0f} s.")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _verdict(found: "Validation") -> str:
+    said = "".join(f"\n    {problem}" for problem in found.problems)
+    best = "?" if found.optimal_success is None else f"{found.optimal_success:.3f}"
+    return f"{'FAIL' if said else 'ok  '} {_line(found.game, found.measured)}  optimum {best}{said}"
+
+
+def _line(game: "Game", measured: Mapping[str, Measured]) -> str:
+    """What policies reached, in columns that are as wide for every game."""
+    wins = "  ".join(f"{name} {numbers.success:.3f}" for name, numbers in measured.items())
+    return f"{game.env_id:<26} {game.difficulty or '':<7} {wins}  {measured['solver'].turns:.1f} turns"
+
+
 _TRAIN_HELP = (
     "Train a model on an environment with TRL's GRPOTrainer, and leave a folder with everything about it.\n\n"
     "Without --model it trains a tiny model made on the spot: a tenth of a million random weights that read "
@@ -387,7 +472,9 @@ gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --ou
 
 gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
 
-gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64
+gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm colocate
+
+gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
 
 gym-trl train --resume runs/sixteen
 """
@@ -423,6 +510,10 @@ def train(
     seed: Annotated[
         int, typer.Option(min=0, max=_LARGEST_SEED, help="Of the games, of the sampling and of the tiny model.")
     ] = 0,
+    vllm: Annotated[
+        VLLMMode | None,
+        typer.Option(help="Generate with vLLM: in the trainer's process, or on a server of the same --model."),
+    ] = None,
     grpo: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Any field of TRL's GRPOConfig; can be given several times."),
@@ -432,7 +523,9 @@ def train(
     debug: DebugOption = False,
 ) -> None:
     """Train a model; the help is ``_TRAIN_HELP``."""
-    chosen = {"learning_rate": learning_rate, "max_completion_length": max_completion}
+    chosen: dict[str, Any] = {"learning_rate": learning_rate, "max_completion_length": max_completion}
+    if vllm is not None:
+        chosen |= {"use_vllm": True, "vllm_mode": vllm.value}
     fields = {**_pairs(grpo), **{name: value for name, value in chosen.items() if value is not None}}
     if resume is not None:
         _refuse_other_options(context)
@@ -453,7 +546,9 @@ def train(
             invalid_penalty=invalid_penalty,
             eval_episodes=eval_episodes,
         )
-    _make(options.env, options.env_kwargs).close()  # before anything heavy is loaded
+    # Before anything heavy is loaded:
+    _make(options.env, options.env_kwargs).close()
+    check_vllm(options.grpo)
     if os.environ.get("RANK", "0") == "0":
         _say("Loading PyTorch and TRL")
     from gym_trl import training

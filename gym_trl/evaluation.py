@@ -84,6 +84,18 @@ def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[T
         tasks: What to play.
         policy_for: Makes the policy of one episode, from the environment after its reset.
     """
+    return Score.of(play_tasks(make, tasks, policy_for))
+
+
+def play_tasks(
+    make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]
+) -> list[Result]:
+    """Play ``tasks`` as ``play_policy`` does, and return how each ended.
+
+    >>> import gymnasium as gym
+    >>> play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
+    [Result(episode_return=1.0, success=True, turns=1, invalid_actions=0)]
+    """
     envs: dict[str, TextEnvironment] = {}
     try:
         results = []
@@ -95,7 +107,7 @@ def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[T
             if isinstance(played[-1], Exception):
                 with suppress(Exception):  # it is broken, and may not even close
                     envs.pop(task.env_id).close()
-        return Score.of(results)
+        return results
     finally:
         for env in envs.values():
             env.close()

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from enum import StrEnum
 from json import JSONDecodeError, loads
 from pathlib import Path
 from types import NoneType
@@ -97,8 +98,16 @@ _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
 _NOT_A_FIELD = {
     "output_dir": "the run's folder is set with --out",
     "resume_from_checkpoint": "a run is continued with --resume",
-    "use_vllm": "runs of this command generate with Transformers; GymSpec in a script of your own takes vLLM",
 }
+
+
+class VLLMMode(StrEnum):
+    """Where vLLM generates, as ``GRPOConfig.vllm_mode`` names it."""
+
+    COLOCATE = "colocate"
+    """In the trainer's own process, on its GPU."""
+    SERVER = "server"
+    """In ``vllm serve``, on other GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +170,11 @@ class TrainOptions:
         known |= {_SAME_AS[name]: value for name, value in (grpo or {}).items() if name in _SAME_AS}
         known["env_kwargs"] = {**preset.env_kwargs, **(env_kwargs or {})}
         known["grpo"] = {**preset.grpo, **own}
+        if own.get("use_vllm"):
+            if model is None and own.get("vllm_mode") == VLLMMode.SERVER:
+                raise ConfigError("a vLLM server is started with a model: give the same one with --model")
+            if "use_cpu" not in own:  # vLLM is where the GPU is, and so are the weights that it is given
+                known["grpo"].pop("use_cpu", None)
         for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
             if isinstance(known[name], bool) or not isinstance(known[name], int) or known[name] < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {known[name]!r}")

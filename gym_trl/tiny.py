@@ -1,6 +1,7 @@
 """A model and a tokenizer made on the spot: no download, a few seconds to train, a real chat template."""
 
 import string
+from os import PathLike
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
@@ -39,14 +40,15 @@ def tiny_tokenizer() -> Any:
     )
 
 
-def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 2) -> Any:
+def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 2, head_width: int = 16) -> Any:
     """A Qwen2-style model with random weights, about a tenth of a million parameters.
 
     Args:
         tokenizer: What it will read; only the size of the vocabulary and the special ids are used.
         seed: Of the random weights.
-        width: Of the hidden states; heads are 16 wide.
+        width: Of the hidden states.
         layers: How many.
+        head_width: Of the attention's heads; vLLM has kernels for 32 and more.
     """
     try:
         import torch
@@ -59,8 +61,8 @@ def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 
         hidden_size=width,
         intermediate_size=2 * width,
         num_hidden_layers=layers,
-        num_attention_heads=width // 16,
-        num_key_value_heads=width // 16,
+        num_attention_heads=width // head_width,
+        num_key_value_heads=width // head_width,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         # The usual 0.02 suits models that are far wider: at this width attention begins all but uniform, and the games
@@ -73,3 +75,15 @@ def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen2ForCausalLM(config)
+
+
+def save_tiny(folder: str | PathLike[str], *, seed: int = 0, width: int = 64, layers: int = 2) -> None:
+    """Write the tiny model and its tokenizer to ``folder``, as vLLM can read and run them.
+
+    ::
+
+        $ python -c "from gym_trl.tiny import save_tiny; save_tiny('tiny')"
+    """
+    tokenizer = tiny_tokenizer()
+    tiny_model(tokenizer, seed=seed, width=width, layers=layers, head_width=32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -22,10 +23,11 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation import Result, Score, optimum, random_score
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.options import TrainOptions, check_grpo, read_options
 from gym_trl.progress import Display, display_on, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.types import Trajectory
 
 try:
@@ -37,6 +39,7 @@ except ImportError as error:
 
 _MAX_TASKS = 100_000
 _ROWS_AT_ONCE = 8  # a pretrained model's share of a step that goes through the GPU together
+_SILENCE = {"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 def train(options: TrainOptions, *, out: Path | None = None, console: Console | None = None) -> dict[str, Any]:
@@ -82,6 +85,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
     path = out or _default_folder(options.env)
     if rank == 0 and start is None:
         _check_new(path)
+    check_vllm(options.grpo)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         args = _grpo_config(options, processes)
@@ -93,7 +97,8 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         interrupt = _Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
         run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
         spec = _spec(options, args, run.on_rollout)
-        trainer = _trainer(options, args, spec, run)
+        model, tokenizer = _model(options, run, Path(stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))))
+        trainer = _trainer(model, tokenizer, args, spec, run)
         folder.open(options, start or Checkpoint(None, 0), processes)
         stack.callback(folder.close)
         stack.enter_context(interrupt)
@@ -107,16 +112,24 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
     return folder.summary
 
 
-def _trainer(options: TrainOptions, args: Any, spec: GymSpec, run: "_Run") -> Any:
+def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]:
+    """What to train, and its tokenizer unless the trainer is to load it from the same place."""
+    if run.trained:
+        return str(run.start.path), None
+    if options.model is not None:
+        return options.model, None
+    size = {"seed": options.seed, "width": options.width, "layers": options.layers}
+    if options.grpo.get("use_vllm"):  # which reads the model from where the trainer has it from
+        save_tiny(scratch, **size)
+        return str(scratch), None
+    tokenizer = tiny_tokenizer()
+    return tiny_model(tokenizer, **size), tokenizer
+
+
+def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") -> Any:
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 
-    model, tokenizer = options.model, None
-    if options.model is None:
-        tokenizer = tiny_tokenizer()
-        model = tiny_model(tokenizer, seed=options.seed, width=options.width, layers=options.layers)
-    if run.trained:
-        model = str(run.start.path)
     try:
         trainer = GRPOTrainer(
             model=model,
@@ -127,10 +140,10 @@ def _trainer(options: TrainOptions, args: Any, spec: GymSpec, run: "_Run") -> An
             rollout_func=spec.rollout_func,
             callbacks=[run],
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, NotImplementedError) as error:  # the last of a server whose trainer is on a CPU
         if isinstance(error, OSError) and error.errno:  # of the disk, and not of a model that does not exist
             raise
-        what = f"cannot train {options.model or 'the tiny model'}"
+        what = f"cannot train {run.options.model or 'the tiny model'}"
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -171,8 +184,9 @@ def _quiet() -> Iterator[None]:
 
     trainer_log = logging.getLogger("trl.trainer.grpo_trainer")
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    silence, mapping = os.environ.get("TRL_EXPERIMENTAL_SILENCE"), datasets.are_progress_bars_disabled()
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    mapping = datasets.are_progress_bars_disabled()
+    silenced = {name: value for name, value in _SILENCE.items() if name not in os.environ}
+    os.environ |= silenced
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -186,8 +200,8 @@ def _quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
         if not mapping:
             datasets.enable_progress_bars()
-        if silence is None:
-            del os.environ["TRL_EXPERIMENTAL_SILENCE"]
+        for name in silenced:
+            del os.environ[name]
 
 
 def _grpo_config(options: TrainOptions, processes: int) -> Any:
@@ -424,14 +438,20 @@ def _named(when: str, score: Score) -> dict[str, float | None]:
 @contextmanager
 def _playing(trainer: Any, temperature: float) -> Iterator[None]:
     """Let the trainer's model play as it is, at a temperature that is not the training's."""
-    args, model = trainer.args, trainer.model
-    usual, training = args.temperature, model.training
-    args.temperature = temperature
+    model, samplers = trainer.model, [trainer.args]
+    usual, training = trainer.args.temperature, model.training
+    if trainer.use_vllm:
+        # It has a temperature of its own, and the weights of before the last step.
+        trainer.vllm_generation.sync_weights()
+        samplers.append(trainer.vllm_generation)
+    for sampler in samplers:
+        sampler.temperature = temperature
     model.eval()
     try:
         yield
     finally:
-        args.temperature = usual
+        for sampler in samplers:
+            sampler.temperature = usual
         model.train(training)
 
 

@@ -384,6 +384,19 @@ def test_presets_are_overridden_one_by_one() -> None:
     assert TrainOptions.choose("Any-v0").steps == TINY_ELSEWHERE.steps
 
 
+def test_with_vllm_the_tiny_model_is_where_the_gpu_is() -> None:
+    vllm = {"use_vllm": True, "vllm_mode": "colocate"}
+    assert TINY_ELSEWHERE.grpo.keys() - TrainOptions.choose(grpo=vllm).grpo.keys() == {"use_cpu"}
+    assert TrainOptions.choose(grpo={**vllm, "use_cpu": True}).grpo["use_cpu"]
+
+
+def test_a_server_has_no_tiny_model_that_is_made_on_the_spot() -> None:
+    server = {"use_vllm": True, "vllm_mode": "server"}
+    with pytest.raises(ConfigError, match="give the same one with --model"):
+        TrainOptions.choose(grpo=server)
+    assert TrainOptions.choose(model="some/model", grpo=server).grpo["vllm_mode"] == "server"
+
+
 def test_fields_that_have_an_option_of_their_own_can_be_given_either_way() -> None:
     chosen = TrainOptions.choose(grpo={"num_generations": 16, "max_steps": 9, "seed": 4})
     assert (chosen.group_size, chosen.steps, chosen.seed) == (16, 9, 4)
@@ -405,7 +418,6 @@ def test_fields_that_have_an_option_of_their_own_can_be_given_either_way() -> No
         ),
         ({"temperature": 0}, r"temperature must be above 0, got 0\.0"),
         ({"bf16": 1}, "bf16 must be bool or none, got 1"),
-        ({"use_vllm": True}, "use_vllm cannot be set here: runs of this command generate with Transformers"),
         ({"output_dir": "x"}, "output_dir cannot be set here: the run's folder is set with --out"),
     ],
 )
@@ -427,7 +439,6 @@ def test_values_become_what_their_fields_want() -> None:
         ({"grpo": {"gradient_accumulation_steps": 16}}, "8 episodes a step are 8 per process, not 0 x 16"),
         ({"grpo": {"lr_scheduler_type": "wavy"}}, "GRPOConfig does not work so: wavy is not a valid SchedulerType"),
         ({"model": "no/such/model"}, "cannot train no/such/model: "),
-        ({"env": "FrozenLake-v1"}, "Discrete"),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_a_folder_is_made(

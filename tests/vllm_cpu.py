@@ -48,21 +48,13 @@ def keep_weights() -> None:
 
 
 def save_model(folder: Path, *, seed: int = 0):
-    """Write a tiny model and its tokenizer to ``folder``: the CPU's attention wants heads of 32, the usual have 16."""
-    import torch
-    from transformers import Qwen2ForCausalLM
+    """Write a tiny model and its tokenizer to ``folder``, and return them."""
+    from transformers import AutoModelForCausalLM
 
-    from gym_trl.tiny import tiny_model, tiny_tokenizer
+    from gym_trl.tiny import save_tiny, tiny_tokenizer
 
-    tokenizer = tiny_tokenizer()
-    config = tiny_model(tokenizer).config
-    config.num_attention_heads = config.num_key_value_heads = config.hidden_size // 32
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config).eval()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return model, tokenizer
+    save_tiny(folder, seed=seed)
+    return AutoModelForCausalLM.from_pretrained(folder).eval(), tiny_tokenizer()
 
 
 @contextmanager

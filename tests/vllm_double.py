@@ -44,9 +44,11 @@ class VLLMDouble:
         model="tiny",
         context=4096,
         mode="processed_logprobs",
+        transfer="nccl",
     ):
         self.answer, self.delay, self.fault = answer, delay, fault
         self.model, self.context, self.mode = model, context, mode
+        self.transfer = transfer and {"backend": transfer}
         self.bodies, self.headers, self.attempts = [], [], {}
         self.working = self.peak = self.hung_up = self.connections = 0
         self.port = 0
@@ -114,19 +116,23 @@ class VLLMDouble:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         path = head[0].split()[1].partition("?")[0]
-        if path == "/v1/models":
-            card = {"id": self.model, "max_model_len": self.context}
-            return self._write(writer, 200, {"object": "list", "data": [card]})
-        if path == "/health":
-            return self._write(writer, 200, "")
-        if path == "/server_info":  # with VLLM_SERVER_DEV_MODE=1, which TRL needs
-            return self._write(writer, 200, {"vllm_config": {"model_config": {"logprobs_mode": self.mode}}})
-        if path == "/openapi.json":
-            request: dict[str, object] = {"properties": {name: {} for name in sorted(FIELDS)}}
-            return self._write(writer, 200, {"components": {"schemas": {"CompletionRequest": request}}})
-        if path != "/v1/completions":
-            return self._write(writer, 404, {"detail": "Not Found"})
-        return await self._complete(reader, writer, headers, json.loads(body))
+        if path == "/v1/completions":
+            return await self._complete(reader, writer, headers, json.loads(body))
+        known = self._about()
+        return self._write(writer, *((200, known[path]) if path in known else (404, {"detail": "Not Found"})))
+
+    def _about(self):
+        """What it says at other addresses."""
+        config = {"model_config": {"logprobs_mode": self.mode}, "weight_transfer_config": self.transfer}
+        request: dict[str, object] = {"properties": {name: {} for name in sorted(FIELDS)}}
+        return {
+            "/v1/models": {"object": "list", "data": [{"id": self.model, "max_model_len": self.context}]},
+            "/health": "",
+            "/openapi.json": {"components": {"schemas": {"CompletionRequest": request}}},
+            # With VLLM_SERVER_DEV_MODE=1, which TRL needs:
+            "/server_info": {"vllm_config": config},
+            "/reset_prefix_cache": {"success": True},
+        }
 
     async def _complete(self, reader, writer, headers, body):
         self.bodies.append(body)

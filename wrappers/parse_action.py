@@ -2,21 +2,19 @@
 
 import math
 import re
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium as gym
-from gymnasium.error import ResetNeeded
 
-from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
+from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.parsing import ActionFormat, split_thinking
 from gym_trl.spaces import AnyText, holds_text
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
 _ANSWER_LENGTH = 2**20
 
-_Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 
-
-class ParseAction(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorArgs):
+class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """Read the action out of an answer that may also hold thinking and prose.
 
     >>> import gymnasium as gym
@@ -68,15 +66,13 @@ class ParseAction(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorAr
         gym.utils.RecordConstructorArgs.__init__(
             self, format=format, strict=strict, penalty=penalty, end_after=end_after
         )
-        gym.Wrapper.__init__(self, env)
+        FrozenAfterEnd.__init__(self, env)
         self.action_space = AnyText(_ANSWER_LENGTH)
         self.penalty = penalty
         self.end_after = end_after
         self._format = ActionFormat(format, strict=strict)
         self._unreadable_row = 0
         self._invalid_row = 0
-        self._started = False
-        self._end: tuple[str, bool, bool, dict[str, Any]] | None = None
 
     @property
     def instructions(self) -> str:
@@ -84,30 +80,15 @@ class ParseAction(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorAr
         inner = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else ""
         return f"{inner} {self._format.sentence}".strip()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode with nothing held against it."""
-        observation, info = self.env.reset(seed=seed, options=options)
+    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._unreadable_row = self._invalid_row = 0
-        self._started, self._end = True, None
         return observation, info
 
-    def step(self, action: str) -> _Step:
-        """Play the action in an answer."""
-        if not isinstance(action, str):
-            raise ActionTypeError(f"ParseAction reads text, got {type(action).__name__}: {action!r:.100}")
-        if not self._started:
-            raise ResetNeeded("ParseAction has no game to play yet: call reset() before step()")
-        if self._end is not None:
-            observation, terminated, truncated, info = self._end
-            return observation, 0.0, terminated, truncated, dict(info)
+    def _step(self, action: str) -> Step:
         found = self._format.find(split_thinking(action).text)
-        step = self._unreadable() if found is None else self._play(found)
-        observation, _, terminated, truncated, info = step
-        if terminated or truncated:
-            self._end = observation, terminated, truncated, dict(info)
-        return step
+        return self._unreadable() if found is None else self._play(found)
 
-    def _unreadable(self) -> _Step:
+    def _unreadable(self) -> Step:
         self._unreadable_row += 1
         info = {"action_valid": False, "success": False, "parse_error": "No action found."}
         over = self._is_over(self._unreadable_row)
@@ -115,7 +96,7 @@ class ParseAction(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorAr
             info["stop_reason"] = "parse_error"
         return f"No action found. {self._format.sentence}", 0.0 - self.penalty, over, False, info
 
-    def _play(self, action: str) -> _Step:
+    def _play(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
         info = {"action_valid": True, **info, "action": action}
         self._unreadable_row = 0

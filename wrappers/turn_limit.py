@@ -1,14 +1,15 @@
 """An end to every episode, by the number of turns."""
 
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import MAX_LENGTH, AnyText, holds_text
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
 
-class TurnLimit(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorArgs):
+class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     r"""Truncate the episode after ``turns`` turns.
 
     >>> import gymnasium as gym
@@ -34,17 +35,18 @@ class TurnLimit(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorArgs
         NotTextError: ``announce`` with an environment whose observations are not text.
     """
 
+    reads_text = False
+
     def __init__(self, env: gym.Env[str, str], turns: int, announce: bool = False) -> None:
         if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
             raise ConfigError(f"turns must be a positive integer, got {turns!r}")
         if announce and not holds_text(env.observation_space):
             raise NotTextError(f"{env} cannot announce its turns: its observations are {env.observation_space}")
         gym.utils.RecordConstructorArgs.__init__(self, turns=turns, announce=announce)
-        gym.Wrapper.__init__(self, env)
+        FrozenAfterEnd.__init__(self, env)
         self.turns = turns
         self.announce = announce
         self._turns_left = turns
-        self._end: tuple[str, bool, bool, dict[str, Any]] | None = None
         if announce:
             room = getattr(env.observation_space, "max_length", MAX_LENGTH)
             # One more, because "0 turns" is longer than "1 turn".
@@ -57,27 +59,16 @@ class TurnLimit(gym.Wrapper[str, str, str, str], gym.utils.RecordConstructorArgs
         limit = f"You have {_turns(self.turns)}." if self.announce else ""
         return f"{inner} {limit}".strip()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode with all its turns."""
-        observation, info = self.env.reset(seed=seed, options=options)
+    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._turns_left = self.turns
-        self._end = None
         return self._announced(observation), info
 
-    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Play an action, the last one if no turn is left."""
-        if self._end is not None:
-            observation, terminated, truncated, info = self._end
-            return observation, 0.0, terminated, truncated, dict(info)
+    def _step(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._turns_left -= 1
         if not (terminated or truncated) and self._turns_left == 0:
             truncated, info = True, {**info, "stop_reason": "turn_limit"}
-        truncated = truncated and not terminated
-        observation = self._announced(observation)
-        if terminated or truncated:
-            self._end = observation, terminated, truncated, dict(info)
-        return observation, reward, terminated, truncated, info
+        return self._announced(observation), reward, terminated, truncated and not terminated, info
 
     def _announced(self, observation: str) -> str:
         return f"{observation}\n({_turns(self._turns_left)} left)" if self.announce else observation

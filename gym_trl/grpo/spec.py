@@ -11,18 +11,20 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.chat import Chat
-from gym_trl.errors import ConfigError, GymTRLError, NotTextError
+from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.pool import TextEnvironment, make_pool, read_instructions
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.spaces import holds_text
 from gym_trl.types import Task
+from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.parse_action import ParseAction
+from gym_trl.wrappers.text_action import Act
+from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
 
-EnvWrapper = Callable[[TextEnvironment], TextEnvironment]
+EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
 class GymSpec:
@@ -43,8 +45,12 @@ class GymSpec:
         num_eval_tasks: Rows of ``eval_dataset``, whose seeds are none of the training's.
         seed: Of the tasks and of the sampling.
         env_kwargs: For ``gym.make``; with several ids, ``{id: kwargs}``.
-        wrappers: Applied in order to each environment, before actions are parsed: callables from environment to
-            environment.
+        wrappers: Applied in order to each environment, before it is put in words and actions are parsed: callables from
+            environment to environment.
+        observe: Says an observation, which is given with its ``info``, in words; see ``as_text`` for what happens
+            without.
+        act: Makes an action of the environment from words; raises ``ValueError``, with what would be one, where it
+            cannot.
         action_format: How the model marks its action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``,
             ``"regex:PATTERN"`` (see ``ParseAction``), or ``None`` to leave answers as they are.
         strict: The mark must be the whole answer.
@@ -68,7 +74,7 @@ class GymSpec:
 
     Raises:
         ConfigError: an unknown id, an environment that cannot be made, or an argument that cannot work.
-        NotTextError: an environment whose observations or actions are not text.
+        NotTextError: observations or actions that have no words, and no ``observe`` or ``act`` for them.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class GymSpec:
         seed: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
         wrappers: Sequence[EnvWrapper] = (),
+        observe: Observe | None = None,
+        act: Act | None = None,
         action_format: str | None = "tag",
         strict: bool = False,
         invalid_penalty: float = 0.0,
@@ -103,6 +111,7 @@ class GymSpec:
         self._sizes = {"train": _at_least_one("num_tasks", num_tasks), "eval": _size("num_eval_tasks", num_eval_tasks)}
         self._env_kwargs = _kwargs_by_id(self.weights, env_kwargs)
         self._wrappers = tuple(wrappers)
+        self._words: dict[str, Any] = {"observe": observe, "act": act}
         self._parsing: dict[str, Any] = {
             "format": action_format,
             "strict": strict,
@@ -137,10 +146,10 @@ class GymSpec:
         """Make one of the environments, wrapped as in training."""
         if env_id not in self._env_kwargs:
             raise ConfigError(f"a task asks for {env_id!r}, which is none of this GymSpec's: {list(self.weights)}")
-        env: TextEnvironment = gym.make(env_id, **self._env_kwargs[env_id])
+        made: gym.Env[Any, Any] = gym.make(env_id, **self._env_kwargs[env_id])
         for wrap in self._wrappers:
-            env = wrap(env)
-        _check_text(env_id, env)
+            made = wrap(made)
+        env = as_text(made, **self._words)
         if self.instructions:  # before the format's sentence, which the model still needs
             env = _Instructed(env, self.instructions)
         if self._parsing["format"] is not None:
@@ -230,15 +239,6 @@ class _Instructed(gym.Wrapper[str, str, str, str]):
     def __init__(self, env: TextEnvironment, instructions: str) -> None:
         super().__init__(env)
         self.instructions = instructions
-
-
-def _check_text(env_id: str, env: TextEnvironment) -> None:
-    for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
-        if not holds_text(space):
-            raise NotTextError(
-                f"{env_id} has {space} as {what}, and only text can be played yet: wrap it with "
-                "gymnasium.wrappers.TransformObservation and TransformAction to and from strings"
-            )
 
 
 def _num_instances(env: TextEnvironment) -> int | None:

@@ -3,6 +3,7 @@
 
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -18,11 +20,13 @@ import httpx
 import pytest
 import torch
 import vllm_cpu
+import vllm_run
 
 from gym_trl.chat import TemplateChat
 from gym_trl.engines.server import ServerEngine, context_length
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError
+from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.pool import InlinePool
 from gym_trl.rollout import run_episodes
 from gym_trl.seeding import derive_seed
@@ -34,6 +38,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux"),
 ]
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_vllm_server.py"
 CONTEXT = 512
 SLOTS = 128
 FLAGS = [
@@ -41,6 +46,12 @@ FLAGS = [
     # The CPU cannot take back what a seeded request has drawn for a prompt that is computed in pieces
     # ("CPU Generator does not use offset"): let every prompt fit into one step.
     *("--max-num-seqs", str(SLOTS), "--max-num-batched-tokens", str(SLOTS * CONTEXT)),
+]
+
+# What TRL asks for beside the logprobs. On a CPU the server takes no weights, but it starts and says that it would.
+TRL = [
+    *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"),
+    *("--weight-transfer-config", '{"backend": "nccl"}'),
 ]
 
 
@@ -69,7 +80,12 @@ class Server:
     def start(self):
         self.process = subprocess.Popen(
             self._command,
-            env={**os.environ, **vllm_cpu.SETTINGS, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            env={
+                **os.environ,
+                **vllm_cpu.SETTINGS,
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+                "VLLM_SERVER_DEV_MODE": str(int("--weight-transfer-config" in self._command)),
+            },
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # the engine is a process of its own, and is to be killed with the server
@@ -113,7 +129,7 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="module")
 def servers(tiny):
     """One as it should be and one whose logprobs are raw, which start at the same time."""
-    made = [Server(tiny.folder, "--logprobs-mode", "processed_logprobs"), Server(tiny.folder)]
+    made = [Server(tiny.folder, *TRL), Server(tiny.folder)]
     try:
         for server in made:
             server.start()
@@ -348,6 +364,27 @@ def test_the_check_names_what_is_wrong(server, raw):
         engine.check()
     with ServerEngine(raw.url) as engine, pytest.warns(UserWarning, match="--logprobs-mode processed_logprobs"):
         engine.check()
+
+
+def test_a_server_that_takes_no_weights_is_refused_before_a_model_is_loaded(server, raw):
+    config = {"use_vllm": True, "vllm_mode": "server"}
+    check_vllm({**config, "vllm_server_base_url": server.url})
+    with pytest.raises(EngineError, match=r"without VLLM_SERVER_DEV_MODE=1: start one with .*vllm serve MODEL"):
+        check_vllm({**config, "vllm_server_base_url": raw.url})
+
+
+@pytest.mark.trl
+def test_the_example_runs_with_it(server, tiny, tmp_path):
+    """All but the way of the weights: TRL sends them over NCCL, for which both sides need a GPU."""
+    printed = vllm_run.run(
+        *(EXAMPLE, f"--vllm_server_base_url={server.url}", f"--model={tiny.folder}", f"--output_dir={tmp_path}"),
+        *("--max_steps=2", "--learning_rate=0", "--per_device_train_batch_size=4", "--gradient_accumulation_steps=2"),
+        *("--num_generations=4", "--max_completion_length=64", "--use_cpu=true", "--bf16=false", "--disable_tqdm=true"),
+    )
+    for name, expected in (("env/unscored", 0), ("sampling/importance_sampling_ratio/mean", 1)):
+        logged = [float(value) for value in re.findall(rf"'{name}': '?([^',]+)", printed)]
+        assert logged == pytest.approx([expected] * 2, abs=1e-3)
+    assert (tmp_path / "model.safetensors").exists()
 
 
 # The last tests, for they kill the servers

@@ -3,6 +3,7 @@ from collections import Counter
 from functools import partial
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,9 +146,29 @@ def test_an_unknown_split_is_named():
         list(guess().tasks("test"))
 
 
-def test_an_environment_without_text_is_refused_with_what_to_do():
-    with pytest.raises(NotTextError, match=r"FrozenLake-v1 has Discrete\(16\) as observations.*TransformObservation"):
-        GymSpec("FrozenLake-v1")
+def picture(env):
+    space = gym.spaces.Box(0, 255, (64, 64, 3), dtype=np.uint8)
+    return gym.wrappers.TransformObservation(env, lambda _: space.low, space)
+
+
+def test_an_environment_without_words_is_refused_with_what_to_do():
+    with pytest.raises(NotTextError, match="observe="):
+        GymSpec("CartPole-v1", wrappers=[picture])
+
+
+def test_any_environment_is_played_in_words():
+    spec = GymSpec("FrozenLake-v1", env_kwargs={"is_slippery": False})
+    env = spec.make("FrozenLake-v1")
+    assert env.reset(seed=0)[0].startswith("*FFF")
+    assert env.step("<action>Move down</action>")[0].startswith("SFFF\n*")
+    assert "Answer with Move left" in spec.train_dataset[0]["prompt"][0]["content"]
+
+
+def test_users_say_in_which_words():
+    spec = GymSpec("FrozenLake-v1", observe=lambda square, info: f"square {square}", act=int, action_format=None)
+    env = spec.make("FrozenLake-v1")
+    assert env.reset(seed=0)[0] == "square 0"
+    assert env.step("1")[4]["action_valid"]
 
 
 def test_tasks_are_the_same_everywhere():

@@ -17,6 +17,7 @@ from gym_trl.grpo.rollout_func import trainer_engine
 from gym_trl.testing import ByteChat
 
 SCRIPT = Path(__file__).parent / "train_with_vllm.py"
+STEPS = 20
 
 needs_vllm = [
     pytest.mark.vllm,
@@ -42,14 +43,14 @@ def run(folder, **options):
 
 @pytest.fixture(scope="module")
 def awake(tmp_path_factory):
-    """Three steps with a large learning rate, and an evaluation."""
-    return run(tmp_path_factory.mktemp("awake"))
+    """Twenty steps with a large learning rate, and an evaluation."""
+    return run(tmp_path_factory.mktemp("awake"), grpo={"max_steps": STEPS})
 
 
 @pytest.fixture(scope="module")
 def asleep(tmp_path_factory):
     """The same with an engine that forgets its weights whenever it sleeps."""
-    return run(tmp_path_factory.mktemp("asleep"), sleep=True)
+    return run(tmp_path_factory.mktemp("asleep"), grpo={"max_steps": STEPS}, sleep=True)
 
 
 def splits(report):
@@ -62,7 +63,9 @@ class TestTraining:
     def test_the_importance_ratio_stays_at_one(self, awake):
         key = "sampling/importance_sampling_ratio"
         steps = [entry for entry in awake["logs"] if f"{key}/mean" in entry]
-        assert len(steps) == 3
+        for step, entry in enumerate(steps, start=1):
+            print(step, *(f"{what} {entry[f'{key}/{what}']:.7f}" for what in ("min", "mean", "max")))  # noqa: T201 -- -rP
+        assert len(steps) == STEPS
         for entry in steps:
             assert entry[f"{key}/mean"] == pytest.approx(1.0, abs=1e-3)
             assert entry[f"{key}/min"] == pytest.approx(1.0, abs=0.02)
@@ -85,9 +88,9 @@ class TestTraining:
             assert rollout["unfinished"] == 0
 
     def test_evaluation_plays_too(self, awake):
-        assert splits(awake)[:3] == ["train"] * 3
+        assert splits(awake)[:STEPS] == ["train"] * STEPS
         assert splits(awake).count("eval") >= 2
-        assert awake["evaluation"]["eval_env/turns"] == 3.0
+        assert 2.5 < awake["evaluation"]["eval_env/turns"] <= 3.0
 
     def test_an_engine_that_sleeps_is_woken_once_a_rollout(self, asleep):
         """The CPU frees no memory, so that the test zeroes the weights; what TRL and we call is the real thing."""

@@ -21,6 +21,9 @@ from gym_trl.testing import play
 
 ENV_ID = "TrlEnv/GuessNumber-v0"
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "TextAction": [{}],
+    "TextObservation": [{}],
+    "as_text": [{}],
     "ParseAction": [{}, {"format": "boxed", "strict": True, "penalty": 0.5, "end_after": 2}],
     "TurnLimit": [{"turns": 3}, {"turns": 4, "announce": True}],
 }

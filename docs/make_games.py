@@ -1,0 +1,123 @@
+"""Writes docs/games.md: every game with its numbers and one game played by its solver.
+
+    python docs/make_games.py            # write it
+    python docs/make_games.py --check    # exit status 1 if it is not what would be written
+
+The numbers of random play come from what ``gym-trl validate --measure`` wrote; everything else is played and computed.
+"""
+
+import inspect
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+
+from gym_trl.envs.text_env import TextEnv
+from gym_trl.evaluation import Exchange, optimum, play_task
+from gym_trl.types import Task
+from gym_trl.validation import Game, games
+
+PAGE = Path(__file__).parent / "games.md"
+LINES = 60
+HEAD = """# Games
+
+Every game that comes with the library, one played by its solver, and what can be reached. `solver` and `random` are
+shares of games won (and mean returns, where a game pays otherwise) over the episodes of `gym-trl validate --measure`;
+`optimum` is exact, and `?` where nobody knows it.
+
+This page is written by `python docs/make_games.py`; `make test` checks that it is current.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    ids = sorted(env_id for env_id in gym.registry if env_id.startswith("TrlEnv/"))
+    index = "\n".join(f"* [{env_id}](#{anchor(env_id)}): {summary(env_id)}" for env_id in ids)
+    return "\n".join([HEAD, index, *map(section, ids)])
+
+
+def anchor(env_id: str) -> str:
+    """What a heading's link is called."""
+    return env_id.lower().replace("/", "")
+
+
+def summary(env_id: str) -> str:
+    """The first sentence of the docstring."""
+    text = inspect.getdoc(type(gym.make(env_id).unwrapped)) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
+
+
+def section(env_id: str) -> str:
+    """A game's heading, numbers and transcript."""
+    presets = games([env_id])
+    rows = "\n".join(row(game) for game in presets)
+    shown = next((game for game in reversed(presets[:2]) if len(transcript(game)) <= LINES), presets[0])
+    env = shown.make()
+    return f"""
+## {env_id}
+
+{summary(env_id)}
+
+| preset | arguments | optimum | solver | random | constant | turns of the solver |
+|---|---|---|---|---|---|---|
+{rows}
+
+> {env.get_wrapper_attr("instructions").strip().replace(chr(10), chr(10) + "> ")}
+
+```text
+{chr(10).join(cut(transcript(shown)))}
+```
+"""
+
+
+def row(game: Game) -> str:
+    """A line of the table."""
+    env = game.make()
+    assert isinstance(env.unwrapped, TextEnv)
+    baselines, best = env.unwrapped.baselines, optimum(env)
+    arguments = env.unwrapped.presets.get(game.difficulty, {})  # type: ignore[call-overload]
+    listed = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    pays = env.unwrapped.reward_modes[0] != "success"
+    numbers = [level(best.success, best.mean_return if pays else None)]
+    for name in ("solver", "random", "constant"):
+        measured = baselines[name].measured
+        numbers.append(level(measured.success, measured.mean_return if pays else None) if measured else "not measured")
+    turns = baselines["solver"].measured
+    cells = [game.difficulty or "", f"`{listed}`" if listed else "", *numbers, f"{turns.turns:.1f}" if turns else ""]
+    return f"| {' | '.join(cells)} |"
+
+
+def level(success: float | None, mean_return: float | None) -> str:
+    """Success, and the return where that is another thing."""
+    shown = "?" if success is None else f"{success:.3f}"
+    return shown if mean_return is None else f"{shown} ({mean_return:+.3f})"
+
+
+def transcript(game: Game) -> list[str]:
+    """A game played by its solver."""
+    lines: list[str] = []
+    played = play_task(game.make(), Task(game.env_id, 0), lambda env: env.get_wrapper_attr("solver")())
+    for exchange in played:
+        assert isinstance(exchange, Exchange)
+        lines += [*exchange.observation.split("\n"), f"> {exchange.action}"]
+    assert isinstance(played[-1], Exchange)
+    return [*lines, *played[-1].reply.observation.split("\n"), f"(reward {played[-1].reply.reward:g})"]
+
+
+def cut(lines: list[str]) -> list[str]:
+    """The beginning and the end, where there are too many."""
+    half = LINES // 2
+    return lines if len(lines) <= LINES else [*lines[:half], f"[{len(lines) - 2 * half} lines]", *lines[-half:]]
+
+
+def main() -> int:
+    """Write the page or check it."""
+    text = page()
+    if "--check" in sys.argv[1:]:
+        return int(PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

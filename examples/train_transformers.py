@@ -1,0 +1,49 @@
+"""Train a model to guess a number, generating with Transformers: nothing but the trainer itself is needed.
+
+$ python examples/train_transformers.py --learning_rate 2e-6      # any field of GRPOConfig
+$ accelerate launch examples/train_transformers.py                # on all GPUs of this machine
+
+Without a GPU, a tiny model shows that everything works:
+
+$ python -c "from gym_trl.tiny import save_tiny; save_tiny('tiny')"
+$ python examples/train_transformers.py --model tiny --use_cpu true --bf16 false --max_steps 2
+"""
+
+from transformers import HfArgumentParser
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+
+parser = HfArgumentParser(GRPOConfig)
+parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+parser.set_defaults(
+    output_dir="runs/transformers",
+    max_steps=200,
+    learning_rate=1e-6,
+    per_device_train_batch_size=8,
+    gradient_accumulation_steps=8,
+    num_generations=8,
+    max_completion_length=2048,  # of a whole episode
+    logging_steps=1,
+    report_to=[],
+)
+
+if __name__ == "__main__":
+    args, own = parser.parse_args_into_dataclasses()
+    spec = GymSpec(
+        "TrlEnv/GuessNumber-v0",
+        env_kwargs={"high": 100, "turns": 7},
+        num_tasks=2_000,
+        invalid_penalty=0.1,
+        end_after_invalid=3,
+        max_tokens_per_turn=256,
+    )
+    trainer = GRPOTrainer(
+        model=own.model,
+        args=args,
+        train_dataset=spec.train_dataset,
+        rollout_func=spec.rollout_func,
+        reward_funcs=spec.reward_funcs,
+    )
+    trainer.train()
+    trainer.save_model()

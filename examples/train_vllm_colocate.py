@@ -1,0 +1,52 @@
+"""Train a model to guess a number, generating with a vLLM in the trainer's own process, on its GPU.
+
+$ python examples/train_vllm_colocate.py --vllm_gpu_memory_utilization 0.5     # any field of GRPOConfig
+$ accelerate launch examples/train_vllm_colocate.py                            # on all GPUs: one vLLM each
+
+A tiny model shows quickly that everything works:
+
+$ python -c "from gym_trl.tiny import save_tiny; save_tiny('tiny')"
+$ python examples/train_vllm_colocate.py --model tiny --max_steps 2
+"""
+
+from transformers import HfArgumentParser
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+
+parser = HfArgumentParser(GRPOConfig)
+parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+parser.set_defaults(
+    output_dir="runs/vllm_colocate",
+    use_vllm=True,
+    vllm_mode="colocate",
+    vllm_max_model_length=4096,  # less memory for the cache than the whole context would take
+    max_steps=200,
+    learning_rate=1e-6,
+    per_device_train_batch_size=8,
+    gradient_accumulation_steps=8,
+    num_generations=8,
+    max_completion_length=2048,  # of a whole episode
+    logging_steps=1,
+    report_to=[],
+)
+
+if __name__ == "__main__":
+    args, own = parser.parse_args_into_dataclasses()
+    spec = GymSpec(
+        "TrlEnv/GuessNumber-v0",
+        env_kwargs={"high": 100, "turns": 7},
+        num_tasks=2_000,
+        invalid_penalty=0.1,
+        end_after_invalid=3,
+        max_tokens_per_turn=256,
+    )
+    trainer = GRPOTrainer(
+        model=own.model,
+        args=args,
+        train_dataset=spec.train_dataset,
+        rollout_func=spec.rollout_func,
+        reward_funcs=spec.reward_funcs,
+    )
+    trainer.train()
+    trainer.save_model()

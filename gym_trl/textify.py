@@ -1,0 +1,391 @@
+r"""Any Gymnasium space to words, and words to any action space.
+
+>>> from gymnasium import spaces
+>>> space = spaces.Dict({"door": spaces.Discrete(2), "speed": spaces.Box(0, 9, (2,))})
+>>> print(show(space, {"door": 1, "speed": [0.5, 2.25]}))
+door: 1
+speed: 0.5 2.25
+>>> read(space, '{"door": 1, "speed": [0.5, 2]}')["speed"]
+array([0.5, 2. ], dtype=float32)
+>>> explain(space)
+'a JSON object such as {"door": 0, "speed": [4.5, 4.5]}'
+"""
+
+import json
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from gym_trl.errors import NotTextError
+
+_CELLS = 512
+"""Numbers in an array that can be shown as words; more are a picture."""
+_LONGEST = 65_536
+"""Characters of an action that are looked at."""
+
+
+class UnreadableActionError(ValueError):
+    """Words that are no action of the space; its text says what would be."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Observations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
+    r"""A value of ``space`` in words; ``names`` are those of its values, or of its fields.
+
+    >>> show(spaces.Discrete(2), 1, ["stick", "hit"])
+    'hit'
+    >>> show(spaces.Box(-1, 1, (2,)), [0.12345, -1], ["position", "velocity"])
+    'position: 0.1235\nvelocity: -1'
+
+    Raises:
+        NotTextError: a space that cannot be said in words, such as a picture.
+    """
+    raise NotTextError(f"{type(space).__name__} has no words: say how to read it with observe=")
+
+
+@show.register
+def _(space: spaces.Discrete, value: Any, names: Sequence[str] = ()) -> str:
+    place = int(value) - int(space.start)
+    return names[place] if 0 <= place < len(names) else str(int(value))
+
+
+@show.register(spaces.MultiDiscrete)
+@show.register(spaces.MultiBinary)
+@show.register(spaces.Box)
+def _(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
+    array = np.asarray(value)
+    if array.size > _CELLS or array.ndim > 2:
+        raise NotTextError(
+            f"an array of shape {array.shape} is too much for words: say what to read in it with observe="
+        )
+    if len(names) == array.size:
+        return "\n".join(f"{name}: {_number(cell)}" for name, cell in zip(names, array.ravel(), strict=True))
+    if array.ndim < 2:
+        return " ".join(map(_number, array.ravel()))
+    return "\n".join(" ".join(map(_number, row)) for row in array)
+
+
+@show.register
+def _(space: spaces.Text, value: Any, names: Sequence[str] = ()) -> str:
+    return "" if value is None else str(value)
+
+
+@show.register
+def _(space: spaces.Dict, value: Any, names: Sequence[str] = ()) -> str:
+    return "\n".join(_field(name, show(inner, value[name])) for name, inner in space.spaces.items())
+
+
+@show.register(spaces.Tuple)
+def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
+    shown = [show(inner, part) for inner, part in zip(space.spaces, value, strict=True)]
+    if len(names) == len(shown):
+        return "\n".join(map(_field, names, shown))
+    return "\n".join(shown) if any("\n" in part for part in shown) else ", ".join(shown)
+
+
+@show.register
+def _(space: spaces.Sequence, value: Any, names: Sequence[str] = ()) -> str:
+    # Stacked sequences come as one array, whose rows are the parts.
+    return "\n".join(f"- {show(space.feature_space, part)}" for part in value) or "(none)"
+
+
+@show.register
+def _(space: spaces.Graph, value: Any, names: Sequence[str] = ()) -> str:
+    lines = [f"node {place}: {show(space.node_space, node)}" for place, node in enumerate(value.nodes)]
+    links = () if value.edge_links is None else value.edge_links
+    for place, (start, end) in enumerate(links):
+        said = "" if space.edge_space is None or value.edges is None else show(space.edge_space, value.edges[place])
+        lines.append(f"edge {int(start)} to {int(end)}" + (f": {said}" if said else ""))
+    return "\n".join(lines)
+
+
+@show.register(spaces.OneOf)
+def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
+    chosen, inner = int(value[0]), value[1]
+    return f"{names[chosen] if chosen < len(names) else f'kind {chosen}'}: {show(space.spaces[chosen], inner)}"
+
+
+def _number(value: Any) -> str:
+    return str(int(value)) if np.issubdtype(np.asarray(value).dtype, np.integer) else f"{float(value):.4g}"
+
+
+def _field(name: str, text: str) -> str:
+    return f"{name}:\n{text}" if "\n" in text else f"{name}: {text}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Actions
+# ---------------------------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+
+
+def read(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
+    """The action of ``space`` that ``text`` names; ``names`` are those of the actions of a ``Discrete``.
+
+    >>> int(read(spaces.Discrete(2), " Hit ", ["stick", "hit"]))
+    1
+    >>> read(spaces.Discrete(2), "fold", ["stick", "hit"])
+    Traceback (most recent call last):
+        ...
+    gym_trl.textify.UnreadableActionError: Not an action. Answer with stick or hit.
+
+    Raises:
+        UnreadableActionError: there is none of that name; says what there is.
+        NotTextError: a space whose actions cannot be written.
+    """
+    try:
+        return _from_plain(space, _plain(space, text[:_LONGEST]), names)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        if isinstance(error, NotTextError):
+            raise
+        raise UnreadableActionError(f"Not an action. Answer with {explain(space, names)}.") from error
+
+
+def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> str:
+    """The words that ``read`` makes ``action`` of.
+
+    >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
+    ('hit', '1 4')
+    """
+    if isinstance(space, spaces.Text):
+        return str(action)
+    if isinstance(space, spaces.Discrete):
+        return show(space, action, names)
+    plain = _jsonable(action)
+    return " ".join(map(repr, np.ravel(plain).tolist())) if _is_row(space) else json.dumps(plain)
+
+
+def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
+    """How actions of ``space`` are written, for the end of "Answer with".
+
+    >>> explain(spaces.Discrete(3)), explain(spaces.MultiDiscrete([2, 5]))
+    ('an integer from 0 to 2', '2 integers such as 1 4')
+    """
+    if isinstance(space, spaces.Discrete):
+        if names:
+            return _listed(names)
+        first = int(space.start)
+        return f"an integer from {first} to {first + int(space.n) - 1}"
+    if isinstance(space, spaces.Text):
+        return f"text of at most {space.max_length} characters"
+    if _is_row(space):
+        kind = "number" if isinstance(space, spaces.Box) and space.dtype.kind == "f" else "integer"
+        count = math.prod(space.shape or ())
+        example = " ".join(map(_number, np.ravel(np.asarray(_example(space)))))
+        bounds = (
+            f" from {_number(space.low.min())} to {_number(space.high.max())}" if isinstance(space, spaces.Box) else ""
+        )
+        return (f"a {kind}" if count == 1 else f"{count} {kind}s").replace(
+            "a i", "an i"
+        ) + f"{bounds} such as {example}"
+    return f"a JSON {'object' if isinstance(space, spaces.Dict) else 'list'} such as {json.dumps(_example(space))}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _is_row(space: spaces.Space[Any]) -> bool:
+    """Whether its actions are numbers in a row, which need no brackets."""
+    numbers = isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary)
+    return numbers and len(space.shape or ()) < 2
+
+
+def _jsonable(action: Any) -> Any:
+    if isinstance(action, spaces.GraphInstance):
+        return {name: _jsonable(part) for name, part in action._asdict().items()}
+    if isinstance(action, Mapping):
+        return {name: _jsonable(part) for name, part in action.items()}
+    if isinstance(action, tuple):
+        return [_jsonable(part) for part in action]
+    return action.tolist() if isinstance(action, np.ndarray | np.generic) else action
+
+
+def _plain(space: spaces.Space[Any], text: str) -> Any:
+    """What a text says as JSON would: a number, a string, a list or an object."""
+    text = text.strip() if not isinstance(space, spaces.Text) else text
+    if isinstance(space, spaces.Discrete | spaces.Text):
+        return text
+    if _is_row(space):
+        numbers = [float(part) if "." in part or "e" in part.lower() else int(part) for part in _NUMBER.findall(text)]
+        if _NUMBER.sub("", text).strip(" \t\r\n,;[]()"):
+            raise ValueError(text)
+        return numbers
+    return json.loads(text)
+
+
+@singledispatch
+def _from_plain(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
+    raise NotTextError(f"actions of {type(space).__name__} cannot be written: say how to read them with act=")
+
+
+@_from_plain.register
+def _(space: spaces.Discrete, plain: Any, names: Sequence[str] = ()) -> Any:
+    if isinstance(plain, str):
+        spoken = " ".join(plain.split()).casefold()
+        known = {" ".join(name.split()).casefold(): place for place, name in enumerate(names)}
+        if spoken in known:
+            return space.start + np.int64(known[spoken])
+        if not _INTEGER.fullmatch(spoken):
+            raise ValueError(plain)
+        plain = int(spoken)
+    return _inside(space, np.int64(_whole(plain)))
+
+
+@_from_plain.register(spaces.MultiDiscrete)
+@_from_plain.register(spaces.MultiBinary)
+def _(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
+    return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape or ()))
+
+
+@_from_plain.register
+def _(space: spaces.Box, plain: Any, names: Sequence[str] = ()) -> Any:
+    convert: Callable[[Any], Any] = _real if space.dtype.kind == "f" else _whole
+    return _inside(space, np.asarray(_each(convert, plain), dtype=space.dtype).reshape(space.shape))
+
+
+@_from_plain.register
+def _(space: spaces.Text, plain: Any, names: Sequence[str] = ()) -> Any:
+    # The alphabet that it declares is nearly always wrong (it has no blank by default), and so is not held to.
+    if not isinstance(plain, str) or len(plain) > space.max_length:
+        raise ValueError(plain)
+    return plain
+
+
+@_from_plain.register
+def _(space: spaces.Dict, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, Mapping) or plain.keys() != space.spaces.keys():
+        raise ValueError(plain)
+    return OrderedDict((name, _from_plain(inner, plain[name])) for name, inner in space.spaces.items())
+
+
+@_from_plain.register(spaces.Tuple)
+def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, list) or len(plain) != len(space.spaces):
+        raise ValueError(plain)
+    return tuple(_from_plain(inner, part) for inner, part in zip(space.spaces, plain, strict=True))
+
+
+@_from_plain.register
+def _(space: spaces.Sequence, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, list):
+        raise ValueError(plain)
+    if space.stack:
+        raise NotTextError("actions of a stacked Sequence cannot be written: say how to read them with act=")
+    return tuple(_from_plain(space.feature_space, part) for part in plain)
+
+
+@_from_plain.register(spaces.OneOf)
+def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, list) or len(plain) != 2:
+        raise ValueError(plain)
+    chosen = _whole(plain[0])
+    if not 0 <= chosen < len(space.spaces):
+        raise ValueError(plain)
+    return np.int64(chosen), _from_plain(space.spaces[chosen], plain[1])
+
+
+@_from_plain.register
+def _(space: spaces.Graph, plain: Any, names: Sequence[str] = ()) -> Any:
+    nodes = np.asarray([_from_plain(space.node_space, node) for node in plain["nodes"]], dtype=space.node_space.dtype)
+    edges = links = None
+    if space.edge_space is not None and plain.get("edges"):
+        edges = np.asarray(
+            [_from_plain(space.edge_space, edge) for edge in plain["edges"]], dtype=space.edge_space.dtype
+        )
+        links = np.asarray(_each(_whole, plain["edge_links"]), dtype=np.int32).reshape(len(edges), 2)
+    return _inside(space, spaces.GraphInstance(nodes=nodes, edges=edges, edge_links=links))
+
+
+def _inside(space: spaces.Space[Any], value: Any) -> Any:
+    if not space.contains(value):
+        raise ValueError(value)
+    return value
+
+
+def _each(convert: Callable[[Any], Any], plain: Any) -> Any:
+    return [_each(convert, part) for part in plain] if isinstance(plain, list) else convert(plain)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or value != int(value):
+        raise ValueError(value)
+    return int(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(value)
+    return float(value)
+
+
+@singledispatch
+def _example(space: spaces.Space[Any]) -> Any:
+    """Some action, as JSON has it; the same at all times."""
+    raise NotTextError(f"actions of {type(space).__name__} cannot be written: say how to read them with act=")
+
+
+@_example.register
+def _(space: spaces.Discrete) -> Any:
+    return int(space.start)
+
+
+@_example.register
+def _(space: spaces.MultiDiscrete) -> Any:
+    return (np.asarray(space.start) + np.asarray(space.nvec) - 1).tolist()
+
+
+@_example.register
+def _(space: spaces.MultiBinary) -> Any:
+    return np.ones(space.shape, dtype=int).tolist()
+
+
+@_example.register
+def _(space: spaces.Box) -> Any:
+    low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 1.0, -1.0))
+    high = np.where(np.isfinite(space.high), space.high, low + 2.0)
+    middle = low + (high - low) / 2
+    return np.round(middle, 3).tolist() if space.dtype.kind == "f" else np.floor(middle).astype(int).tolist()
+
+
+@_example.register
+def _(space: spaces.Text) -> Any:
+    return "text"
+
+
+@_example.register
+def _(space: spaces.Dict) -> Any:
+    return {name: _example(inner) for name, inner in space.spaces.items()}
+
+
+@_example.register(spaces.Tuple)
+def _(space: Any) -> Any:
+    return [_example(inner) for inner in space.spaces]
+
+
+@_example.register
+def _(space: spaces.Sequence) -> Any:
+    return [_example(space.feature_space)]
+
+
+@_example.register(spaces.OneOf)
+def _(space: Any) -> Any:
+    return [0, _example(space.spaces[0])]
+
+
+@_example.register
+def _(space: spaces.Graph) -> Any:
+    return {"nodes": [_example(space.node_space)], "edges": [], "edge_links": []}

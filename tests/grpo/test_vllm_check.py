@@ -1,0 +1,56 @@
+# mypy: allow-untyped-calls
+"""What keeps TRL from generating with vLLM is said before a model is loaded, with the command that helps."""
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+from vllm_double import VLLMDouble
+
+from gym_trl.errors import EngineError, MissingDependencyError
+from gym_trl.grpo.vllm_check import check_vllm
+
+needs_vllm = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux"),
+]
+
+
+def check(url: str, **config: object) -> None:
+    check_vllm({"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": url, **config})
+
+
+def test_without_vllm_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    check_vllm({"vllm_mode": "colocate"})
+    with pytest.raises(MissingDependencyError, match=r"pip install 'gym-trl\[vllm\]'"):
+        check_vllm({"use_vllm": True})
+
+
+class TestServer:
+    pytestmark = needs_vllm
+
+    @pytest.fixture
+    def vllm(self) -> Iterator[VLLMDouble]:
+        with VLLMDouble() as double:
+            yield double
+
+    def test_one_that_takes_weights_is_as_trl_needs_it(self, vllm: VLLMDouble) -> None:
+        check(vllm.url)
+
+    def test_one_that_does_not_answer_is_an_error_unless_it_is_to_be_waited_for(self, vllm: VLLMDouble) -> None:
+        vllm.kill()
+        with pytest.raises(EngineError, match=r"no vLLM server answers at .*VLLM_SERVER_DEV_MODE=1 vllm serve MODEL"):
+            check(vllm.url)
+        check(vllm.url, vllm_server_timeout=240)
+
+    def test_one_that_takes_no_weights_is_an_error_with_the_missing_flag(self, vllm: VLLMDouble) -> None:
+        vllm.transfer = None
+        with pytest.raises(EngineError, match="started without --weight-transfer-config"):
+            check(vllm.url)
+
+    def test_what_is_no_vllm_is_an_error(self, vllm: VLLMDouble) -> None:
+        for url in (f"{vllm.url}/health?", "nonsense"):
+            with pytest.raises(EngineError, match="vllm serve MODEL"):
+                check(url)

@@ -1,0 +1,126 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.errors import NotTextError
+from gym_trl.textify import UnreadableActionError, explain, read, show, write
+
+LEAVES = [
+    spaces.Discrete(5, start=-2),
+    spaces.MultiDiscrete([2, 3, 4]),
+    spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
+    spaces.MultiBinary(4),
+    spaces.Box(-1, 2, (3,)),
+    spaces.Box(-np.inf, np.inf, (2,), dtype=np.float64),
+    spaces.Box(0, 255, (2, 2), dtype=np.uint8),
+    spaces.Box(-3, 3, (), dtype=np.int64),
+    spaces.Text(8),
+]
+some_space = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda inner: st.one_of(
+        st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, min_size=1, max_size=3).map(spaces.Dict),
+        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
+        st.lists(inner, min_size=1, max_size=3).map(spaces.OneOf),
+        inner.map(spaces.Sequence),
+    ),
+    max_leaves=5,
+)
+
+
+def same(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(np.all(one == other))
+
+
+@given(some_space, st.integers(0, 2**32 - 1))
+def test_what_is_written_is_read_as_it_was(space, seed):
+    space.seed(seed)
+    action = space.sample()
+    again = read(space, write(space, action))
+    assert again in space
+    assert same(action, again)
+
+
+@given(some_space, st.integers(0, 2**32 - 1))
+def test_every_value_can_be_shown_and_every_space_explained(space, seed):
+    space.seed(seed)
+    assert isinstance(show(space, space.sample()), str)
+    assert explain(space)
+
+
+@given(some_space, st.text())
+def test_any_words_are_an_action_of_the_space_or_unreadable(space, words):
+    with suppress(UnreadableActionError):
+        # A Text is not held to the alphabet that it declares.
+        assert read(space, words) in space or "Text" in str(space)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (spaces.Discrete(3), "3"),
+        (spaces.Discrete(3), "-1"),
+        (spaces.Discrete(3), "1.0"),
+        (spaces.Discrete(3), "\u0661"),
+        (spaces.Discrete(3), "9" * 5000),
+        (spaces.MultiDiscrete([2, 2]), "1"),
+        (spaces.MultiDiscrete([2, 2]), "1 2"),
+        (spaces.MultiDiscrete([2, 2]), "one 1"),
+        (spaces.Box(-1, 1, (2,)), "0.5 1.5"),
+        (spaces.Box(-1, 1, (2,)), "0.5 nan"),
+        (spaces.Box(-1, 1, (1,)), "1e999"),
+        (spaces.MultiBinary(2), "1 -1"),
+        (spaces.Dict(a=spaces.Discrete(2)), '{"a": 0, "b": 1}'),
+        (spaces.Dict(a=spaces.Discrete(2)), "[0]"),
+        (spaces.Dict(a=spaces.Discrete(2)), '{"a": true}'),
+        (spaces.Tuple([spaces.Discrete(2)]), "[" * 100_000),
+        (spaces.OneOf([spaces.Discrete(2)]), "[-1, 0]"),
+        (spaces.Text(3), "four"),
+    ],
+)
+def test_what_is_no_action_is_refused_with_what_would_be_one(space, words):
+    with pytest.raises(UnreadableActionError, match="Answer with "):
+        read(space, words)
+
+
+@pytest.mark.parametrize("words", ["move LEFT", "  Move   left ", "0"])
+def test_names_are_read_in_any_case_and_numbers_work_as_well(words):
+    assert read(spaces.Discrete(2), words, ["Move left", "Move right"]) == 0
+
+
+def test_example_actions_are_actions():
+    for space in LEAVES[:-1]:
+        assert read(space, explain(space).rpartition("such as ")[2] if "such as" in explain(space) else "0") in space
+
+
+def test_fields_and_nested_values_are_shown_by_name():
+    space = spaces.Dict(hand=spaces.Tuple([spaces.Discrete(9), spaces.Discrete(9)]), map=spaces.MultiBinary((2, 2)))
+    shown = show(space, {"hand": (3, 4), "map": np.eye(2, dtype=np.int8)})
+    assert shown == "hand: 3, 4\nmap:\n1 0\n0 1"
+
+
+def test_graphs_are_shown_by_nodes_and_edges():
+    space = spaces.Graph(spaces.Discrete(9), spaces.Discrete(9))
+    graph = spaces.GraphInstance(np.array([4, 5]), np.array([7]), np.array([[0, 1]], dtype=np.int32))
+    assert show(space, graph) == "node 0: 4\nnode 1: 5\nedge 0 to 1: 7"
+    assert same(tuple(read(space, write(space, graph))), tuple(graph))
+
+
+def test_one_of_several_kinds_says_which():
+    assert show(spaces.OneOf([spaces.Discrete(2), spaces.Text(5)]), (np.int64(1), "go")) == "kind 1: go"
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 3), (1000,), (40, 40)])
+def test_pictures_have_no_words(shape):
+    space = spaces.Box(0, 255, shape, dtype=np.uint8)
+    with pytest.raises(NotTextError, match="observe="):
+        show(space, space.sample())

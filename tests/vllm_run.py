@@ -1,0 +1,47 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
+"""Runs the command line or a script as a user would, with what vLLM needs on a CPU done before.
+
+$ python tests/vllm_run.py gym_trl train --vllm colocate
+$ python tests/vllm_run.py examples/train_vllm_server.py --vllm_server_base_url http://localhost:8000
+
+``vllm_cpu.SETTINGS`` must be set.
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+
+import vllm_cpu
+
+
+def run(*command):
+    """Do it in a process of its own, which vLLM and the trainer both want for themselves; what it prints."""
+    done = subprocess.run(
+        [sys.executable, __file__, *map(str, command)],
+        env={**os.environ, **vllm_cpu.SETTINGS},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def main(what, *arguments):
+    """With a server, everything of TRL's is as it is but the way of the weights, which is NCCL and needs GPUs."""
+    vllm_cpu.prepare_trl()
+    from trl.generation.vllm_client import VLLMClient
+
+    VLLMClient.init_communicator = lambda *_, **__: None
+    VLLMClient.update_named_params = lambda *_: None
+    sys.argv = [what, *arguments]
+    if what.endswith(".py"):
+        runpy.run_path(what, run_name="__main__")
+    else:
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,140 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Any environment in words: each id of Gymnasium's own, and what users say themselves."""
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from gym_trl.errors import ActionTypeError, NotTextError
+from gym_trl.wrappers import TextAction, TextObservation, as_text
+
+
+def can_be_made(env_id):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            gym.make(env_id).close()
+        except (ImportError, gym.error.Error):
+            return False
+    return True
+
+
+FOREIGN = [env_id for env_id in sorted(gym.registry) if not env_id.startswith("TrlEnv/") and can_be_made(env_id)]
+
+
+class Picture(gym.Env):
+    observation_space = spaces.Box(0, 255, (64, 64, 3), dtype=np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.low, {"hint": "dark"}
+
+    def step(self, action):
+        return self.observation_space.low, 1.0, True, True, {"action_mask": np.array([1, 0])}
+
+
+class Drawn(Picture):
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+    render_mode = None
+
+    def render(self):
+        return "\x1b[31m#\x1b[0m.\n"
+
+
+def test_several_of_gymnasiums_own_are_tried():
+    assert {"FrozenLake-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1"} <= {*FOREIGN}
+
+
+@pytest.mark.parametrize("env_id", FOREIGN)
+@pytest.mark.filterwarnings("ignore:.*")
+def test_every_id_takes_a_hundred_random_actions_in_words(env_id):
+    env = as_text(gym.make(env_id))
+    policy = env.get_wrapper_attr("random_policy")(0)
+    observation, _ = env.reset(seed=0)
+    for _ in range(100):
+        assert observation in env.observation_space
+        observation, reward, terminated, truncated, info = env.step(policy(observation))
+        assert info["action_valid"]
+        assert not (terminated and truncated)
+        assert np.isfinite(float(reward))
+        if terminated or truncated:
+            observation, _ = env.reset()
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1"])
+def test_every_state_looks_different(env_id):
+    env: Any = as_text(gym.make(env_id))
+    observe = env.get_wrapper_attr("_observe")
+    states = range(env.unwrapped.observation_space.n)
+    assert len({observe(state, {}) for state in states}) == len(states)
+
+
+def test_an_environment_that_speaks_text_is_returned_as_it_is():
+    env = gym.make("TrlEnv/Echo-v0")
+    assert as_text(env) is env
+
+
+def test_words_that_are_no_action_do_not_reach_the_environment():
+    env = as_text(gym.make("FrozenLake-v1", is_slippery=False))
+    first, _ = env.reset(seed=0)
+    said, reward, terminated, truncated, info = env.step("swim")
+    assert said == "Not an action. Answer with Move left, Move down, Move right or Move up."
+    assert (reward, terminated, truncated, info["action_valid"]) == (0.0, False, False, False)
+    assert env.step("Move up")[0] == first
+
+
+def test_users_functions_come_first():
+    def act(words):
+        if words != "bang":
+            raise ValueError("Say bang.")
+        return 1
+
+    env = as_text(Picture(), observe=lambda picture, info: f"{picture.shape} {info.get('hint')}", act=act)
+    assert env.reset()[0] == "(64, 64, 3) dark"
+    assert env.step("boo")[0] == "Say bang."
+    assert env.step("bang")[4]["action_valid"]
+
+
+def test_what_has_no_words_is_refused_with_what_to_do():
+    with pytest.raises(NotTextError, match="observe="):
+        as_text(Picture())
+
+
+def test_what_draws_itself_in_characters_is_shown_so():
+    assert as_text(Drawn()).reset()[0] == "[#|red]."
+
+
+def test_an_episode_is_never_terminated_and_truncated_and_ends_once():
+    env = as_text(Drawn())
+    env.reset()
+    first = env.step("0")
+    assert first[1:4] == (1.0, True, False)
+    assert env.step("1")[1:4] == (0.0, True, False)
+
+
+def test_masks_become_the_names_of_what_is_allowed():
+    env = as_text(gym.make("Taxi-v4"))
+    _, info = env.reset(seed=0)
+    allowed = [name for name, bit in zip(env.get_wrapper_attr("names"), info["action_mask"], strict=True) if bit]
+    assert info["admissible_actions"] == allowed
+
+
+def test_an_action_that_is_no_text_is_named():
+    env: Any = TextAction(gym.make("FrozenLake-v1"))
+    env.reset()
+    with pytest.raises(ActionTypeError, match="TextAction reads text, got int: 1"):
+        env.step(1)
+
+
+def test_specs_rebuild_both_wrappers():
+    env: Any = as_text(gym.make("CartPole-v1"))
+    again: Any = gym.make(env.spec)
+    assert again.get_wrapper_attr("instructions") == env.get_wrapper_attr("instructions")
+    assert again.reset(seed=1) == env.reset(seed=1)
+    assert isinstance(again.env, TextObservation)

@@ -1,0 +1,59 @@
+"""What happens after the end of an episode: nothing."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, SupportsFloat, TypeAlias
+
+import gymnasium as gym
+from gymnasium.error import ResetNeeded
+
+from gym_trl.errors import ActionTypeError
+
+Step: TypeAlias = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+
+
+class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], ABC):
+    """A wrapper whose episodes end once: after it every action gets the last observation and flags, and no reward.
+
+    Gymnasium leaves open what an environment does after its end; some play on and pay. A subclass has ``_step`` instead
+    of ``step``, and ``_restart`` where it counts something.
+
+    Raises:
+        ActionTypeError: an action that is not a string.
+        gymnasium.error.ResetNeeded: a step before the first reset.
+    """
+
+    reads_text: ClassVar[bool] = True
+    """Whether an action that is not a string is refused."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._started = False
+        self._end: tuple[Any, bool, bool, dict[str, Any]] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._started, self._end = True, None
+        return self._restart(observation, info)
+
+    def step(self, action: str) -> Step:
+        """Play an action."""
+        if self.reads_text and not isinstance(action, str):
+            name = type(self).__name__
+            raise ActionTypeError(f"{name} reads text, got {type(action).__name__}: {action!r:.100}")
+        if not self._started:
+            raise ResetNeeded(f"{type(self).__name__} has no game to play yet: call reset() before step()")
+        if self._end is not None:
+            observation, terminated, truncated, info = self._end
+            return observation, 0.0, terminated, truncated, dict(info)
+        step = self._step(action)
+        observation, _, terminated, truncated, info = step
+        if terminated or truncated:
+            self._end = observation, terminated, truncated, dict(info)
+        return step
+
+    def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return observation, info
+
+    @abstractmethod
+    def _step(self, action: str) -> Step: ...

@@ -1,0 +1,97 @@
+"""From words to any action."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from gym_trl.discovery import action_names, description
+from gym_trl.spaces import AnyText, holds_text
+from gym_trl.textify import explain, read, write
+from gym_trl.types import Policy
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+
+Act = Callable[[str], Any]
+"""Makes an action of words; raises ``ValueError``, with what would be one, where it cannot."""
+
+
+class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+    """Play an environment with actions in words.
+
+    >>> import gymnasium as gym
+    >>> env = TextAction(gym.make("FrozenLake-v1", is_slippery=False))
+    >>> _ = env.reset(seed=0)
+    >>> int(env.step("move right")[0])
+    1
+    >>> env.step("fly")[0]
+    'Not an action. Answer with Move left, Move down, Move right or Move up.'
+    >>> env.instructions.splitlines()[-1]
+    'Answer with Move left, Move down, Move right or Move up.'
+
+    The names of actions are those that the environment tells (``gym_trl.discovery.action_names``); numbers work as
+    well. Other spaces are written as numbers or as JSON (``gym_trl.textify.read``). Words that are no action do not
+    reach the environment: the observation says what would be one, and ``info["action_valid"]`` is false. Where
+    ``info`` has an ``action_mask``, ``info["admissible_actions"]`` has the names.
+
+    Args:
+        env: An environment whose observations are text.
+        act: A function from words to an action.
+        names: Those of the actions of a ``Discrete`` space, instead of the environment's.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], act: Act | None = None, names: tuple[str, ...] | None = None) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, act=act, names=names)
+        FrozenAfterEnd.__init__(self, env)
+        self.action_space = AnyText()
+        self.names = tuple(action_names(env) if names is None else names)
+        self._act = act
+        self._takes_text = holds_text(env.action_space)
+        if act is None and not self._takes_text:
+            explain(env.action_space, self.names)  # raises where there are no words
+
+    @property
+    def instructions(self) -> str:
+        """The environment's own, or what its docstring begins with; and how to answer."""
+        own = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else None
+        rules = description(self.env) if own is None else str(own)
+        how = "" if self._act or self._takes_text else f"Answer with {explain(self.env.action_space, self.names)}."
+        return "\n".join(part for part in (rules, how) if part)
+
+    def random_policy(self, seed: int) -> Policy:
+        """A policy that draws actions from the environment's space, whatever it is shown."""
+        if self.env.has_wrapper_attr("random_policy"):
+            own: Policy = self.env.get_wrapper_attr("random_policy")(seed)
+            return own
+        space = deepcopy(self.env.action_space)
+        space.seed(seed % 2**32)
+        return lambda observation: write(space, space.sample(), self.names)
+
+    def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return observation, self._named(info)
+
+    def _step(self, action: str) -> Step:
+        try:
+            made = self._read(action)
+        except ValueError as error:
+            return str(error), 0.0, False, False, {"action_valid": False, "success": False}
+        observation, reward, terminated, truncated, info = self.env.step(made)
+        return (
+            observation,
+            reward,
+            terminated,
+            truncated and not terminated,
+            self._named({"action_valid": True, **info}),
+        )
+
+    def _read(self, action: str) -> Any:
+        if self._act is not None:
+            return self._act(action)
+        return action if self._takes_text else read(self.env.action_space, action, self.names)
+
+    def _named(self, info: dict[str, Any]) -> dict[str, Any]:
+        mask = info.get("action_mask")
+        if mask is None or "admissible_actions" in info or len(self.names) != np.size(mask):
+            return info
+        return {**info, "admissible_actions": [name for name, allowed in zip(self.names, mask, strict=True) if allowed]}

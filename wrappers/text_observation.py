@@ -1,0 +1,113 @@
+"""From any observation to words."""
+
+from collections.abc import Callable
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+
+from gym_trl.discovery import field_names, marks
+from gym_trl.errors import NotTextError
+from gym_trl.spaces import AnyText, holds_text
+from gym_trl.textify import show
+from gym_trl.wrappers.toy_text import toy_text
+
+Observe = Callable[[Any, dict[str, Any]], str]
+"""Says an observation, which comes with its ``info``, in words."""
+
+
+class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Show what an environment shows in words.
+
+    >>> import gymnasium as gym
+    >>> env = TextObservation(gym.make("CartPole-v1"))
+    >>> print(env.reset(seed=0)[0])
+    Cart Position: 0.0137
+    Cart Velocity: -0.02302
+    Pole Angle: -0.0459
+    Pole Angular Velocity: -0.04835
+    >>> env = TextObservation(gym.make("FrozenLake-v1"), observe=lambda square, info: f"You are on square {square}.")
+    >>> env.reset(seed=0)[0]
+    'You are on square 0.'
+
+    What is shown, the first that fits: what ``observe`` says; text as it is; Gymnasium's own toy-text games as maps and
+    hands; the value itself by its space, with the names that the docstring gives its fields. For bare numbers of
+    states, and for what no words can say, it is the environment's ``"ansi"`` rendering with its colours as words.
+
+    Args:
+        env: Any environment.
+        observe: A function of an observation and its ``info``.
+
+    Raises:
+        NotTextError: there is no way to say it in words.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], observe: Observe | None = None) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, observe=observe)
+        gym.Wrapper.__init__(self, env)
+        self.observation_space = AnyText()
+        self._observe = observe or _default(env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._observe(observation, info), info
+
+    def step(self, action: Any) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Play an action."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._observe(observation, info), reward, terminated, truncated, info
+
+
+class _Shown:
+    """A value by its space."""
+
+    def __init__(self, space: gym.Space[Any], names: tuple[str, ...]) -> None:
+        self.space, self.names = space, names
+
+    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
+        return show(self.space, observation, self.names)
+
+
+class _Rendered:
+    """A picture in characters."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        self.env = env
+
+    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
+        return marks(str(self.env.render())).strip("\n")
+
+
+class _Same:
+    """Text as it is."""
+
+    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
+        return "" if observation is None else str(observation)
+
+
+def _default(env: gym.Env[Any, Any]) -> Observe:
+    space = env.observation_space
+    if holds_text(space):
+        return _Same()
+    untouched = space is env.unwrapped.observation_space
+    if untouched and (own := toy_text(env)) is not None:
+        return own
+    if (bare := isinstance(space, gym.spaces.Discrete)) and _renders(env):
+        return _Rendered(env)
+    names = field_names(env) if untouched else ()
+    try:
+        show(space, space.sample(), names)
+    except NotTextError as error:
+        if not bare and _renders(env):
+            return _Rendered(env)
+        raise NotTextError(f"{env} cannot be said in words: {error}") from error
+    return _Shown(space, names)
+
+
+def _renders(env: gym.Env[Any, Any]) -> bool:
+    """Whether it draws itself in characters; made without a render mode it is told to."""
+    if "ansi" not in env.unwrapped.metadata.get("render_modes", ()):
+        return False
+    if env.unwrapped.render_mode is None:
+        env.unwrapped.render_mode = "ansi"
+    return bool(env.unwrapped.render_mode == "ansi")
