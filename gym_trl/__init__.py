@@ -49,8 +49,14 @@ __all__ = [
 ]
 
 _ENVS = {
+    "TrlEnv/Blackjack-v0": "gym_trl.envs.blackjack:Blackjack",
     "TrlEnv/Echo-v0": "gym_trl.envs.echo:Echo",
+    "TrlEnv/FrozenLake-v0": "gym_trl.envs.frozen_lake:FrozenLake",
     "TrlEnv/GuessNumber-v0": "gym_trl.envs.guess_number:GuessNumber",
+    "TrlEnv/LightsOut-v0": "gym_trl.envs.lights_out:LightsOut",
+    "TrlEnv/Secretary-v0": "gym_trl.envs.secretary:Secretary",
+    "TrlEnv/SlidingPuzzle-v0": "gym_trl.envs.sliding_puzzle:SlidingPuzzle",
+    "TrlEnv/TowerOfHanoi-v0": "gym_trl.envs.tower_of_hanoi:TowerOfHanoi",
 }
 
 # Loaded when they are touched, so that registering the games costs nothing and needs no trainer.

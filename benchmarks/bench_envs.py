@@ -1,0 +1,243 @@
+"""How fast the games are, alone and beside the same games of others.
+
+    python benchmarks/bench_envs.py            # every game of ours
+    python benchmarks/bench_envs.py --peers    # and GEM's and TextArena's, from PyPI in an environment of their own
+
+A step is timed without the policy: the actions of random games are written down first and played again. Beside peers
+everybody plays the same random actions, each in its own words, and resets count too.
+"""
+
+import itertools
+import json
+import pickle
+import platform
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "envs.json"
+PEERS = Path(__file__).parents[1] / ".venv-peers"
+PACKAGES = ("gem-llm==0.1.0", "textarena==0.7.4")
+EPISODES, REPEATS, SECONDS = 30, 3, 1.0
+
+_WAYS = ["up", "down", "left", "right"]
+_CODES = [" ".join(code) for code in itertools.permutations("1234")]
+_CELLS = [f"{row} {column}" for row in range(1, 9) for column in range(1, 9)]
+# Of each game: our id and arguments, GEM's id, TextArena's id and players, and actions in the words of all three.
+SAME: dict[str, tuple[str, dict[str, Any], str | None, tuple[str, int] | None, list[tuple[str, str, str]]]] = {
+    "GuessNumber": (
+        "GuessNumber",
+        {"low": 1, "high": 50, "turns": 7},
+        "game:GuessTheNumber-v0-hard",
+        ("GuessTheNumber-v0", 1),
+        [(f"{n}", f"{n}", f"{n}") for n in range(1, 51)],
+    ),
+    "Mastermind": (
+        "Mastermind",
+        {},
+        "game:Mastermind-v0-hard",
+        ("Mastermind-v0", 1),
+        [(code, code, code) for code in _CODES],
+    ),
+    "TowerOfHanoi": (
+        "TowerOfHanoi",
+        {},
+        "game:TowerofHanoi-v0-easy",
+        ("TowerOfHanoi-v0", 1),
+        [(move, move, move) for move in ("A B", "A C", "B A", "B C", "C A", "C B")],
+    ),
+    "2048": ("2048", {}, "game:Game2048-v0-easy", ("2048-v0", 1), [(way, way, way) for way in _WAYS]),
+    "Minesweeper": (
+        "Minesweeper",
+        {},
+        "game:Minesweeper-v0-hard",
+        ("Minesweeper-v0", 1),
+        [(f"reveal {cell}", f"reveal {cell}", cell) for cell in _CELLS],
+    ),
+    "Sokoban": ("Sokoban", {}, "game:Sokoban-v0-easy", ("Sokoban-v0", 1), [(way, way, way) for way in _WAYS]),
+    "FrozenLake": ("FrozenLake", {}, None, ("FrozenLake-v0", 1), [(way, way, way) for way in _WAYS]),
+    "Blackjack": ("Blackjack", {}, None, ("Blackjack-v0", 1), [(way, way, way) for way in ("hit", "stick")]),
+    "TicTacToe": ("TicTacToe", {}, None, ("TicTacToe-v0", 2), [(f"{n + 1}", "", f"{n}") for n in range(9)]),
+    "ConnectFour": ("ConnectFour", {}, None, ("ConnectFour-v0", 2), [(f"{n + 1}", "", f"{n}") for n in range(7)]),
+    "LightsOut": ("LightsOut", {}, None, ("LightsOut-v0", 1), [(cell, "", cell) for cell in _CELLS[:3]]),
+    "KuhnPoker": ("KuhnPoker", {}, None, ("KuhnPoker-v0", 2), [("bet", "", "bet"), ("pass", "", "check")]),
+}
+
+
+def rate(reset: Callable[[int], None], step: Callable[[str], bool], actions: list[str]) -> float:
+    """Steps a second with random actions, resets included: the best of some tries."""
+    best, rng = 0.0, random.Random(0)
+    for _ in range(REPEATS):
+        seeds, count = itertools.count(), 0
+        reset(next(seeds))
+        began = time.perf_counter()
+        while (now := time.perf_counter()) - began < SECONDS / REPEATS:
+            for _ in range(100):
+                if step(rng.choice(actions)):
+                    reset(next(seeds))
+            count += 100
+        best = max(best, count / (now - began))
+    return best
+
+
+def ours(env_id: str, arguments: dict[str, Any], actions: list[str], *, parsed: bool) -> float:
+    """Our game, bare or made by Gymnasium and with answers to parse."""
+    import gymnasium as gym
+
+    import gym_trl
+    from gym_trl.wrappers import ParseAction
+
+    assert gym_trl
+    made = gym.make(f"TrlEnv/{env_id}-v0", **arguments)
+    env: Any = ParseAction(made) if parsed else made.unwrapped
+    said = [f"<action>{action}</action>" for action in actions] if parsed else actions
+    return rate(lambda seed: env.reset(seed=seed), lambda action: bool(env.step(action)[2]), said)
+
+
+def gems(env_id: str, actions: list[str]) -> float:
+    """GEM's game."""
+    import gem
+
+    env = gem.make(env_id)
+
+    def step(action: str) -> bool:
+        _, _, terminated, truncated, _ = env.step(action)
+        return bool(terminated or truncated)
+
+    return rate(lambda seed: env.reset(seed=seed), step, [f"\\boxed{{{action}}}" for action in actions])
+
+
+def textarenas(env_id: str, players: int, actions: list[str]) -> float:
+    """TextArena's game; the observation is asked for, which is what a player does."""
+    import textarena
+
+    env = textarena.make(env_id)
+
+    def step(action: str) -> bool:
+        env.get_observation()
+        done, _ = env.step(action)
+        return bool(done)
+
+    def reset(seed: int) -> None:
+        env.reset(num_players=players, seed=seed)
+
+    return rate(reset, step, [f"[{action}]" for action in actions])
+
+
+def beside_peers() -> dict[str, dict[str, float | None]]:
+    """Steps a second of everybody who has the game."""
+    python = PEERS / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    table = {}
+    for name, (env_id, arguments, _, _, actions) in SAME.items():
+        said = [action[0] for action in actions]
+        table[name] = {
+            "bare": ours(env_id, arguments, said, parsed=False),
+            "gym.make and ParseAction": ours(env_id, arguments, said, parsed=True),
+            **{peer: ask(python, peer, name) for peer in ("gem", "textarena")},
+        }
+        print(name, {who: number and round(number) for who, number in table[name].items()}, flush=True)
+    return table
+
+
+def ask(python: Path, peer: str, name: str) -> float | None:
+    """What a peer reaches; ``None`` where it has no such game or cannot run it here."""
+    if SAME[name][2 if peer == "gem" else 3] is None:
+        return None
+    ran = subprocess.run(
+        [str(python), __file__, "--peer", peer, name], capture_output=True, text=True, timeout=300, check=False
+    )
+    if ran.returncode:
+        print(f"{peer}'s {name}: {ran.stderr.strip().splitlines()[-1]}", flush=True)
+        return None
+    return float(ran.stdout.strip().splitlines()[-1])
+
+
+def alone() -> dict[str, dict[str, float]]:
+    """Steps a second, milliseconds of a reset and kilobytes of every game of ours."""
+    import gymnasium as gym
+
+    import gym_trl
+    from gym_trl.testing import play
+    from gym_trl.wrappers import ParseAction
+
+    assert gym_trl
+    table = {}
+    for env_id in sorted(one for one in gym.registry if one.startswith("TrlEnv/")):
+        env: Any = gym.make(env_id)
+        recorded = []
+        for seed in range(EPISODES):
+            steps = play(env, env.get_wrapper_attr("random_policy")(seed), seed=seed)[1:]
+            recorded.append((seed, [action for action, *_ in steps]))
+        parsed = ParseAction(gym.make(env_id))
+        env.reset(seed=0)
+        table[env_id] = {
+            "bare": replayed(env.unwrapped, recorded),
+            "gym.make and ParseAction": replayed(
+                parsed, [(seed, [f"<action>{action}</action>" for action in actions]) for seed, actions in recorded]
+            ),
+            "reset_ms": reset_ms(env.unwrapped),
+            "kilobytes": len(pickle.dumps(env.unwrapped)) / 1024,
+        }
+        print(env_id, {name: round(number, 3) for name, number in table[env_id].items()}, flush=True)
+    return table
+
+
+def replayed(env: Any, recorded: list[tuple[int, list[str]]]) -> float:
+    """Steps a second without the resets: the best of some tries."""
+    best = 0.0
+    for _ in range(REPEATS):
+        spent, count = 0.0, 0
+        while spent < SECONDS / REPEATS:
+            for seed, actions in recorded:
+                env.reset(seed=seed)
+                began = time.perf_counter()
+                for action in actions:
+                    env.step(action)
+                spent += time.perf_counter() - began
+                count += len(actions)
+        best = max(best, count / spent)
+    return best
+
+
+def reset_ms(env: Any) -> float:
+    """The mean of a hundred different games."""
+    env.reset(seed=0)
+    began = time.perf_counter()
+    for seed in range(100):
+        env.reset(seed=seed)
+    return (time.perf_counter() - began) * 10
+
+
+def main() -> None:
+    """Measure, print and write."""
+    if sys.argv[1:2] == ["--peer"]:
+        peer, name = sys.argv[2:]
+        _, _, gem_id, textarena_id, actions = SAME[name]
+        if peer == "gem":
+            assert gem_id is not None
+            print(gems(gem_id, [action[1] for action in actions]))
+        else:
+            assert textarena_id is not None
+            print(textarenas(*textarena_id, [action[2] for action in actions]))
+        return
+    found: dict[str, Any] = {
+        "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "date": date.today().isoformat(),
+        "alone": alone(),
+    }
+    if "--peers" in sys.argv[1:]:
+        found |= {"packages": PACKAGES, "beside_peers": beside_peers()}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

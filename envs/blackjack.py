@@ -1,0 +1,322 @@
+"""The card game, by Gymnasium's rules."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_DECK = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10)
+_CHANCES = tuple((card, _DECK.count(card) / len(_DECK)) for card in range(1, 11))
+_MOST_TURNS = 20
+"""Two aces, 18 more, and the last decision: who only hits is over 21 by then."""
+_MOVES = ("hit", "stick")
+
+
+class Blackjack(TextEnv):
+    """Come closer to 21 than the dealer, and not over it, by Gymnasium's rules.
+
+    >>> env = Blackjack()
+    >>> env.reset(seed=8)[0]
+    'Your sum is 14, no usable ace. The dealer shows 10.'
+    >>> env.step("hit")[:2]
+    ('Your sum is 17, no usable ace. The dealer shows 10.', 0.0)
+    >>> env.step("stick")[:3]
+    ('You have 17, the dealer has 10, 5, 5: 20. Lost.', -1.0, True)
+
+    Cards are drawn with replacement; faces count 10, an ace 11 where that fits (it is "usable") and 1 elsewhere. Who
+    hits over 21 has lost. After "stick" the dealer draws to 17 or more, and the higher sum wins. A game that is won
+    pays 1.0, a draw 0.0, a lost one -1.0; with ``reward="success"`` one that is won pays 1.0 and all others nothing.
+    What is no action costs one of ``turns`` and changes nothing, and without turns the game is lost.
+
+    Args:
+        difficulty: ``"easy"`` is ``natural=True``, ``"medium"`` is neither of the two special rules, and in ``"hard"``
+            the player adds the cards up: ``sums=False``.
+        natural: An ace and a ten at the start pay 1.5 if they win. Is ignored with ``sab``, as in Gymnasium.
+        sab: Sutton and Barto's rule: an ace and a ten at the start beat all but the same. Gymnasium registers its
+            Blackjack-v1 with it.
+        sums: Show the player's sum, as Gymnasium does, and not the cards.
+        turns: Most actions of a game. Nobody needs more than 20.
+        reward: ``"payoff"`` or ``"success"``.
+        render_mode: ``"ansi"`` or ``"human"``.
+
+    The mean payoff, computed exactly (a dynamic program here; the tests compute all of them in another way):
+
+    ======================== ========= ========================= ==========
+    perfect play             payoff    other play, default rules payoff
+    ======================== ========= ========================= ==========
+    default                  -0.046556 always stick              -0.1864
+    ``natural=True``         -0.025729 stick at 17, as dealers   -0.0793
+    ``sab=True``             -0.043113 stick at 20               -0.3536
+    ..                                 uniformly random          -0.3959
+    ======================== ========= ========================= ==========
+
+    ``optimal_success`` is the share of games that perfect play for the chosen reward wins: 0.4295 for the payoff by the
+    default rules, and 0.4316 by a player to whom a draw is as bad as a loss.
+
+    Raises:
+        ConfigError: ``natural``, ``sab`` or ``sums`` is not a boolean, or ``turns`` is no integer of at least 1.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"natural": True, "sab": False, "sums": True, "turns": 20},
+        "medium": {"natural": False, "sab": False, "sums": True, "turns": 20},
+        "hard": {"natural": False, "sab": False, "sums": False, "turns": 20},
+    }
+    reward_modes = ("payoff", "success")
+    garbage = "double"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        natural: bool | None = None,
+        sab: bool | None = None,
+        sums: bool | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(natural=natural, sab=sab, sums=sums, turns=turns)
+        for name in ("natural", "sab", "sums"):
+            if not isinstance(chosen[name], bool):
+                raise ConfigError(f"{name} must be True or False, got {chosen[name]!r}")
+        check_integers(turns=chosen["turns"], at_least=1)
+        self.natural: bool = chosen["natural"]
+        self.sab: bool = chosen["sab"]
+        self.sums: bool = chosen["sums"]
+        self.turns: int = chosen["turns"]
+        self._player: list[int] = []
+        self._dealer: list[int] = []
+        self._turns_left = self.turns
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer."""
+        win = "If you win you get 1"
+        if self.sab:
+            win += " (an ace and a ten as your first two cards beat all but the same)"
+        elif self.natural:
+            win += " (1.5 with an ace and a ten as your first two cards)"
+        return (
+            "Blackjack: come closer to 21 than the dealer, but not over it. Cards are drawn with replacement; faces "
+            "count 10, an ace counts 11 where that fits (a usable ace) and 1 elsewhere. Over 21 you have lost. When "
+            f"you stick, the dealer draws to 17 or more. {win}, if you lose -1, in a draw 0. Turns: {self.turns}. "
+            'Answer with one word: "hit" to take a card or "stick" to stop.'
+        )
+
+    @property
+    def optimal_success(self) -> float:
+        """The share of games won by perfect play for the reward; a draw is not won."""
+        return self._optimum().won
+
+    @property
+    def optimal_return(self) -> float:
+        """The mean reward of perfect play."""
+        return self._optimum().won if self.reward == "success" else self._optimum().payoff
+
+    @property
+    def constant_action(self) -> str:
+        """Stick."""
+        return "stick"
+
+    def admissible_actions(self) -> list[str]:
+        """Both, always."""
+        return list(_MOVES)
+
+    def solver(self) -> Policy:
+        """Perfect play for the reward, by dynamic programming."""
+        return _Perfect(self.turns, for_wins=self.reward == "success")
+
+    def _optimum(self) -> "_Value":
+        return _mean_value(self.natural, self.sab, min(self.turns, _MOST_TURNS), self.reward == "success")
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        cards = [_DECK[place] for place in self.np_random.integers(len(_DECK), size=4)]
+        self._dealer, self._player = cards[:2], cards[2:]
+        self._turns_left = self.turns
+        return self._table()
+
+    def _act(self, action: str) -> Outcome:
+        # An ASCII test first, because the Kelvin sign in lower case is a k.
+        said = action.strip().lower() if action.isascii() else ""
+        if said == "hit":
+            self._player.append(self._draw())
+            if sum(self._player) > 21:
+                return Outcome(f"You drew {_name(self._player[-1])} and are over 21. Lost.", -1.0, done=True)
+            return self._use_turn(self._table())
+        if said == "stick":
+            return self._settle()
+        return self._reject('Not "hit" or "stick".')
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._use_turn(f"{reason} {self._table()}", valid=False)
+
+    def _use_turn(self, answer: str, *, valid: bool = True) -> Outcome:
+        self._turns_left -= 1
+        if self._turns_left == 0:
+            return Outcome(f"{answer} No turns left. Lost.", -1.0, done=True, valid=valid)
+        return Outcome(answer, valid=valid)
+
+    def _settle(self) -> Outcome:
+        """The dealer's part."""
+        while _total(self._dealer) < 17:
+            self._dealer.append(self._draw())
+        mine, theirs = _total(self._player), _total(self._dealer)
+        payoff = _compare(mine, theirs)
+        if _is_natural(self._player) and (self.sab or (self.natural and payoff > 0)):
+            payoff = _natural_payoff(self.sab, _is_natural(self._dealer))
+        result = "Won." if payoff > 0 else "Lost." if payoff < 0 else "Draw."
+        shown = ", ".join(map(_name, self._dealer))
+        answer = f"You have {mine}, the dealer has {shown}: {theirs}. {result}"
+        return Outcome(answer, payoff, done=True, success=payoff > 0)
+
+    def _draw(self) -> int:
+        return _DECK[self.np_random.integers(13)]
+
+    def _table(self) -> str:
+        dealer = _name(self._dealer[0])
+        if not self.sums:
+            return f"Your cards are {', '.join(map(_name, self._player))}. The dealer shows {dealer}."
+        ace = "a" if _total(self._player) != sum(self._player) else "no"
+        return f"Your sum is {_total(self._player)}, {ace} usable ace. The dealer shows {dealer}."
+
+
+class _Perfect:
+    """Sees the table, counts its turns, and does what is worth more."""
+
+    def __init__(self, turns: int, *, for_wins: bool) -> None:
+        self._turns, self._for_wins = turns, for_wins
+
+    def __call__(self, observation: str) -> str:
+        player, _, dealer = observation.partition(" The dealer shows ")
+        words = player.rstrip(".").replace(",", "").split()
+        if words[1] == "sum":
+            total, soft = int(words[3]), words[4] == "a"
+        else:
+            cards = [_card(name) for name in words[3:]]
+            total, soft = _total(cards), _total(cards) != sum(cards)
+        turns, self._turns = min(self._turns, _MOST_TURNS), self._turns - 1
+        return _best(total, soft, _card(dealer.rstrip(".")), turns, self._for_wins).move
+
+
+class _Value(NamedTuple):
+    """Of a state, and what to do in it."""
+
+    payoff: float
+    won: float
+    """The probability."""
+    move: str = "stick"
+
+    def better(self, other: "_Value", for_wins: bool) -> "_Value":
+        mine, theirs = (self.won, other.won) if for_wins else (self.payoff, other.payoff)
+        return other if theirs > mine else self
+
+
+def _mean(values: list[tuple[float, _Value]], move: str) -> _Value:
+    return _Value(sum(p * value.payoff for p, value in values), sum(p * value.won for p, value in values), move)
+
+
+@cache
+def _mean_value(natural: bool, sab: bool, turns: int, for_wins: bool) -> _Value:
+    """The mean of perfect play over all deals."""
+    deals = []
+    for up, chance in _CHANCES:
+        for first, of_first in _CHANCES:
+            for second, of_second in _CHANCES:
+                hand = [first, second]
+                if _is_natural(hand) and (natural or sab):
+                    value = _value_of_natural(up, sab)
+                else:
+                    value = _best(_total(hand), 1 in hand, up, turns, for_wins)
+                deals.append((chance * of_first * of_second, value))
+    return _mean(deals, "")
+
+
+@cache
+def _best(total: int, soft: bool, up: int, turns: int, for_wins: bool) -> _Value:
+    """What is best with a sum against the dealer's card, when so many actions are left."""
+    stick = _mean(
+        [(p, _Value(_compare(total, end), float(total > end))) for (end, _), p in _dealer_ends(up).items()], "stick"
+    )
+    if turns == 1:
+        return stick
+    hit = []
+    for card, chance in _CHANCES:
+        then, still_soft = _add(total, soft, card)
+        lost = then > 21
+        hit.append((chance, _Value(-1.0, 0.0) if lost else _best(then, still_soft, up, turns - 1, for_wins)))
+    return stick.better(_mean(hit, "hit"), for_wins)
+
+
+def _value_of_natural(up: int, sab: bool) -> _Value:
+    """Of an ace and a ten where these are special; nothing beats sticking with them."""
+    ends = []
+    for (end, is_natural), chance in _dealer_ends(up).items():
+        payoff = _compare(21, end)
+        if sab or payoff > 0:
+            payoff = _natural_payoff(sab, is_natural)
+        ends.append((chance, _Value(payoff, float(payoff > 0))))
+    return _mean(ends, "stick")
+
+
+@cache
+def _dealer_ends(up: int) -> dict[tuple[int, bool], float]:
+    """The dealer's last sum (0 when it is over 21) and whether it is of an ace and a ten, with probabilities."""
+    ends: dict[tuple[int, bool], float] = {}
+
+    def draw(total: int, soft: bool, cards: int, chance: float) -> None:
+        if total >= 17:
+            end = (_counts(total), cards == 2 and total == 21)
+            ends[end] = ends.get(end, 0.0) + chance
+            return
+        for card, share in _CHANCES:
+            draw(*_add(total, soft, card), cards + 1, chance * share)
+
+    draw(11 if up == 1 else up, up == 1, 1, 1.0)
+    return ends
+
+
+def _add(total: int, soft: bool, card: int) -> tuple[int, bool]:
+    """The sum with another card, and whether an ace counts 11 in it."""
+    total += card
+    if card == 1 and total + 10 <= 21 and not soft:
+        return total + 10, True
+    if soft and total > 21:
+        return total - 10, False
+    return total, soft
+
+
+def _natural_payoff(sab: bool, dealer_has_one: bool) -> float:
+    if not sab:
+        return 1.5
+    return 0.0 if dealer_has_one else 1.0
+
+
+def _compare(mine: int, theirs: int) -> float:
+    mine, theirs = _counts(mine), _counts(theirs)
+    return float(mine > theirs) - float(mine < theirs)
+
+
+def _counts(total: int) -> int:
+    return 0 if total > 21 else total
+
+
+def _total(hand: list[int]) -> int:
+    total = sum(hand)
+    return total + 10 if 1 in hand and total <= 11 else total
+
+
+def _is_natural(hand: list[int]) -> bool:
+    return len(hand) == 2 and 1 in hand and 10 in hand
+
+
+def _name(card: int) -> str:
+    return "ace" if card == 1 else str(card)
+
+
+def _card(name: str) -> int:
+    return 1 if name == "ace" else int(name)

@@ -1,0 +1,359 @@
+"""A walk over a frozen lake, by Gymnasium's rules."""
+
+import random
+import re
+from collections import deque
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+# A lake is its rows, each with its line break: the square to the left of a row's first is then a line break as well.
+_MAPS = {
+    "4x4": "SFFF\nFHFH\nFFFH\nHFFG\n",
+    "8x8": "SFFFFFFF\nFFFFFFFF\nFFFHFFFF\nFFFFFHFF\nFFFHFFFF\nFHHFFFHF\nFHFFHFHF\nFFFHFFFG\n",
+}
+_MOVES = ("left", "down", "right", "up")
+"""In Gymnasium's order, in which those at right angles to a move are its neighbours."""
+_NUMBERS = {move: number for number, move in enumerate(_MOVES)}
+_LEAST_SIZE, _MOST_SIZE = 2, 32
+_MOST_TURNS = 10_000
+_RANDOM_MAPS = 2**32
+_MOST_DRAWS = 100
+_ROW = re.compile(r"^[SFHGP]{2,}$", re.MULTILINE)
+_TURNS_LEFT = re.compile(r"^([0-9]+) turns? left\.$", re.MULTILINE)
+
+
+class FrozenLake(TextEnv):
+    """Cross a frozen lake to the goal without falling into a hole, by the rules of Gymnasium's FrozenLake-v1.
+
+    >>> env = FrozenLake(is_slippery=False)
+    >>> print(env.reset(seed=0)[0])
+    PFFF
+    FHFH
+    FFFH
+    HFFG
+    100 turns left.
+    >>> print(env.step("down")[0])
+    SFFF
+    PHFH
+    FFFH
+    HFFG
+    99 turns left.
+    >>> observation, reward, terminated, *_ = env.step("right")
+    >>> print(observation)
+    You fell into a hole.
+    SFFF
+    FPFH
+    FFFH
+    HFFG
+    98 turns left.
+    >>> reward, terminated
+    (0.0, True)
+
+    A move off the lake stays where it is and costs a turn, as does what is no move. On slippery ice a move goes where
+    it should with probability ``success_rate`` and else to one of the two sides, each as likely. With the same seed
+    and the same moves a fixed map gives the very slips of Gymnasium. The reward is for the goal alone.
+
+    Args:
+        difficulty: ``"easy"`` is random maps of 3 by 3 that are not slippery, with 12 turns; ``"medium"`` Gymnasium's
+            slippery 4x4 with 100 turns and ``"hard"`` its slippery 8x8 with 200.
+        map_name: ``"4x4"`` or ``"8x8"``, Gymnasium's maps, or ``"random"``: a new one for each game, start in the top
+            left and goal in the bottom right corner.
+        size: Squares per side of a random map, 2 to 32.
+        holes: The probability of a hole, on all other squares of a random map. A map that cannot be crossed in
+            ``turns`` moves is drawn again; when 100 could not, a shortest way over the last is freed of holes.
+        is_slippery: Whether moves can go wrong.
+        success_rate: The probability that a move goes where it should on slippery ice.
+        turns: The game is lost when they are used up; at most 10,000, whoever gives ``map_name`` gives them too.
+        reward: ``"efficient"`` pays the length of the shortest way over that of the way taken, slips and all; the
+            potential of ``"shaped"`` falls with the shortest way that is left.
+        render_mode: ``"ansi"`` or ``"human"``.
+
+    The solver plays the best move for the turns that are left (a dynamic program over squares and turns), so it
+    reaches the optimum. Exact values, all computed in the tests:
+
+    =================================== ========= =========
+    success                             4x4       8x8
+    =================================== ========= =========
+    optimum in 100 (4x4), 200 (8x8)     0.744190  0.913220
+    optimum without a limit             14/17     1
+    optimum, ``success_rate=0.8``       0.893954  0.996571
+    optimum, ``success_rate=0.8``, 10   0.6896    0
+    uniformly random, slippery or not   0.013940  0.001901
+    always right, slippery              0.0315  0.3237
+    always down, slippery               0.0495  0.0018
+    =================================== ========= =========
+
+    Always right does so well on 8x8 because there are no holes in its top row and its right column; that is Gymnasium's
+    map and not a fault of this game. On easy random maps uniformly random moves win 0.1478, and the solver all.
+
+    Raises:
+        ConfigError: an argument of another type or out of its range, or too few ``turns`` for any random map.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {
+            "map_name": "random", "size": 3, "holes": 0.2, "is_slippery": False, "success_rate": 1 / 3, "turns": 12
+        },
+        "medium": {
+            "map_name": "4x4", "size": 4, "holes": 0.2, "is_slippery": True, "success_rate": 1 / 3, "turns": 100
+        },
+        "hard": {
+            "map_name": "8x8", "size": 8, "holes": 0.2, "is_slippery": True, "success_rate": 1 / 3, "turns": 200
+        },
+    }  # fmt: skip
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "forward"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        map_name: Literal["4x4", "8x8", "random"] | None = None,
+        size: int | None = None,
+        holes: float | None = None,
+        is_slippery: bool | None = None,
+        success_rate: float | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(
+            map_name=map_name, size=size, holes=holes, is_slippery=is_slippery, success_rate=success_rate, turns=turns
+        )
+        self.map_name: str = chosen["map_name"]
+        self.size: int = chosen["size"]
+        self.holes: float = chosen["holes"]
+        self.is_slippery: bool = chosen["is_slippery"]
+        self.success_rate: float = chosen["success_rate"]
+        self.turns: int = chosen["turns"]
+        self._check_arguments()
+        self._lake = ""
+        self._steps = (0, 0, 0, 0)
+        self._at = 0
+        self._turns_left = self.turns
+
+    def _check_arguments(self) -> None:
+        if self.map_name not in ("4x4", "8x8", "random"):
+            raise ConfigError(f"map_name must be '4x4', '8x8' or 'random', got {self.map_name!r}")
+        if not isinstance(self.is_slippery, bool):
+            raise ConfigError(f"is_slippery must be True or False, got {self.is_slippery!r}")
+        check_integers(size=self.size, at_least=_LEAST_SIZE)
+        check_integers(turns=self.turns, at_least=1)
+        _check_probabilities(holes=self.holes, success_rate=self.success_rate)
+        if self.size > _MOST_SIZE:
+            raise ConfigError(f"size must be at most {_MOST_SIZE}, got {self.size}")
+        if self.turns > _MOST_TURNS:
+            raise ConfigError(f"turns must be at most {_MOST_TURNS}, got {self.turns}")
+        if self.map_name == "random" and self.turns < 2 * (self.size - 1):
+            raise ConfigError(
+                f"turns must be at least {2 * (self.size - 1)} for a map of size {self.size}, got {self.turns}"
+            )
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer."""
+        slips = ""
+        if self.is_slippery:
+            slips = (
+                f" The ice is slippery: a move goes where it should with probability {self.success_rate:.4g}, and else "
+                "to one of the two sides at right angles to it."
+            )
+        return (
+            "Cross the frozen lake. The map shows you (P), the start (S), ice (F), holes (H) and the goal (G). Reach G "
+            f"within {self.turns} turns and do not fall into a hole.{slips} A move off the map leaves you where you "
+            'are. Each turn answer with one word: left, down, right or up, such as "up".'
+        )
+
+    @property
+    def num_instances(self) -> int | None:
+        """Maps by their number where moves never go wrong; slips cannot be counted."""
+        if self.is_slippery:
+            return None
+        return _RANDOM_MAPS if self.map_name == "random" else 1
+
+    @property
+    def optimal_success(self) -> float | None:
+        """By dynamic programming; over all random maps it is known only where nothing slips, and then 1."""
+        if self.map_name == "random":
+            return None if self.is_slippery else 1.0
+        return _plan(_MAPS[self.map_name], self._rate, self.turns).success
+
+    @property
+    def optimal_return(self) -> float | None:
+        """Where nothing slips perfect play is also the shortest."""
+        if self.reward == "efficient" and not self.is_slippery:
+            return self.optimal_success
+        return super().optimal_return
+
+    @property
+    def constant_action(self) -> str:
+        """Off the map from the start; who slips from it stays in the first column."""
+        return "left"
+
+    def admissible_actions(self) -> list[str]:
+        """All four, wherever you are."""
+        return list(_MOVES)
+
+    def solver(self) -> Policy:
+        """Plays the best move for the turns that are left: the optimum of every map."""
+        return _BestMoves(self._rate, self.turns)
+
+    @property
+    def _rate(self) -> float:
+        return float(self.success_rate) if self.is_slippery else 1.0
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        if self.map_name == "random":
+            number = int(self.np_random.integers(_RANDOM_MAPS)) if instance is None else instance
+            self._lake = _random_lake(self.size, self.holes, self.turns, number)
+        else:
+            self._lake = _MAPS[self.map_name]
+            if self.is_slippery:
+                self.np_random.random()  # Gymnasium draws the start, which is always the same
+        self._steps = _steps(self._lake)
+        self._at = 0
+        self._turns_left = self.turns
+        return self._show_lake("")
+
+    def _act(self, action: str) -> Outcome:
+        move = _NUMBERS.get(action)
+        if move is None:
+            move = _NUMBERS.get(action.strip().lower()) if action.isascii() else None
+            if move is None:
+                return self._reject("Answer left, down, right or up.")
+        if self.is_slippery:
+            move = self._slip(move)
+        self._at = _go(self._lake, self._at, self._steps[move])
+        self._turns_left -= 1
+        square = self._lake[self._at]
+        if square == "H":
+            return Outcome(self._show_lake("You fell into a hole.\n"), done=True)
+        if square == "G":
+            return Outcome(self._show_lake("You reached the goal.\n"), done=True, success=True)
+        return Outcome(self._show_lake(""), done=self._turns_left == 0)
+
+    def _slip(self, move: int) -> int:
+        fail = (1.0 - self.success_rate) / 2.0
+        drawn = self.np_random.random()
+        if drawn < fail:
+            return (move - 1) % 4
+        return move if drawn < fail + self.success_rate else (move + 1) % 4
+
+    def _reject(self, reason: str) -> Outcome:
+        self._turns_left -= 1
+        return Outcome(self._show_lake(f"{reason}\n"), done=self._turns_left == 0, valid=False)
+
+    def _show_lake(self, said: str) -> str:
+        lake, at, left = self._lake, self._at, self._turns_left
+        return f"{said}{lake[:at]}P{lake[at + 1 :]}{left} turn{'s' if left != 1 else ''} left."
+
+    def _fewest_actions(self) -> float:
+        """The length of the shortest way, which only who never slips away from it can take."""
+        return _distances(self._lake)[0]
+
+    def _potential(self) -> float:
+        """One less the shortest way to the goal, as a share of the number of squares."""
+        return 1.0 - _distances(self._lake)[self._at] / len(self._lake)
+
+
+class _BestMoves:
+    """Reads the lake, where it stands and the turns that are left from every observation."""
+
+    def __init__(self, rate: float, turns: int) -> None:
+        self._rate, self._turns = rate, turns
+
+    def __call__(self, observation: str) -> str:
+        lake = "".join(f"{row}\n" for row in _ROW.findall(observation))
+        at = lake.index("P")
+        left = int(_TURNS_LEFT.findall(observation)[-1])
+        plan = _plan(lake.replace("P", "F").replace("S", "F"), self._rate, self._turns)
+        return _MOVES[plan.moves[min(left, len(plan.moves) - 1)][at]]
+
+
+class _Plan(NamedTuple):
+    success: float
+    """From the start, with all turns left."""
+    moves: list[bytes]
+    """The best by turns left and square; the last also where more turns are left."""
+
+
+@lru_cache(maxsize=64)
+def _plan(lake: str, rate: float, turns: int) -> _Plan:
+    """The best moves by backward induction; of moves that are as good, the one towards a shorter way."""
+    squares = np.array(list(lake))
+    targets = np.array([[_go(lake, at, step) for at in range(len(lake))] for step in _steps(lake)])
+    away = _distances(lake)
+    further = 1e-12 * np.array([away.get(at, len(lake)) for at in range(len(lake))])[targets]
+    ice, fail = (squares == "F") | (squares == "S"), (1.0 - rate) / 2.0
+    value = (squares == "G").astype(float)
+    moves = [bytes(len(lake))]
+    for _ in range(turns):
+        there = value[targets]
+        by_move = rate * there + fail * (np.roll(there, 1, axis=0) + np.roll(there, -1, axis=0))
+        better = np.where(ice, by_move.max(axis=0), value)
+        moves.append((by_move - further).argmax(axis=0).astype(np.uint8).tobytes())
+        if np.array_equal(better, value):
+            break
+        value = better
+    return _Plan(float(value[0]), moves)
+
+
+def _steps(lake: str) -> tuple[int, int, int, int]:
+    """How far each move goes in the text."""
+    row = lake.index("\n") + 1
+    return (-1, row, 1, -row)
+
+
+def _go(lake: str, at: int, step: int) -> int:
+    target = at + step
+    return target if 0 <= target < len(lake) and lake[target] != "\n" else at
+
+
+@lru_cache(maxsize=64)
+def _distances(lake: str) -> dict[int, int]:
+    """The length of the shortest way to the goal over ice, from every square that has one."""
+    steps, goal = _steps(lake), lake.index("G")
+    found = {goal: 0}
+    queue = deque([goal])
+    while queue:
+        at = queue.popleft()
+        for step in steps:
+            near = _go(lake, at, step)
+            if near not in found and lake[near] != "H":
+                found[near] = found[at] + 1
+                queue.append(near)
+    return found
+
+
+def _random_lake(size: int, holes: float, turns: int, number: int) -> str:
+    rng = random.Random(number)
+    lake = ""
+    for _ in range(_MOST_DRAWS):
+        squares = "".join("H" if rng.random() < holes else "F" for _ in range(size * size))
+        squares = f"S{squares[1:-1]}G"
+        lake = "".join(f"{squares[row : row + size]}\n" for row in range(0, size * size, size))
+        if _distances(lake).get(0, turns + 1) <= turns:
+            return lake
+    ways = [1] * (size - 1) + [size + 1] * (size - 1)
+    rng.shuffle(ways)
+    at = 0
+    for step in ways[:-1]:
+        at += step
+        lake = f"{lake[:at]}F{lake[at + 1 :]}"
+    return lake
+
+
+def _check_probabilities(**arguments: object) -> None:
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name} must be a number, got {value!r}")
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name} must be from 0 to 1, got {value}")

@@ -1,0 +1,190 @@
+"""The secretary problem: when to stop looking for someone better."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from math import factorial
+from typing import Any, ClassVar
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_SHOWN = re.compile(r"Applicant ([0-9]+) of ([0-9]+): rank ([0-9]+) ")
+_MOST = 1000
+_MOVES = ("accept", "skip")
+
+
+class Secretary(TextEnv):
+    """Accept the best of ``applicants``, who come one at a time and do not come back.
+
+    >>> env = Secretary(applicants=3)
+    >>> env.reset(options={"instance": 0})[0]
+    'Applicant 1 of 3: rank 1 so far.'
+    >>> env.step("skip")[0]
+    'Applicant 2 of 3: rank 1 so far.'
+    >>> env.step("accept")[:2]
+    ('Rank 2 of all 3. Not the best.', 0.0)
+
+    Of each applicant you learn the rank among those seen so far, 1 for the best of them, and accept, which ends the
+    game, or skip. It is won if the one who is accepted is the best of all, seen or not; all orders are equally likely.
+    What is no action costs one of ``turns``, and the applicant waits; without turns, or when all were skipped, it is
+    lost. An instance is an order of the applicants: there are ``applicants!``.
+
+    Easy has 5 applicants, medium 50, hard 100; each has 10 turns more than applicants.
+
+    Perfect play skips a number of applicants and accepts the next who is better than all before:
+
+    ========== ======= ======
+    applicants skipped wins
+    ========== ======= ======
+    3          1       0.5
+    5          2       0.4333
+    10         3       0.3987
+    20         7       0.3842
+    50         18      0.3743
+    100        37      0.3710
+    ========== ======= ======
+
+    The numbers are exact (a dynamic program here, the sum over positions and, up to 7, all orders in the tests); the
+    limit is 1/e. Always accepting, and each constant way to play, wins ``1 / applicants``, and random play, which
+    rarely looks at more than a few, ``(1 - 2**-applicants) / applicants``.
+
+    ``reward="shaped"`` adds the change of the probability that perfect play still wins.
+
+    Raises:
+        ConfigError: ``applicants`` or ``turns`` is no integer of at least 1, or there are more than 1000 applicants.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"applicants": 5, "turns": 15},
+        "medium": {"applicants": 50, "turns": 60},
+        "hard": {"applicants": 100, "turns": 110},
+    }
+    reward_modes = ("success", "shaped")
+    garbage = "accept 1"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        applicants: int | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(applicants=applicants, turns=turns)
+        check_integers(applicants=chosen["applicants"], turns=chosen["turns"], at_least=1)
+        if chosen["applicants"] > _MOST:
+            raise ConfigError(f"applicants must be at most {_MOST}, got {chosen['applicants']}")
+        self.applicants: int = chosen["applicants"]
+        self.turns: int = chosen["turns"]
+        self._ranks: list[int] = []
+        self._seen = 0
+        self._turns_left = self.turns
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer."""
+        return (
+            f"{self.applicants} applicants come one at a time, in random order. Of each you are told the rank among "
+            "those seen so far (1 is the best so far). Accept one, or skip, and who is skipped does not come back. You "
+            f"win if you accept the very best of all {self.applicants}. Turns: {self.turns}. Answer with one word: "
+            '"accept" or "skip".'
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """The number of orders."""
+        return factorial(self.applicants)
+
+    @property
+    def optimal_success(self) -> float:
+        """The share of orders in which perfect play accepts the best."""
+        return _chances(self.applicants, min(self.applicants, self.turns))[0]
+
+    @property
+    def constant_action(self) -> str:
+        """Accept."""
+        return "accept"
+
+    def admissible_actions(self) -> list[str]:
+        """Both, always."""
+        return list(_MOVES)
+
+    def solver(self) -> Policy:
+        """Perfect play: skips some, then accepts who is better than all before."""
+        return _Stopping(self.turns)
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        # The rank of each among those seen is independent of the others, so they are the digits of the instance.
+        left = instance or 0
+        self._ranks = []
+        for count in range(1, self.applicants + 1):
+            left, rank = divmod(left, count)
+            self._ranks.append(rank + 1)
+        self._seen = 1
+        self._turns_left = self.turns
+        return self._applicant()
+
+    def _act(self, action: str) -> Outcome:
+        # An ASCII test first, because the Kelvin sign in lower case is a k.
+        said = action.strip().lower() if action.isascii() else ""
+        if said == "accept":
+            rank = self._rank_of_all()
+            answer = "The best." if rank == 1 else "Not the best."
+            return Outcome(f"Rank {rank} of all {self.applicants}. {answer}", done=True, success=rank == 1)
+        if said != "skip":
+            return self._reject('Not "accept" or "skip".')
+        self._turns_left -= 1
+        if self._seen == self.applicants:
+            return Outcome("You skipped all.", done=True)
+        self._seen += 1
+        return Outcome(self._applicant(), done=self._turns_left == 0)
+
+    def _potential(self) -> float:
+        """The probability that perfect play wins, now that this applicant is seen."""
+        last = min(self.applicants, self._seen + self._turns_left - 1)
+        later = _chances(self.applicants, last)[self._seen]
+        return max(self._seen / self.applicants, later) if self._ranks[self._seen - 1] == 1 else later
+
+    def _reject(self, reason: str) -> Outcome:
+        self._turns_left -= 1
+        return Outcome(
+            f"{reason} Turns left: {self._turns_left}. {self._applicant()}", done=self._turns_left == 0, valid=False
+        )
+
+    def _applicant(self) -> str:
+        return f"Applicant {self._seen} of {self.applicants}: rank {self._ranks[self._seen - 1]} so far."
+
+    def _rank_of_all(self) -> int:
+        rank = self._ranks[self._seen - 1]
+        for later in self._ranks[self._seen :]:
+            rank += later <= rank
+        return rank
+
+
+class _Stopping:
+    """Accepts who is the best so far, once waiting for another promises less."""
+
+    def __init__(self, turns: int) -> None:
+        self._turns_left = turns
+
+    def __call__(self, observation: str) -> str:
+        shown = _SHOWN.search(observation)
+        assert shown is not None
+        seen, applicants, rank = map(int, shown.groups())
+        last = min(applicants, seen + self._turns_left - 1)
+        self._turns_left -= 1
+        return "accept" if rank == 1 and seen / applicants >= _chances(applicants, last)[seen] else "skip"
+
+
+@lru_cache(maxsize=256)
+def _chances(applicants: int, last: int) -> tuple[float, ...]:
+    """After how many are skipped, the probability to accept the best where ``last`` is the last who can be seen."""
+    chances = [0.0]
+    for seen in range(last, 0, -1):
+        later = chances[-1]
+        chances.append((max(seen / applicants, later) + (seen - 1) * later) / seen)
+    return tuple(reversed(chances))

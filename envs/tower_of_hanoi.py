@@ -1,0 +1,220 @@
+"""The Tower of Hanoi."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_PEGS = "ABC"
+_GOAL = 2
+_ORDERS = {f"{_PEGS[a]} {_PEGS[b]}": (a, b) for a in range(3) for b in range(3) if a != b}
+_PEG = re.compile(r"^[ABC]: (.*)$", re.MULTILINE)
+_MOST_DISKS = 64
+
+
+class TowerOfHanoi(TextEnv):
+    """Bring all disks to peg C, one at a time and never a larger one onto a smaller one.
+
+    >>> env = TowerOfHanoi(disks=2, start="tower", turns=4)
+    >>> print(env.reset(seed=0)[0])
+    A: 2 1
+    B: -
+    C: -
+    4 turns left.
+    >>> print(env.step("A B")[0])
+    A: 2
+    B: 1
+    C: -
+    3 turns left.
+    >>> print(env.step("B B")[0])
+    Name two different pegs.
+    A: 2
+    B: 1
+    C: -
+    2 turns left.
+    >>> env.step("A C")[1:4], env.step("B C")[1:4]
+    ((0.0, False, False), (1.0, True, False))
+
+    A peg is shown from its lowest disk to its top; disk 1 is the smallest. With ``start="tower"`` all disks start on A:
+    one game. With ``start="random"`` it is any other position, each equally likely: ``3**disks - 1`` games, and the
+    solved one is not among them. A move that the rules forbid costs a turn and moves nothing. The reward is for all
+    disks on C; nothing is paid for some of them.
+
+    Easy is 2 disks in 6 turns, medium 3 in 14 and hard 5 in 62, from random positions: twice what the farthest of them
+    needs. Random legal moves win 0.312, 0.163 and 0.0465 of them. Arguments that are given replace the preset's, so
+    whoever gives ``disks`` gives ``turns`` as well.
+
+    The solver plays the fewest moves, which are known for every position: ``2**disks - 1`` for the tower, and from a
+    random position (the solved one included) each power of two below ``2**disks`` with probability 2/3:
+
+    ===== ======= ==== ===============
+    disks mean    most positions
+    ===== ======= ==== ===============
+    2     2       3    9
+    3     4.667   7    27
+    4     10      15   81
+    5     20.667  31   243
+    n     2/3 m   m    3**n, m = 2**n-1
+    ===== ======= ==== ===============
+
+    The numbers are exact: the tests compare them and every single move with a breadth-first search.
+
+    Raises:
+        ConfigError: ``disks`` is not from 1 to 64, ``turns`` is below 1, or ``start`` is neither of the two.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"disks": 2, "start": "random", "turns": 6},
+        "medium": {"disks": 3, "start": "random", "turns": 14},
+        "hard": {"disks": 5, "start": "random", "turns": 62},
+    }
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "A A"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        disks: int | None = None,
+        start: Literal["tower", "random"] | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(disks=disks, start=start, turns=turns)
+        self.disks: int = chosen["disks"]
+        self.start: str = chosen["start"]
+        self.turns: int = chosen["turns"]
+        check_integers(disks=self.disks, turns=self.turns, at_least=1)
+        if self.disks > _MOST_DISKS:
+            raise ConfigError(f"disks must be at most {_MOST_DISKS}, got {self.disks}")
+        if self.start not in ("tower", "random"):
+            raise ConfigError(f"start must be 'tower' or 'random', got {self.start!r}")
+        self._turns_left = self.turns
+        self._pegs: list[list[int]] = [[], [], []]
+        self._fewest = 0
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer; from the classic start the example is a move that the rules forbid."""
+        return (
+            f"Tower of Hanoi: bring all {self.disks} disks to peg C in {self.turns} turns. Pegs A, B and C are shown "
+            "with their disks from bottom to top; disk 1 is the smallest. A turn moves the top disk of one peg to "
+            "another peg, never onto a smaller disk; anything else costs a turn and moves nothing. Answer with the "
+            'peg to take from and the peg to put on, such as "C A", and nothing else.'
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """The number of positions that a game can start from."""
+        return 1 if self.start == "tower" else 3**self.disks - 1
+
+    @property
+    def optimal_success(self) -> float:
+        """The share of starts that ``turns`` moves suffice for."""
+        fewest_for_all = 2**self.disks - 1
+        if self.turns >= fewest_for_all:
+            return 1.0
+        return 0.0 if self.start == "tower" else (_positions_within(self.turns) - 1) / self.num_instances
+
+    @property
+    def optimal_return(self) -> float | None:
+        """Perfect play wins in the fewest moves, so that a game is worth the same when moves count."""
+        return None if self.reward == "shaped" else self.optimal_success
+
+    @property
+    def constant_action(self) -> str:
+        """The first move that is legal, which depends on the position."""
+        return self.admissible_actions()[0] if self._last is not None else "A C"
+
+    def admissible_actions(self) -> list[str]:
+        """Two or three moves; a game that is not over always has one."""
+        tops = [peg[-1] if peg else self.disks + 1 for peg in self._pegs]
+        return [order for order, (source, target) in _ORDERS.items() if tops[source] < tops[target]]
+
+    def solver(self) -> Policy:
+        """Plays the only shortest solution."""
+        return _best_move
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        code = 0 if self.start == "tower" else instance or 0
+        self._pegs = [[], [], []]
+        for disk in range(self.disks, 0, -1):
+            code, peg = divmod(code, 3)
+            self._pegs[peg].append(disk)
+        self._turns_left = self.turns
+        self._fewest = _distance(self._pegs)
+        return self._board()
+
+    def _act(self, action: str) -> Outcome:
+        order = _ORDERS.get(action) or _ORDERS.get(" ".join(action.upper().split()))
+        if order is None:
+            return self._reject("Name two different pegs.")
+        source, target = self._pegs[order[0]], self._pegs[order[1]]
+        if not source:
+            return self._reject(f"Peg {_PEGS[order[0]]} is empty.")
+        if target and target[-1] < source[-1]:
+            return self._reject(f"Disk {source[-1]} is larger than disk {target[-1]}.")
+        target.append(source.pop())
+        return self._end_turn("", valid=True)
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._end_turn(f"{reason}\n", valid=False)
+
+    def _end_turn(self, said: str, *, valid: bool) -> Outcome:
+        self._turns_left -= 1
+        solved = len(self._pegs[_GOAL]) == self.disks
+        return Outcome(said + self._board(), done=solved or self._turns_left == 0, success=solved, valid=valid)
+
+    def _board(self) -> str:
+        a, b, c = (" ".join(map(str, peg)) or "-" for peg in self._pegs)
+        return f"A: {a}\nB: {b}\nC: {c}\n{self._turns_left} turn{'s' if self._turns_left != 1 else ''} left."
+
+    def _fewest_actions(self) -> float:
+        """The length of the shortest solution from the start."""
+        return self._fewest
+
+    def _potential(self) -> float:
+        """One less the moves that are left, as a share of what the tower takes."""
+        return 1.0 - _distance(self._pegs) / ((1 << self.disks) - 1)
+
+
+def _still_to_move(pegs: Iterable[Iterable[int]]) -> list[tuple[int, int, int]]:
+    """Each disk that must move before all lie on C, with the pegs it goes from and to, the largest first.
+
+    Before a disk can move to its place, all smaller ones must lie on the third peg; so one that must move does so once,
+    and costs as many moves as a tower of the smaller ones, and one.
+    """
+    place = {disk: peg for peg, disks in enumerate(pegs) for disk in disks}
+    goal, moves = _GOAL, []
+    for disk in sorted(place, reverse=True):
+        if place[disk] != goal:
+            moves.append((disk, place[disk], goal))
+            goal = 3 - goal - place[disk]
+    return moves
+
+
+def _distance(pegs: Iterable[Iterable[int]]) -> int:
+    return sum(1 << disk - 1 for disk, _, _ in _still_to_move(pegs))
+
+
+def _best_move(observation: str) -> str:
+    pegs = [[int(disk) for disk in shown.split() if disk != "-"] for shown in _PEG.findall(observation)]
+    _, source, target = _still_to_move(pegs)[-1]
+    return f"{_PEGS[source]} {_PEGS[target]}"
+
+
+def _positions_within(moves: int) -> int:
+    """How many positions are at most ``moves`` away: as many are ``d`` away as 2 to the number of ones in ``d``."""
+    count: int = 0
+    ones_above = 0
+    for bit in reversed(range(moves.bit_length())):
+        if moves >> bit & 1:
+            # All smaller numbers that differ in this bit first: their lower bits are free, each worth 1 + 2.
+            count += (1 << ones_above) * 3**bit
+            ones_above += 1
+    return count + (1 << ones_above)
