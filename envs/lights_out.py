@@ -92,7 +92,7 @@ class LightsOut(TextEnv):
         """The rules and how to answer; the example is outside the board."""
         outside = f"{self.size + 1} {self.size + 1}"
         return (
-            f"Lights Out: switch all lights (*) of the {self.size}x{self.size} board off (.) in {self.turns} turns. "
+            f"Lights Out: switch all lights (*) of the {self.size}x{self.size} board off (.) in {_turns(self.turns)}. "
             "Pressing a light switches it and those directly above, below, left and right of it. Answer with the row "
             "and the column to press, counted from 1 at the top left, and nothing else, written like "
             f'"{outside}" (which is outside the board). Anything else costs a turn and switches nothing.'
@@ -164,7 +164,7 @@ class LightsOut(TextEnv):
         rows, size, lights = _rows(self.size), self.size, self._lights
         row = (1 << size) - 1
         shown = "\n".join([rows[lights >> first & row] for first in range(0, size * size, size)])
-        return f"{shown}\n{self._turns_left} turn{'s' if self._turns_left != 1 else ''} left."
+        return f"{shown}\n{_turns(self._turns_left)} left."
 
     def _fewest_actions(self) -> float:
         """The size of a smallest solution."""
@@ -173,6 +173,10 @@ class LightsOut(TextEnv):
     def _potential(self) -> float:
         """The share of the lights that a smallest solution leaves alone."""
         return 1.0 - _smallest(self.size, self._lights).bit_count() / self.size**2
+
+
+def _turns(number: int) -> str:
+    return "1 turn" if number == 1 else f"{number} turns"
 
 
 class _Algebra(NamedTuple):

@@ -122,7 +122,7 @@ class SlidingPuzzle(TextEnv):
         """The rules and how to answer; the example is a number that no tile has."""
         return (
             f"Sliding puzzle: bring the tiles 1 to {self._count - 1} into order, row by row, with the gap _ at the "
-            f"end, in {self.turns} turns. A turn slides a tile that is beside the gap, or above or below, "
+            f"end, in {_turns(self.turns)}. A turn slides a tile that is beside the gap, or above or below, "
             "into it; anything else costs a turn and moves nothing. Answer with the tile's number alone, written like "
             f"{self._count} (which no tile has)."
         )
@@ -197,7 +197,7 @@ class SlidingPuzzle(TextEnv):
         texts, cols = _texts(self._count), self.cols
         shown = [texts[tile] for tile in self._cells]
         rows = "\n".join([" ".join(shown[first : first + cols]) for first in range(0, self._count, cols)])
-        return f"{rows}\n{self._turns_left} turn{'s' if self._turns_left != 1 else ''} left."
+        return f"{rows}\n{_turns(self._turns_left)} left."
 
     def _fewest_actions(self) -> float:
         """The length of a shortest solution from the start."""
@@ -212,6 +212,10 @@ class SlidingPuzzle(TextEnv):
             return 1.0 - distances[_number(self.rows, self.cols, self._cells)] / _longest(self.rows, self.cols)
         away = sum(_steps_apart(self.cols, cell, tile - 1) for cell, tile in enumerate(self._cells) if tile)
         return 1.0 - away / ((self._count - 1) * (self.rows + self.cols - 2))
+
+
+def _turns(number: int) -> str:
+    return "1 turn" if number == 1 else f"{number} turns"
 
 
 class _Descent:

@@ -102,7 +102,7 @@ class TowerOfHanoi(TextEnv):
     def instructions(self) -> str:
         """The rules and how to answer; from the classic start the example is a move that the rules forbid."""
         return (
-            f"Tower of Hanoi: bring all {self.disks} disks to peg C in {self.turns} turns. Pegs A, B and C are shown "
+            f"Tower of Hanoi: bring all {self.disks} disks to peg C in {_turns(self.turns)}. Pegs A, B and C are shown "
             "with their disks from bottom to top; disk 1 is the smallest. A turn moves the top disk of one peg to "
             "another peg, never onto a smaller disk; anything else costs a turn and moves nothing. Answer with the "
             'peg to take from and the peg to put on, such as "C A", and nothing else.'
@@ -172,7 +172,7 @@ class TowerOfHanoi(TextEnv):
 
     def _board(self) -> str:
         a, b, c = (" ".join(map(str, peg)) or "-" for peg in self._pegs)
-        return f"A: {a}\nB: {b}\nC: {c}\n{self._turns_left} turn{'s' if self._turns_left != 1 else ''} left."
+        return f"A: {a}\nB: {b}\nC: {c}\n{_turns(self._turns_left)} left."
 
     def _fewest_actions(self) -> float:
         """The length of the shortest solution from the start."""
@@ -181,6 +181,10 @@ class TowerOfHanoi(TextEnv):
     def _potential(self) -> float:
         """One less the moves that are left, as a share of what the tower takes."""
         return 1.0 - _distance(self._pegs) / ((1 << self.disks) - 1)
+
+
+def _turns(number: int) -> str:
+    return "1 turn" if number == 1 else f"{number} turns"
 
 
 def _still_to_move(pegs: Iterable[Iterable[int]]) -> list[tuple[int, int, int]]:

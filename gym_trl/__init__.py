@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         Trajectory,
         Turn,
     )
+    from gym_trl.vector import TextVectorEnv
+    from gym_trl.wrappers.as_text import as_text
     from gym_trl.wrappers.parse_action import ParseAction
     from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -40,22 +42,33 @@ __all__ = [
     "Request",
     "StopReason",
     "Task",
+    "TextVectorEnv",
     "Trajectory",
     "Turn",
     "TurnLimit",
+    "as_text",
     "env_reward",
     "make_dataset",
     "make_rollout_func",
 ]
 
 _ENVS = {
+    "TrlEnv/2048-v0": "gym_trl.envs.game_2048:Game2048",
+    "TrlEnv/Adventure-v0": "gym_trl.envs.adventure:Adventure",
+    "TrlEnv/Bandit-v0": "gym_trl.envs.bandit:Bandit",
     "TrlEnv/Blackjack-v0": "gym_trl.envs.blackjack:Blackjack",
+    "TrlEnv/Countdown-v0": "gym_trl.envs.countdown:Countdown",
     "TrlEnv/Echo-v0": "gym_trl.envs.echo:Echo",
     "TrlEnv/FrozenLake-v0": "gym_trl.envs.frozen_lake:FrozenLake",
     "TrlEnv/GuessNumber-v0": "gym_trl.envs.guess_number:GuessNumber",
     "TrlEnv/LightsOut-v0": "gym_trl.envs.lights_out:LightsOut",
+    "TrlEnv/Mastermind-v0": "gym_trl.envs.mastermind:Mastermind",
+    "TrlEnv/Maze-v0": "gym_trl.envs.maze:Maze",
     "TrlEnv/Secretary-v0": "gym_trl.envs.secretary:Secretary",
     "TrlEnv/SlidingPuzzle-v0": "gym_trl.envs.sliding_puzzle:SlidingPuzzle",
+    "TrlEnv/Sokoban-v0": "gym_trl.envs.sokoban:Sokoban",
+    "TrlEnv/TicTacToe-v0": "gym_trl.envs.tic_tac_toe:TicTacToe",
+    "TrlEnv/ToolUse-v0": "gym_trl.envs.tool_use:ToolUse",
     "TrlEnv/TowerOfHanoi-v0": "gym_trl.envs.tower_of_hanoi:TowerOfHanoi",
 }
 
@@ -73,9 +86,11 @@ _MODULES = {
     "Request": "gym_trl.types",
     "StopReason": "gym_trl.types",
     "Task": "gym_trl.types",
+    "TextVectorEnv": "gym_trl.vector",
     "Trajectory": "gym_trl.types",
     "Turn": "gym_trl.types",
     "TurnLimit": "gym_trl.wrappers.turn_limit",
+    "as_text": "gym_trl.wrappers.as_text",
     "env_reward": "gym_trl.grpo.rewards",
     "make_dataset": "gym_trl.grpo.dataset",
     "make_rollout_func": "gym_trl.grpo.rollout_func",
@@ -84,7 +99,8 @@ _MODULES = {
 for _id, _entry_point in _ENVS.items():
     # Gymnasium warns about an id that is registered twice, as a reloaded module would.
     if _id not in gym.registry:
-        gym.register(_id, entry_point=_entry_point)
+        _class = _entry_point.rpartition(":")[2]
+        gym.register(_id, entry_point=_entry_point, vector_entry_point=f"gym_trl.vector:{_class}")
 
 
 def __getattr__(name: str) -> object:

@@ -68,6 +68,8 @@ class _Loop:
         self._episodes = episodes
         self._pool = pool
         self._engine = engine
+        # Others wait for such an engine to step, also when no episode does.
+        self._shared: bool = getattr(engine, "shared", False)
         self._on_finish = on_finish
         self._resetting: set[int] = set()
         self._stepping: set[int] = set()
@@ -82,10 +84,10 @@ class _Loop:
                 self._resetting.add(admitted)
                 self._pool.reset(str(admitted), self._episodes[admitted].task)
                 admitted += 1
-            for key, reply in self._pool.collect(block=not self._sampling):
+            for key, reply in self._pool.collect(block=not self._sampling and not self._shared):
                 self._environment_answered(int(key), reply)
-            with_environments = bool(self._resetting or self._stepping)
-            for completion in self._engine.collect(block=not with_environments) if self._sampling else ():
+            alone = bool(self._sampling) and not self._resetting and not self._stepping
+            for completion in self._engine.collect(block=alone) if self._sampling or self._shared else ():
                 self._engine_answered(completion)
 
     def abandon(self) -> None:

@@ -20,7 +20,8 @@ FIELDS = {
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("skip_special_tokens", "return_token_ids", "return_tokens_as_token_ids", "allowed_token_ids"),
 }
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 500: "Internal Server Error", 503: "Service Unavailable"}
+REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
+REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
 
 
 def guess(body):
@@ -89,6 +90,8 @@ class VLLMDouble:
 
     async def _kill(self):
         self._server.close()
+        for _ in range(10):  # turns of the event loop, in which what was accepted already becomes a task
+            await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()
         for task in self._tasks:

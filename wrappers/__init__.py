@@ -1,9 +1,46 @@
-"""Wrappers for environments that speak text, one module each."""
+"""Wrappers for environments that speak text, one module each.
 
+Gymnasium's own work among them, and are not written again: ``TransformReward`` scales rewards, ``ClipReward`` clips
+them, ``RecordEpisodeStatistics`` and ``OrderEnforcing`` do what they say. ``NormalizeReward`` is not for training in
+groups: it remembers what its instance has been paid, so that two members of a group are paid differently for the same.
+"""
+
+from gym_trl.wrappers.admissible_actions import AdmissibleActions
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.discount import Discount
+from gym_trl.wrappers.history import History
+from gym_trl.wrappers.instructions import Instructions
+from gym_trl.wrappers.invalid_action_penalty import InvalidActionPenalty
+from gym_trl.wrappers.levels import Levels
+from gym_trl.wrappers.multi_action import MultiAction
+from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.parse_action import ParseAction
+from gym_trl.wrappers.potential_shaping import PotentialShaping
+from gym_trl.wrappers.record_transcript import RecordTranscript
+from gym_trl.wrappers.step_penalty import StepPenalty
+from gym_trl.wrappers.success_reward import SuccessReward
 from gym_trl.wrappers.text_action import TextAction
 from gym_trl.wrappers.text_observation import TextObservation
+from gym_trl.wrappers.tools import Tools
 from gym_trl.wrappers.turn_limit import TurnLimit
 
-__all__ = ["ParseAction", "TextAction", "TextObservation", "TurnLimit", "as_text"]
+__all__ = [
+    "AdmissibleActions",
+    "Discount",
+    "History",
+    "Instructions",
+    "InvalidActionPenalty",
+    "Levels",
+    "MultiAction",
+    "Opponent",
+    "ParseAction",
+    "PotentialShaping",
+    "RecordTranscript",
+    "StepPenalty",
+    "SuccessReward",
+    "TextAction",
+    "TextObservation",
+    "Tools",
+    "TurnLimit",
+    "as_text",
+]

@@ -1,15 +1,15 @@
 """From a model's answer to the action in it."""
 
-import math
 import re
 from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.errors import ConfigError
 from gym_trl.parsing import ActionFormat, split_thinking
-from gym_trl.spaces import AnyText, holds_text
+from gym_trl.spaces import AnyText
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
 
 _ANSWER_LENGTH = 2**20
 
@@ -57,10 +57,8 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         penalty: float = 0.0,
         end_after: int | None = None,
     ) -> None:
-        if not holds_text(env.action_space):
-            raise NotTextError(f"{env} takes {env.action_space} as actions; ParseAction needs text")
-        if not (math.isfinite(penalty) and penalty >= 0):
-            raise ConfigError(f"penalty must not be negative, got {penalty}")
+        check_text(env, "ParseAction", actions=True)
+        check_penalty(penalty)
         if end_after is not None and end_after < 1:
             raise ConfigError(f"end_after must be at least 1 or None, got {end_after}")
         gym.utils.RecordConstructorArgs.__init__(
@@ -77,8 +75,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     @property
     def instructions(self) -> str:
         """The environment's instructions, and one sentence about the format."""
-        inner = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else ""
-        return f"{inner} {self._format.sentence}".strip()
+        return f"{instructions_of(self.env)} {self._format.sentence}".strip()
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._unreadable_row = self._invalid_row = 0

@@ -4,9 +4,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, NotTextError
-from gym_trl.spaces import MAX_LENGTH, AnyText, holds_text
+from gym_trl.spaces import AnyText
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
 
 
 class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
@@ -38,26 +38,22 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     reads_text = False
 
     def __init__(self, env: gym.Env[str, str], turns: int, announce: bool = False) -> None:
-        if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
-            raise ConfigError(f"turns must be a positive integer, got {turns!r}")
-        if announce and not holds_text(env.observation_space):
-            raise NotTextError(f"{env} cannot announce its turns: its observations are {env.observation_space}")
+        check_positive(turns=turns)
+        check_text(env, "announce", observations=announce)
         gym.utils.RecordConstructorArgs.__init__(self, turns=turns, announce=announce)
         FrozenAfterEnd.__init__(self, env)
         self.turns = turns
         self.announce = announce
         self._turns_left = turns
         if announce:
-            room = getattr(env.observation_space, "max_length", MAX_LENGTH)
             # One more, because "0 turns" is longer than "1 turn".
-            self.observation_space = AnyText(room + len(self._announced("")) + 1)
+            self.observation_space = AnyText(longest_observation(env) + len(self._announced("")) + 1)
 
     @property
     def instructions(self) -> str:
         """The environment's instructions, with the limit where it is announced."""
-        inner = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else ""
         limit = f"You have {_turns(self.turns)}." if self.announce else ""
-        return f"{inner} {limit}".strip()
+        return f"{instructions_of(self.env)} {limit}".strip()
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._turns_left = self.turns

@@ -9,7 +9,8 @@ class Engine(Protocol):
     """Samples continuations of token ids.
 
     Every submitted request comes back from ``collect`` exactly once, finished or with the reason why not, unless it
-    was cancelled before.
+    was cancelled before. An engine that others wait for, too, has a true attribute ``shared``: a rollout then calls
+    ``collect`` all the time, also when it has no request.
     """
 
     def submit(self, request: Request) -> None:

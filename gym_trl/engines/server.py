@@ -6,7 +6,8 @@ import math
 import random
 import warnings
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -55,6 +56,7 @@ _FINISH = {
     "length": FinishReason.LENGTH,
     "repetition": FinishReason.LENGTH,  # cut off, because the user asked for repetition_detection
 }
+_LOCKED = {401, 403}
 _TOO_BUSY = {429, 500}
 _UNREACHABLE = {502, 503, 504}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
@@ -92,7 +94,9 @@ class ServerEngine:
             ``top_k``, ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
         stop_strings: An answer ends when it contains one of these, special tokens included; its ids are kept.
         concurrency: How many requests each server has at once; the others wait here.
-        deadline_s: How long an answer may take from when the request is first sent, repetitions included.
+        deadline_s: How long an answer may take from when the request is first sent, repetitions included but not the
+            time in which it waits here for room. What waits for a server that has answered nobody for as long as
+            this is not sent any more.
         retries: How often a request is sent again; the 10 pauses take about 25 seconds together, and each further one
             takes 5. A server of which this is known already is asked once.
         api_key: What the servers were started with, if they were.
@@ -257,6 +261,8 @@ class _Server:
     requests: int = 0
     episodes: int = 0
     failed_at: float | None = None
+    answered_at: float = -math.inf
+    hung_at: float = -math.inf
     idle: "list[httpx.AsyncClient]" = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -310,7 +316,7 @@ class _Sender:
 
     def start(self, ticket: int, request: Request) -> None:
         if not self.alive:
-            raise EngineError("this ServerEngine is closed")
+            raise EngineError("this ServerEngine is closed, or of another process: make a new one")
         self._loop.call_soon_threadsafe(self._start, ticket, request)
 
     def cancel(self, ticket: int) -> None:
@@ -320,40 +326,41 @@ class _Sender:
     def close(self) -> None:
         if not self.alive:
             return
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        with suppress(RuntimeError):  # the loop has ended by itself a moment ago
+            self._loop.call_soon_threadsafe(self._loop.stop)
         # A garbage collection may finalize an engine on any thread, this one too, which cannot wait for itself.
         if current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
-        self._loop.run_forever()
-        self._loop.close()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._hang_up())
+            self._loop.close()
 
     def _start(self, ticket: int, request: Request) -> None:
-        self._tasks[ticket] = self._loop.create_task(self._serve(ticket, request))
+        self._tasks[ticket] = task = self._loop.create_task(self._serve(ticket, request))
+        # Not in the task itself: what is cancelled at once never begins.
+        task.add_done_callback(lambda _: self._tasks.pop(ticket))
 
     def _cancel(self, ticket: int) -> None:
         if ticket in self._tasks:
             self._tasks[ticket].cancel()
 
-    async def _end(self) -> None:
-        try:
-            tasks = list(self._tasks.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for client in (client for server in self._servers for client in server.idle):
-                await client.aclose()
-        finally:
-            self._loop.stop()
+    async def _hang_up(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in (client for server in self._servers for client in server.idle):
+            await client.aclose()
 
     async def _serve(self, ticket: int, request: Request) -> None:
         try:
             self.answers.put((ticket, await self._answer(request)))
         except Exception as error:  # ours, and still only this request's: the thread must go on
             self.answers.put((ticket, _failed(request, f"{type(error).__name__}: {error}")))
-        finally:
-            del self._tasks[ticket]
 
     async def _answer(self, request: Request) -> Completion:
         try:
@@ -399,16 +406,20 @@ class _Sender:
     async def _ask(self, server: _Server, request: Request, deadline: asyncio.Timeout) -> Completion:
         import httpx
 
-        async with server.room:
-            if deadline.when() is None:
-                deadline.reschedule(self._loop.time() + self._deadline_s)
+        async with _room(server, deadline, self._deadline_s):
             client = server.idle.pop() if server.idle else self._client()
+            asked_at = self._loop.time()
             try:
                 response = await client.post(
                     f"{server.url}/v1/completions", content=self._body(server, request), headers=server.headers
                 )
+                server.answered_at = self._loop.time()
             except httpx.TransportError as error:
                 raise _Unanswered(_unreachable(server.url, error), unreachable=True) from error
+            except asyncio.CancelledError:
+                if deadline.expired() and server.answered_at < asked_at:
+                    server.failed_at = server.hung_at = self._loop.time()
+                raise
             finally:
                 server.idle.append(client)
         return _read(response, request)
@@ -454,6 +465,25 @@ class _Sender:
 
     def _up(self, server: _Server) -> bool:
         return server.failed_at is None or self._loop.time() - server.failed_at >= _REST_S
+
+
+@asynccontextmanager
+async def _room(server: _Server, deadline: asyncio.Timeout, deadline_s: float) -> AsyncIterator[None]:
+    """Room for one request on the server; the time that it takes to get there does not count.
+
+    Raises:
+        _Unanswered: meanwhile the server was found to hang, and whatever is sent to it would wait for its own deadline.
+    """
+    time = asyncio.get_running_loop().time
+    came, due = time(), deadline.when()
+    left_s = deadline_s if due is None else due - came
+    deadline.reschedule(None)
+    async with server.room:
+        if server.hung_at >= came:
+            error = f"{server.url} hangs: for {deadline_s:g} s it has answered nobody"
+            raise _Unanswered(error, unreachable=True)
+        deadline.reschedule(time() + left_s)
+        yield
 
 
 def _read(response: "httpx.Response", request: Request) -> Completion:
@@ -534,6 +564,8 @@ def _options(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings:
 def _check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | None]:
     """The name of the model and the length of its context."""
     response = _get(client, "/v1/models")
+    if response.status_code in _LOCKED:
+        raise EngineError(f"the vLLM server at {client.base_url} wants another api_key: {_error_text(response)}")
     try:
         served = {card["id"]: card.get("max_model_len") for card in response.json()["data"]}
         name = next(iter(served)) if model is None else model

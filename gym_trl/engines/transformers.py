@@ -131,7 +131,7 @@ class TransformersEngine:
             **{**self._options, "repetition_penalty": 1.0},  # the sampler applies it
             disable_compile=True,
         )
-        with torch.no_grad(), _evaluating(self.model), _configured(self.model, config):
+        with torch.no_grad(), evaluating(self.model), _configured(self.model, config):
             ids = self.model.generate(
                 torch.tensor(prompts, device=device),
                 attention_mask=torch.tensor(mask, device=device),
@@ -272,7 +272,7 @@ class _Finished(StoppingCriteria):  # type: ignore[misc]  # Transformers is unty
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
     """Switch every module that is training to evaluation, and only those back."""
     training = [module for module in model.modules() if module.training]
     model.eval()

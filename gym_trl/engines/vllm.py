@@ -141,6 +141,13 @@ def context_length(llm: Any) -> int:
     return int(llm.llm_engine.model_config.max_model_len)
 
 
+def tensor_parallel_group() -> Any:
+    """The processes that the engine is spread over, as a ``torch.distributed`` group that sends from main memory."""
+    from vllm.distributed.parallel_state import get_tp_group
+
+    return get_tp_group().cpu_group
+
+
 @contextmanager
 def cache_awake(llm: Any) -> Iterator[None]:
     """Give a sleeping engine, whose weights are awake, its cache; put everything to sleep afterwards.

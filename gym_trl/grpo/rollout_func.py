@@ -184,12 +184,25 @@ def _transformers_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
         stack.enter_context(no_grad())
         if (distributed := getattr(trainer, "_dist", None)) is not None:
             stack.enter_context(distributed.summon_full_params(trainer.model_wrapped, recurse=False))
+        eos_ids = {*_eos_ids(trainer), *chat.stop_ids}
+        strings = (*chat.stop_strings, *([stop] if isinstance(stop, str) else stop))
+        # Older TRLs call it use_transformers_paged and have no sizes to give: there the batches are static.
+        if getattr(trainer, "use_transformers_continuous_batching", False):
+            from gym_trl.engines.continuous import ContinuousBatchingEngine
+
+            batching = trainer.continuous_batching_config
+            yield stack.enter_context(
+                ContinuousBatchingEngine(
+                    model, eos_ids=eos_ids, sampling=sampling, stop_strings=strings, batching=batching
+                )
+            )
+            return
         yield TransformersEngine(
             model,
             pad_id=tokenizer.pad_token_id,
-            eos_ids={*_eos_ids(trainer), *chat.stop_ids},
+            eos_ids=eos_ids,
             sampling=sampling,
-            stop_strings=(*chat.stop_strings, *([stop] if isinstance(stop, str) else stop)),
+            stop_strings=strings,
             decode=tokenizer.decode,
         )
 
@@ -197,14 +210,10 @@ def _transformers_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
 @contextmanager
 def _colocated_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
     """The trainer's own vLLM, with the weights that it has been given for this step."""
-    from gym_trl.engines.vllm import VLLMEngine, cache_awake
+    from gym_trl.engines.collective import CollectiveEngine, TorchExchange
+    from gym_trl.engines.vllm import VLLMEngine, cache_awake, tensor_parallel_group
 
     generation = _vllm_generation(trainer)
-    if generation.tensor_parallel_size > 1:
-        raise ConfigError(
-            "a colocated vLLM that is spread over processes is not in this release: "
-            f"set vllm_tensor_parallel_size=1 in GRPOConfig, not {generation.tensor_parallel_size}"
-        )
     with ExitStack() as stack:
         if generation.enable_sleep_mode:
             # As in VLLMGeneration.generate (trl 1.16), but once for all turns. TRL has pushed the weights if the step
@@ -214,12 +223,18 @@ def _colocated_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
                 generation.sync_weights()
             stack.callback(setattr, generation, "_llm_weights_sleeping", True)
             stack.enter_context(cache_awake(generation.llm))
-        yield VLLMEngine(
+        engine = VLLMEngine(
             generation.llm,
             eos_ids={*_eos_ids(trainer), *chat.stop_ids},
             sampling=_vllm_sampling(trainer),
             stop_strings=chat.stop_strings,
         )
+        if generation.tensor_parallel_size == 1:
+            yield engine
+            return
+        # As TRL does for adapters: the training's own communication must be over before vLLM's begins (trl#3671).
+        trainer.accelerator.wait_for_everyone()
+        yield stack.enter_context(CollectiveEngine(engine, TorchExchange(tensor_parallel_group())))
 
 
 @contextmanager

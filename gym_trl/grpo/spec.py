@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from gym_trl.chat import Chat
 from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
@@ -19,6 +20,8 @@ from gym_trl.pool import TextEnvironment, make_pool, read_instructions
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.instructions import Instructions
+from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
@@ -59,6 +62,7 @@ class GymSpec:
         turn_limit: Truncates episodes after so many turns; by default the environment's own rules and the tokens do.
         instructions: Said before the first observation instead of the environment's own rules, with what
             ``action_format`` adds; ``""`` leaves both out.
+        curriculum: Levels of difficulty that are played as the success rate allows.
         system_prompt: The first message of every prompt.
         max_tokens_per_turn: What the model may sample in a turn; ``max_completion_length`` bounds the episode.
         chat: Turns conversations into tokens; by default the tokenizer's own chat template.
@@ -73,7 +77,8 @@ class GymSpec:
         on_rollout: Is called with everything that was played, for records.
 
     Raises:
-        ConfigError: an unknown id, an environment that cannot be made, or an argument that cannot work.
+        ConfigError: an unknown id, an environment that cannot be made, a ``History`` that rewrites what was shown, or
+            an argument that cannot work.
         NotTextError: observations or actions that have no words, and no ``observe`` or ``act`` for them.
     """
 
@@ -94,6 +99,7 @@ class GymSpec:
         end_after_invalid: int | None = None,
         turn_limit: int | None = None,
         instructions: str | None = None,
+        curriculum: Curriculum | None = None,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
         chat: Chat | None = None,
@@ -122,6 +128,9 @@ class GymSpec:
             raise ConfigError("strict, invalid_penalty and end_after_invalid need an action_format")
         if max_alive is not None:
             _at_least_one("max_alive", max_alive)
+        if curriculum is not None and len(self.weights) > 1:
+            raise ConfigError(f"a curriculum has the levels of one environment, got {list(self.weights)}")
+        self._curriculum = curriculum
         self._turn_limit = turn_limit
         self._spread = spread
         if max_tokens_per_turn is not None:
@@ -146,17 +155,23 @@ class GymSpec:
         """Make one of the environments, wrapped as in training."""
         if env_id not in self._env_kwargs:
             raise ConfigError(f"a task asks for {env_id!r}, which is none of this GymSpec's: {list(self.weights)}")
-        made: gym.Env[Any, Any] = gym.make(env_id, **self._env_kwargs[env_id])
+        if self._curriculum is None:
+            return self._stack(env_id)
+        levels = self._curriculum.levels
+        return Levels(self._stack(env_id, **levels[0]), levels, make=partial(self._stack, env_id))
+
+    def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
+        made: gym.Env[Any, Any] = gym.make(env_id, **{**self._env_kwargs[env_id], **level})
         for wrap in self._wrappers:
             made = wrap(made)
         env = as_text(made, **self._words)
         if self.instructions:  # before the format's sentence, which the model still needs
-            env = _Instructed(env, self.instructions)
+            env = Instructions(env, self.instructions)
         if self._parsing["format"] is not None:
             env = ParseAction(env, **self._parsing)
         if self._turn_limit is not None:
             env = TurnLimit(env, self._turn_limit)
-        return _Instructed(env, "") if self.instructions == "" else env
+        return Instructions(env, "") if self.instructions == "" else env
 
     def tasks(self, split: str) -> Iterator[Task]:
         """The games of ``"train"`` or ``"eval"``; no two of them have the same seed."""
@@ -173,7 +188,8 @@ class GymSpec:
         """The game of group ``number`` of a split, for prompts that carry none."""
         totals = list(accumulate(self.weights.values()))
         point = derive_seed(number, "environment") / 2**63 * totals[-1]
-        return Task(list(self.weights)[bisect_right(totals, point)], task_seed(self.seed, split, number))
+        task = Task(list(self.weights)[bisect_right(totals, point)], task_seed(self.seed, split, number))
+        return task if self._curriculum is None else at_level(task, self._level(split))
 
     @cached_property
     def train_dataset(self) -> Any:
@@ -191,7 +207,8 @@ class GymSpec:
     @cached_property
     def rollout_func(self) -> RolloutFunc:
         """Plays a batch of prompts with the trainer's model."""
-        return make_rollout_func(self.make, assign=self.assign, seed=self.seed, **self._rollout_options)
+        rollout = make_rollout_func(self.make, assign=self.assign, seed=self.seed, **self._rollout_options)
+        return rollout if self._curriculum is None else climbing(rollout, self._curriculum)
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
@@ -201,7 +218,14 @@ class GymSpec:
     def _dataset(self, split: str) -> Any:
         return make_dataset(list(self.tasks(split)), system_prompt=self.system_prompt, instructions=self._instructions)
 
+    def _level(self, split: str) -> int:
+        """The level that is played: in training the curriculum's, in evaluations the last one."""
+        assert self._curriculum is not None
+        return self._curriculum.level if split == "train" else len(self._curriculum.levels) - 1
+
     def _options(self, env_id: str, split: str, index: int) -> dict[str, Any]:
+        if self._curriculum is not None:  # whose levels have games of their own, so that seeds draw them
+            return {"level": self._level(split)}
         count = self._num_instances[env_id]
         # More games than tasks cannot all be gone through; their seeds draw them.
         if not self._spread or count is None or count > 2**20:
@@ -227,18 +251,19 @@ class GymSpec:
         except (TypeError, ImportError) as error:
             raise ConfigError(f"cannot make {env_id!r} with {self._env_kwargs[env_id]}: {error}") from error
         try:
+            _refuse_rewritten_history(env)
             self._instructions[env_id] = read_instructions(env)
             self._num_instances[env_id] = _num_instances(env)
         finally:
             env.close()
 
 
-class _Instructed(gym.Wrapper[str, str, str, str]):
-    """Says other instructions than the environment's own."""
-
-    def __init__(self, env: TextEnvironment, instructions: str) -> None:
-        super().__init__(env)
-        self.instructions = instructions
+def _refuse_rewritten_history(env: TextEnvironment) -> None:
+    if env.has_wrapper_attr("append_only") and not env.get_wrapper_attr("append_only"):
+        raise ConfigError(
+            f"{env} shows the model its past again or hides it (append_only is false), so what is trained on would not "
+            'be what the model saw. A transcript keeps the past by itself: use History(env, show="new"), or none'
+        )
 
 
 def _num_instances(env: TextEnvironment) -> int | None:

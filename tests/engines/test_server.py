@@ -5,8 +5,10 @@ Whatever a server does, every request comes back once, with its ids or with the 
 one that notices.
 """
 
+import asyncio
 import gc
 import math
+import os
 import random
 import sys
 import threading
@@ -280,6 +282,47 @@ def test_a_request_that_waits_for_room_is_not_late(stack):
     assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
 
 
+def test_the_wait_for_room_does_not_count_before_a_repetition_either(monkeypatch):
+    """Of 60 s the first try took 20; then somebody else had the room for as long as it liked."""
+
+    async def ask():
+        place = server._Server("http://127.0.0.1:1", {}, 1, None)
+        clock = [1000.0]
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
+        async with asyncio.timeout(None) as deadline:
+            async with server._room(place, deadline, 60.0):
+                assert deadline.when() == 1060.0
+                clock[0] += 20.0
+            await place.room.acquire()
+            waiting = asyncio.create_task(enter(place, deadline))
+            await asyncio.sleep(0)
+            assert deadline.when() is None
+            clock[0] += 500.0
+            place.room.release()
+            assert await waiting == 1520.0 + 40.0
+
+    async def enter(place, deadline):
+        async with server._room(place, deadline, 60.0):
+            return deadline.when()
+
+    asyncio.run(ask())
+
+
+def test_a_server_that_answers_nobody_costs_its_deadline_once_and_not_once_for_every_request(stack):
+    vllm = double(stack, fault=lambda body, attempt: "hang")
+    completions = sample(engine(stack, vllm, check=False, concurrency=1, deadline_s=0.3), requests(50))
+    assert len(vllm.bodies) == 1
+    assert completions.pop("0-1").finish is FinishReason.TIMEOUT
+    assert {one.error for one in completions.values()} == {f"{vllm.url} hangs: for 0.3 s it has answered nobody"}
+
+
+def test_what_waited_for_a_server_that_hangs_goes_to_another(stack):
+    pair = [double(stack, fault=lambda body, attempt: "hang"), double(stack)]
+    made = engine(stack, *pair, check=False, concurrency=1, deadline_s=0.3)
+    finishes = [completion.finish for completion in sample(made, requests(20)).values()]
+    assert Counter(finishes) == {FinishReason.TIMEOUT: 1, FinishReason.STOP: 19}
+
+
 def test_what_the_server_refuses_is_not_asked_again(stack):
     vllm = double(stack, context=100)
     made = engine(stack, vllm)
@@ -346,6 +389,15 @@ def test_a_server_that_is_no_vllm_is_refused(stack, monkeypatch):
     monkeypatch.setattr(vllm, "model", ["not", "a", "name"])
     with pytest.raises(EngineError, match="not as vLLM's server does"):
         engine(stack, vllm).check()
+
+
+def test_a_server_that_wants_a_key_says_so(stack, monkeypatch):
+    vllm = double(stack)
+    write = vllm._write
+    monkeypatch.setattr(vllm, "_write", lambda writer, status, content: write(writer, 401, {"error": "Unauthorized"}))
+    with pytest.raises(EngineError, match="wants another api_key"):
+        engine(stack, vllm).check()
+    assert context_length(vllm.url) is None
 
 
 def test_raw_logprobs_of_a_shaped_distribution_are_an_error_that_names_the_flag(stack):
@@ -481,6 +533,45 @@ def test_a_cancelled_id_can_be_used_again_and_only_the_new_answer_comes(stack):
             made.cancel("0-1")
     assert [completion.ids for completion in made.collect(block=True)] == [[19, 256]]
     assert made.collect(block=True) == []
+
+
+def test_what_is_cancelled_at_once_leaves_nothing_behind(stack):
+    made = engine(stack, double(stack), check=False)
+    for index in range(100):
+        made.submit(request(f"{index}-1"))
+        made.cancel(f"{index}-1")
+    until(lambda: not made._sender._tasks)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_is_an_error_and_not_a_wait(stack):
+    vllm = double(stack, delay=lambda body: 60.0)
+    made = engine(stack, vllm, check=False)
+    made.submit(request())
+    until(lambda: vllm.working == 1)
+    made._sender._loop.call_soon_threadsafe(sys.exit)
+    with pytest.raises(EngineError, match="not answered"):
+        made.collect(block=True)
+    with pytest.raises(EngineError, match="make a new one"):
+        made.submit(request("1-1"))
+    until(lambda: vllm.hung_up == 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_an_engine_does_not_work_in_a_forked_process_and_says_so(stack):
+    made = engine(stack, double(stack), check=False)
+    child = os.fork()
+    if not child:
+        try:
+            made.submit(request())
+        except EngineError:
+            made.close()
+            os._exit(3)
+        finally:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert sample(made, [request()])["0-1"].finish is FinishReason.STOP
 
 
 def test_unknown_requests_cannot_be_cancelled_and_that_is_no_error(stack):

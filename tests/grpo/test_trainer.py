@@ -81,6 +81,16 @@ def test_rollouts_are_sampled_as_the_trainer_is_told(tmp_path):
     assert max(report["logprob_differences"]) < 1e-4
 
 
+def test_continuous_batching_trains_as_it_is_told(tmp_path):
+    # On a CPU nothing says how large the cache may be.
+    sizes = {"num_blocks": 256, "block_size": 16, "max_batch_tokens": 1024}
+    batching = {"use_transformers_continuous_batching": True, "transformers_continuous_batching_config": sizes}
+    report = run(tmp_path, grpo={"temperature": 0.5, "top_k": 5, "learning_rate": 1e-2, **batching})[0]
+    # Recomputed after each change of the weights, with the trainer's temperature and top-k.
+    assert max(report["logprob_differences"]) < 1e-4
+    assert [entry["env/unscored"] for entry in report["logs"] if "env/unscored" in entry] == [0.0, 0.0, 0.0]
+
+
 def test_the_templates_own_options_reach_it(tmp_path):
     template = "{% for m in messages %}<|user|>{{ tone }}{{ m['content'] }}<|end|>{% endfor %}"
     template = (

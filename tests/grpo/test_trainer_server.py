@@ -149,6 +149,19 @@ def test_cutting_the_distribution_is_warned_of_once(vllm, sampling, named):
         ask(trainer(vllm.url, top_k=-1, top_p=1, temperature=0.5))
 
 
+def test_raw_logprobs_matter_to_the_correction_and_to_nothing_else():
+    with VLLMDouble(answer, mode="raw_logprobs") as vllm:
+        plain = trainer(vllm.url)
+        with pytest.warns(UserWarning, match="--logprobs-mode processed_logprobs"):
+            ask(plain)
+        with pytest.raises(EngineError, match=r"before temperature.*--logprobs-mode processed_logprobs"):
+            ask(trainer(vllm.url, temperature=0.5))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ask(plain)  # it was said once
+            ask(trainer(vllm.url, correction=False, temperature=0.5))
+
+
 def test_a_server_that_is_missing_is_an_error_at_the_first_rollout_and_costs_episodes_later(vllm, monkeypatch):
     monkeypatch.setattr("gym_trl.engines.server._FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr("gym_trl.engines.server._LONGEST_PAUSE_S", 0.001)

@@ -38,7 +38,7 @@ def run(folder, **options):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "report.json").read_text())
+    return json.loads((folder / "rank0.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,6 @@ def trainer(**options):
     ("options", "advice"),
     [
         ({"mode": "server"}, "upgrade trl"),
-        ({"vllm_generation": SimpleNamespace(tensor_parallel_size=2)}, "vllm_tensor_parallel_size=1"),
         ({}, "upgrade trl"),
     ],
 )

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Trains a tiny model for some steps and writes what happened: run by the tests, alone or on several processes.
 
-Arguments: a folder to write to, and a JSON object of options (``plain``, ``grpo``, ``spec``).
+Arguments: a folder to write to, and a JSON object of options (``plain``, ``grpo``, ``spec``, ``curriculum``).
 """
 
 import json
@@ -18,6 +18,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
+from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 
@@ -44,6 +45,7 @@ def main(folder: Path, options):
 
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
+        curriculum=Curriculum(**options["curriculum"]) if "curriculum" in options else None,
         **{"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 4, **options.get("spec", {})},
         action_format="plain",
         max_tokens_per_turn=2,

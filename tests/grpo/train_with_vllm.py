@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model with colocated vLLM and writes what happened: run by the tests, in a process of its own.
+"""Trains a tiny model with colocated vLLM and writes what happened: run by the tests, alone or on several processes.
 
-Arguments: a folder to write to, and a JSON object of options (``grpo``, ``sleep``). ``tests`` is on the path, and
-``vllm_cpu.SETTINGS`` are set.
+Arguments: a folder to write to, and a JSON object of options (``grpo``, ``sleep``, ``turns``: one number for each
+process). ``tests`` is on the path, and ``vllm_cpu.SETTINGS`` are set.
 """
 
 import copy
@@ -19,6 +19,8 @@ from transformers import Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
+
+KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns")
 
 
 def difference(model, columns):
@@ -80,11 +82,13 @@ def note_params(trainer):
 
 def main(folder: Path, options):
     vllm_cpu.prepare_trl()
-    model, tokenizer = vllm_cpu.save_model(folder / "model")
+    rank = int(os.environ.get("RANK", "0"))
+    saved = folder / f"model{rank}"
+    model, tokenizer = vllm_cpu.save_model(saved)
     first = copy.deepcopy(model)
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
-        env_kwargs={"high": 8, "turns": 3},
+        env_kwargs={"high": 8, "turns": options.get("turns", [3])[rank]},
         num_tasks=40,
         num_eval_tasks=12,
         action_format="plain",
@@ -101,13 +105,13 @@ def main(folder: Path, options):
                 "difference": difference(trainer.model, columns),
                 "difference_to_first": difference(first, columns),
                 "unfinished": trainer.vllm_generation.llm.llm_engine.get_num_unfinished_requests(),
-                **{name: columns[name] for name in ("completion_ids", "env_mask", "logprobs", "stop_reason", "error")},
+                **{name: columns[name] for name in KEPT},
             }
         )
         return columns
 
     trainer = GRPOTrainer(
-        model=Qwen2ForCausalLM.from_pretrained(folder / "model"),
+        model=Qwen2ForCausalLM.from_pretrained(saved),
         processing_class=tokenizer,
         args=GRPOConfig(
             **{
@@ -143,13 +147,15 @@ def main(folder: Path, options):
     ours = params[-1]
     trainer.vllm_generation.generate([[7, 8]], None, 1)
     report = {
+        "rank": rank,
         "params": {"ours": ours, "trl": params[-1]},
         "rollouts": rollouts,
         "logs": trainer.state.log_history,
         "evaluation": evaluation,
         "sleeper": sleeper.calls if sleeper else [],
     }
-    (folder / "report.json").write_text(json.dumps(report))
+    (folder / f"rank{rank}.json").write_text(json.dumps(report))
+    trainer.accelerator.end_training()  # gloo's threads would now and then abort a process that just ends
 
 
 if __name__ == "__main__":

@@ -21,13 +21,50 @@ from gym_trl.testing import play
 
 ENV_ID = "TrlEnv/GuessNumber-v0"
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "AdmissibleActions": [{}, {"max_length": 20}],
+    "Discount": [{}, {"gamma": 0.5}],
+    "History": [
+        {},
+        {"show": "full"},
+        {"show": "window", "turns": 2},
+        {"show": "first_last", "max_length": 10},
+        {"show": "current"},
+    ],
+    "Instructions": [{"text": ""}, {"text": "Think.", "append": True}],
+    "InvalidActionPenalty": [{}, {"penalty": 0.5}],
+    "Levels": [
+        {"levels": [{"turns": 4}, {"high": 8}]},
+        {"levels": [{"turns": 4}, {"high": 8, "turns": 5}], "level": 1},
+    ],
+    "MultiAction": [{}, {"limit": 2, "separator": "a"}],
+    "Opponent": [{"policy": "for_wrappers:Guesser"}, {"policy": "for_wrappers:Guesser", "seat": None}],
+    "ParseAction": [{}, {"format": "boxed", "strict": True, "penalty": 0.5, "end_after": 2}],
+    "PotentialShaping": [
+        {"potential": "for_wrappers:guesses_made"},
+        {"potential": "for_wrappers:guesses_made", "gamma": 0.5},
+    ],
+    "RecordTranscript": [{}],
+    "StepPenalty": [{}, {"penalty": 0.5}],
+    "SuccessReward": [{}],
     "TextAction": [{}],
     "TextObservation": [{}],
-    "as_text": [{}],
-    "ParseAction": [{}, {"format": "boxed", "strict": True, "penalty": 0.5, "end_after": 2}],
+    "Tools": [{"tools": ["for_wrappers:middle"]}, {"tools": ["for_wrappers:middle"], "max_calls": 1, "max_length": 2}],
     "TurnLimit": [{"turns": 3}, {"turns": 4, "announce": True}],
+    "as_text": [{}],
 }
-ANSWERS = ["25", "<action>25</action>", r"\boxed{12}", "x", "<action>x</action>", "30", "<action>31</action>"]
+CALL = '<tool>{"name": "middle", "arguments": {"low": 1000, "high": 3000}}</tool>'
+ANSWERS = [
+    CALL,
+    "25",
+    "x\n12",
+    "<action>25</action>",
+    r"\boxed{12}",
+    "x",
+    "<action>x</action>",
+    "30",
+    "<action>31</action>",
+    CALL,
+]
 every_wrapper = pytest.mark.parametrize(
     "wrap",
     [

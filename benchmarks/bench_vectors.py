@@ -1,0 +1,143 @@
+"""What a vector step costs, beside the bare loop, Gymnasium's vectors and GEM's.
+
+    python benchmarks/bench_vectors.py            # GEM's too, where bench_envs.py --peers has installed it
+
+All step 64 environments of the same game. Everybody's turns come alternately, so that a busy machine is busy for all.
+"""
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "vectors.json"
+GEM = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
+COUNT, STEPS, ROUNDS = 64, 10, 100
+LATENCY_S = 0.020
+
+
+def microseconds(step: Callable[[], Any], steps: int = STEPS) -> float:
+    """A step's processor time."""
+    began = time.process_time()
+    for _ in range(steps):
+        step()
+    return (time.process_time() - began) / steps * 1e6
+
+
+def in_process() -> dict[str, float]:
+    """Medians over rounds in which all take turns; Gymnasium's processes on the wall clock."""
+    import gymnasium as gym
+    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+    import gym_trl
+
+    assert gym_trl
+    game = "TrlEnv/GuessNumber-v0"
+    envs = [gym.make(game) for _ in range(COUNT)]
+    for env in envs:
+        env.reset(seed=0)
+
+    def loop() -> None:
+        for env in envs:
+            if env.step("25")[2]:
+                env.reset()
+
+    ours, sync = gym.make_vec(game, COUNT), SyncVectorEnv([lambda: gym.make(game)] * COUNT)
+    actions = ("25",) * COUNT
+    ours.reset(seed=0)
+    sync.reset(seed=0)
+    steps = {
+        "bare loop": loop,
+        "TextVectorEnv": lambda: ours.step(actions),
+        "SyncVectorEnv": lambda: sync.step(actions),
+    }
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(ROUNDS):
+        for name, step in steps.items():
+            found[name].append(microseconds(step))
+    medians = {name: statistics.median(numbers) for name, numbers in found.items()}
+    processes = AsyncVectorEnv([lambda: gym.make(game)] * COUNT)
+    processes.reset(seed=0)
+    began = time.perf_counter()
+    for _ in range(50):
+        processes.step(actions)
+    medians["AsyncVectorEnv"] = (time.perf_counter() - began) / 50 * 1e6
+    processes.close()
+    return medians
+
+
+def gems() -> float:
+    """GEM's vector of the same game, in its own environment."""
+    import gem
+
+    envs = gem.make_vec(["game:GuessTheNumber-v0-hard"] * COUNT)
+    envs.reset()
+    actions = ["\\boxed{25}"] * COUNT
+    return statistics.median(microseconds(lambda: envs.step(actions)) for _ in range(ROUNDS))
+
+
+def sleeping() -> Any:
+    """Make a game whose steps take 20 ms in which nothing is computed."""
+    import gymnasium as gym
+    from gymnasium.wrappers import TransformAction
+
+    def slow(action: str) -> str:
+        time.sleep(LATENCY_S)
+        return action
+
+    game = gym.make("TrlEnv/GuessNumber-v0", turns=10**6, high=10**6)
+    return TransformAction(game, slow, game.action_space)
+
+
+def scaling() -> dict[str, dict[int, float]]:
+    """The ideal time of a step (each worker sleeps for its own share, one after the other) over the real one."""
+    from gym_trl.vector import TextVectorEnv
+
+    shares: dict[str, dict[int, float]] = {}
+    for executor in ("thread", "process"):
+        for workers in (2, 8, 32):
+            envs = TextVectorEnv([sleeping] * COUNT, executor=executor, workers=workers)
+            envs.reset(seed=0)
+            envs.step(["1"] * COUNT)
+            began = time.perf_counter()
+            for _ in range(5):
+                envs.step(["1"] * COUNT)
+            real = (time.perf_counter() - began) / 5
+            shares.setdefault(executor, {})[workers] = COUNT / workers * LATENCY_S / real
+            envs.close()
+    return shares
+
+
+def main() -> None:
+    """Measure, print and write."""
+    if sys.argv[1:] == ["--gem"]:
+        print(gems())
+        return
+    medians = in_process()
+    if GEM.exists():
+        ran = subprocess.run([str(GEM), __file__, "--gem"], capture_output=True, text=True, check=True)
+        medians["GEM"] = float(ran.stdout.splitlines()[-1])
+    for name, number in medians.items():
+        print(f"{name:<15} {number:>8.0f} us, {number / medians['TextVectorEnv']:.2f} of ours", flush=True)
+    shares = scaling()
+    for executor, found in shares.items():
+        print(executor, {workers: f"{share:.0%}" for workers, share in found.items()})
+    result = {
+        "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "date": date.today().isoformat(),
+        "environments": COUNT,
+        "microseconds_a_step": medians,
+        "share_of_ideal_with_20_ms": shares,
+    }
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,589 @@
+"""Countdown and the 24 game: make a target of numbers."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations
+from math import gcd
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_LARGE = (25, 50, 75, 100)
+_MOST_NUMBERS = 6
+_HIGHEST = 100
+_LONGEST = 200
+_DRAWS = 2_000
+
+_STEP = re.compile(r"\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*([-+*/])\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*")
+_TOKENS = re.compile(r"\s*(?:([0-9]{1,9})|([-+*/()]))")
+_BY_ZERO = "Division by zero."
+_BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
+_STATE = re.compile(r"Numbers: ([0-9/, ]+)\. Target: ([0-9]+)\.")
+
+_Number: TypeAlias = int | Fraction
+_Rational: TypeAlias = tuple[int, int]
+"""A number that is not negative, as numerator and denominator in lowest terms; faster than ``Fraction``."""
+_Step: TypeAlias = tuple[_Rational, str, _Rational]
+_Values: TypeAlias = dict[_Rational, "tuple[int, _Rational, str, _Rational] | None"]
+"""What some of the numbers make, and of what: the part that makes the left side, left side, operator, right side."""
+
+
+class Countdown(TextEnv):
+    """Make ``target`` of the numbers with + - * /, each number used at most once (or, in the 24 game, exactly once).
+
+    >>> env = Countdown(form="expression")
+    >>> env.reset(seed=3)[0]
+    'Numbers: 2, 3, 4, 11. Target: 24. Turns left: 6.'
+    >>> env.step("2 + 3 + 4 + 11")[0]
+    'That is 20. Numbers: 2, 3, 4, 11. Target: 24. Turns left: 5.'
+    >>> env.step("2 * (3 + 11) - 4")[:3]
+    ('That is 24. Solved.', 1.0, True)
+
+    ``form="steps"``: an action is one operation, such as ``7 - 4``, whose result takes the place of the two numbers;
+    the game is won when the result is the target, and lost when one number is left that is not. Results are exact
+    fractions and never below zero, which excludes no solution. ``form="expression"``: an action is a whole expression
+    with parentheses, and a wrong one costs a turn and tells its value. What is no action costs a turn and changes
+    nothing; without turns the game is lost. Only games that can be won are dealt.
+
+    Easy is 3 numbers of 1 to 5 and a target of 1 to 10; medium the 24 game with cards of 1 to 13; hard the numbers
+    round of the television game: two of 25, 50, 75 and 100, four of 1 to 10 with each at most twice, and a target of
+    100 to 999.
+
+    Args:
+        difficulty: Which preset.
+        numbers: How many, from 2 to 6.
+        low: The lowest.
+        high: The highest, at most 100.
+        repeats: How often one of them may be dealt.
+        large: How many are different ones of 25, 50, 75 and 100 instead.
+        target_low: The lowest target.
+        target_high: The highest target.
+        use_all: All numbers must be used.
+        form: ``"steps"`` or ``"expression"``.
+        turns: Most actions of a game.
+        reward: ``"success"``, ``"efficient"`` (the fewest operations with these numbers, divided by the turns taken;
+            an expression takes one) or ``"shaped"`` (in the form of steps, the potential is 0 where the target can no
+            longer be made, else ``1 / (1 + operations needed)``).
+        render_mode: ``"ansi"`` or ``"human"``.
+
+    24 can be made of 1362 of the 1820 hands of four cards from 1 to 13, and of 566 of 715 from 1 to 10 (computed in
+    the tests). The solver searches all expressions, so it always wins, with the fewest operations.
+
+    Raises:
+        ConfigError: an argument out of its range, or too few ``turns`` to use all numbers; at reset, no game that can
+            be won among 2000 deals.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {
+            "numbers": 3,
+            "low": 1,
+            "high": 5,
+            "repeats": 3,
+            "large": 0,
+            "target_low": 1,
+            "target_high": 10,
+            "use_all": False,
+            "form": "steps",
+            "turns": 4,
+        },
+        "medium": {
+            "numbers": 4,
+            "low": 1,
+            "high": 13,
+            "repeats": 4,
+            "large": 0,
+            "target_low": 24,
+            "target_high": 24,
+            "use_all": True,
+            "form": "steps",
+            "turns": 6,
+        },
+        "hard": {
+            "numbers": 6,
+            "low": 1,
+            "high": 10,
+            "repeats": 2,
+            "large": 2,
+            "target_low": 100,
+            "target_high": 999,
+            "use_all": False,
+            "form": "steps",
+            "turns": 8,
+        },
+    }
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "1 + + 1"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        numbers: int | None = None,
+        low: int | None = None,
+        high: int | None = None,
+        repeats: int | None = None,
+        large: int | None = None,
+        target_low: int | None = None,
+        target_high: int | None = None,
+        use_all: bool | None = None,
+        form: Literal["steps", "expression"] | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(
+            numbers=numbers,
+            low=low,
+            high=high,
+            repeats=repeats,
+            large=large,
+            target_low=target_low,
+            target_high=target_high,
+            use_all=use_all,
+            form=form,
+            turns=turns,
+        )
+        _check(chosen)
+        self.numbers: int = chosen["numbers"]
+        self.low: int = chosen["low"]
+        self.high: int = chosen["high"]
+        self.repeats: int = chosen["repeats"]
+        self.large: int = chosen["large"]
+        self.target_low: int = chosen["target_low"]
+        self.target_high: int = chosen["target_high"]
+        self.use_all: bool = chosen["use_all"]
+        self.form: str = chosen["form"]
+        self.turns: int = chosen["turns"]
+        self._dealt: tuple[int, ...] = ()
+        self._left: list[_Number] = []
+        self._names: list[str] = []
+        self._target = 0
+        self._turns_left = self.turns
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer; the numbers of the example are never dealt."""
+        each = "each exactly once" if self.use_all else "each at most once"
+        top = max(self.high, *_LARGE)
+        if self.form == "steps":
+            last = " when no other number is left" if self.use_all else ""
+            return (
+                f"Make the target of the numbers with + - * /, {each}. In each turn give one operation on two of the "
+                "numbers; its result takes their place. Results are exact fractions (written like 8/3) and must not be "
+                f"negative. You win when a result is the target{last}. Answer with the operation alone, with spaces "
+                f"around the operator, like: {top + 9} - {top + 2}"
+            )
+        return (
+            f"Make the target of the numbers with + - * / and parentheses, {each}. Fractions are exact. Answer with "
+            "one expression and nothing else; if it does not make the target you are told its value and may try again. "
+            f"For example: ({top + 9} - {top + 2}) * {top + 1}"
+        )
+
+    @property
+    def optimal_success(self) -> float:
+        """Always 1.0: only games that can be won are dealt."""
+        return 1.0
+
+    @property
+    def constant_action(self) -> str:
+        """The numbers that were dealt added up, or two of them."""
+        dealt = [str(number) for number in self._dealt or [self.low] * self.numbers]
+        return " + ".join(dealt[:2] if self.form == "steps" else dealt)
+
+    def solver(self) -> Policy:
+        """Searches all expressions for one with the fewest operations: it always wins."""
+        return _Search(self.use_all, self.form)
+
+    def random_policy(self, seed: int) -> Policy:
+        """Any operation on any two numbers; or an expression that adds a number at a time, in any order."""
+        rng = random.Random(seed)
+        return lambda observation: self._random_step(rng) if self.form == "steps" else self._random_expression(rng)
+
+    def _random_step(self, rng: random.Random) -> str:
+        left = self._left
+        while True:
+            first, second = rng.sample(range(len(left)), 2) if len(left) > 1 else (0, 0)
+            sign = rng.choice("+-*/")
+            if not (sign == "-" and left[first] < left[second]) and not (sign == "/" and not left[second]):
+                return f"{self._names[first]} {sign} {self._names[second]}"
+
+    def _random_expression(self, rng: random.Random) -> str:
+        count = self.numbers if self.use_all else rng.randint(2, self.numbers)
+        text, *others = map(str, rng.sample(self._dealt, count))
+        for other in others:
+            # Zero may only be divided.
+            pair = [f"({text})", other]
+            sign = rng.choice("+-*/")
+            if sign != "/":
+                rng.shuffle(pair)
+            text = f"{pair[0]} {sign} {pair[1]}"
+        return text
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        for _ in range(_DRAWS):
+            numbers, target = self._deal()
+            fewest = self._fewest(numbers, target)
+            if fewest is not None and (fewest <= self.turns or self.form == "expression"):
+                break
+        else:
+            raise ConfigError(f"of {_DRAWS} deals with these arguments none can be won")
+        self._dealt, self._target = numbers, target
+        self._left = list(numbers)
+        self._names = [str(number) for number in numbers]
+        self._turns_left = self.turns
+        return self._state()
+
+    def _deal(self) -> tuple[tuple[int, ...], int]:
+        rng = self.np_random
+        numbers = [_LARGE[place] for place in rng.permutation(len(_LARGE))[: self.large]] if self.large else []
+        small: list[int] = []
+        while len(small) < self.numbers - self.large:
+            number = int(rng.integers(self.low, self.high + 1))
+            if small.count(number) < self.repeats:
+                small.append(number)
+        return tuple(sorted(small + numbers)), int(rng.integers(self.target_low, self.target_high + 1))
+
+    def _fewest(self, numbers: tuple[int, ...], target: int) -> int | None:
+        """Operations to make the target; a number that is the target already makes no game."""
+        if target in numbers and not self.use_all:
+            return None
+        steps = _solution(tuple((number, 1) for number in numbers), target, self.use_all)
+        return None if steps is None else len(steps)
+
+    def _act(self, action: str) -> Outcome:
+        for odd, plain in (("\u00d7", "*"), ("\u00f7", "/"), ("\u2212", "-")):
+            action = action.replace(odd, plain)
+        return self._operate(action) if self.form == "steps" else self._evaluate(action)
+
+    def _operate(self, action: str) -> Outcome:
+        read = _STEP.fullmatch(action)
+        if read is None:
+            return self._reject("Not one operation on two numbers.")
+        names, left = list(self._names), list(self._left)
+        values = []
+        for name in (read[1], read[3]):
+            if name not in names:
+                return self._reject(f"There is no {name:.20} left.")
+            place = names.index(name)
+            del names[place]
+            values.append(left.pop(place))
+        result = _apply(values[0], read[2], values[1])
+        if result is None or result < 0:
+            return self._reject(_BY_ZERO if result is None else "The result would be negative.")
+        self._left, self._names = [*left, result], [*names, str(result)]
+        if result == self._target and (len(self._left) == 1 or not self.use_all):
+            return Outcome(f"{self._names[-1]}. Solved.", done=True, success=True)
+        if len(self._left) == 1:
+            return Outcome(f"{self._names[-1]} is left, not {self._target}.", done=True)
+        return self._use_turn("")
+
+    def _evaluate(self, action: str) -> Outcome:
+        tokens = _tokens(action)
+        value: _Number | str | None = None if tokens is None else self._refusal(tokens) or _value(tokens)
+        if value is None:
+            return self._reject("Not an expression of whole numbers, + - * / and parentheses.")
+        if isinstance(value, str):
+            return self._reject(value)
+        if value == self._target:
+            return Outcome(f"That is {value}. Solved.", done=True, success=True)
+        return self._use_turn(f"That is {value}. ")
+
+    def _refusal(self, tokens: "list[int | str]") -> str | None:
+        """Why these numbers may not be used, if they may not."""
+        used, dealt = Counter(token for token in tokens if isinstance(token, int)), Counter(self._dealt)
+        if used - dealt:
+            return "It uses a number that is not there, or too often."
+        return "It does not use all numbers." if self.use_all and dealt - used else None
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._use_turn(f"{reason} ", valid=False)
+
+    def _use_turn(self, answer: str, *, valid: bool = True) -> Outcome:
+        self._turns_left -= 1
+        return Outcome(f"{answer}{self._state()}", done=self._turns_left == 0, valid=valid)
+
+    def _fewest_actions(self) -> float:
+        """The fewest operations that make the target, or one expression."""
+        return 1 if self.form == "expression" else self._fewest(self._dealt, self._target) or 1
+
+    def _potential(self) -> float:
+        """0 in a dead end, else more the fewer operations are needed."""
+        if self.form == "expression":
+            return 0.0
+        numbers = tuple(sorted((number.numerator, number.denominator) for number in self._left))
+        steps = _solution(numbers, self._target, self.use_all)
+        return 0.0 if steps is None else 1 / (1 + len(steps))
+
+    def _state(self) -> str:
+        return f"Numbers: {', '.join(self._names)}. Target: {self._target}. Turns left: {self._turns_left}."
+
+
+class _Search:
+    """Looks for a solution of what is shown, and plays its first step or all of it."""
+
+    def __init__(self, use_all: bool, form: str) -> None:
+        self._use_all, self._form = use_all, form
+
+    def __call__(self, observation: str) -> str:
+        shown = _STATE.search(observation)
+        assert shown is not None
+        numbers = tuple(sorted(_rational(name) for name in shown[1].split(", ")))
+        steps = _solution(numbers, int(shown[2]), self._use_all)
+        if not steps:  # somebody else's dead end
+            return " + ".join(map(_text, numbers[:2] if self._form == "steps" else numbers))
+        if self._form == "steps":
+            left, sign, right = steps[0]
+            return f"{_text(left)} {sign} {_text(right)}"
+        return _as_expression(steps)
+
+
+def _check(chosen: Mapping[str, Any]) -> None:
+    check_integers(**{name: chosen[name] for name in ("low", "high", "repeats", "target_low", "turns")}, at_least=1)
+    check_integers(numbers=chosen["numbers"], at_least=2)
+    check_integers(large=chosen["large"], at_least=0)
+    check_integers(target_high=chosen["target_high"])
+    if not isinstance(chosen["use_all"], bool):
+        raise ConfigError(f"use_all must be True or False, got {chosen['use_all']!r}")
+    if chosen["form"] not in ("steps", "expression"):
+        raise ConfigError(f"form must be 'steps' or 'expression', got {chosen['form']!r}")
+    for name, most in (("numbers", _MOST_NUMBERS), ("high", _HIGHEST), ("large", len(_LARGE)), ("target_high", 10**9)):
+        if chosen[name] > most:
+            raise ConfigError(f"{name} must be at most {most}, got {chosen[name]}")
+    for low, high in (("low", "high"), ("target_low", "target_high"), ("large", "numbers")):
+        if chosen[low] > chosen[high]:
+            raise ConfigError(f"{low} must not be above {high}, got {low}={chosen[low]} and {high}={chosen[high]}")
+    if (chosen["high"] - chosen["low"] + 1) * chosen["repeats"] < chosen["numbers"] - chosen["large"]:
+        raise ConfigError(
+            f"numbers must not be more than can be dealt, got numbers={chosen['numbers']} of {chosen['low']} to "
+            f"{chosen['high']} with repeats={chosen['repeats']}"
+        )
+    if chosen["use_all"] and chosen["form"] == "steps" and chosen["turns"] < chosen["numbers"] - 1:
+        raise ConfigError(f"turns must be at least numbers - 1 to use all, got {chosen['turns']}")
+
+
+def _apply(left: _Number, sign: str, right: _Number) -> _Number | None:
+    """``None`` for a division by zero."""
+    if sign == "+":
+        return left + right
+    if sign == "-":
+        return left - right
+    if sign == "*":
+        return left * right
+    if not right:
+        return None
+    quotient = Fraction(left, right)
+    return quotient.numerator if quotient.denominator == 1 else quotient
+
+
+def _tokens(text: str) -> list[int | str] | None:
+    """Integers, signs and parentheses of an expression that is not too long."""
+    text = text.strip()
+    if len(text) > _LONGEST:
+        return None
+    tokens: list[int | str] = []
+    place = 0
+    while place < len(text):
+        read = _TOKENS.match(text, place)
+        if read is None:
+            return None
+        tokens.append(int(read[1]) if read[1] else read[2])
+        place = read.end()
+    return tokens
+
+
+def _value(tokens: Sequence[int | str]) -> _Number | str | None:
+    """Of an expression, a reason why it has none, or ``None`` if it is no expression.
+
+    It reads from left to right with two stacks, so that no nesting is too deep.
+    """
+    values: list[_Number] = []
+    signs: list[str] = []
+    number_next = True
+    last = len(tokens) + 1
+    for place, read in enumerate(["(", *tokens, ")"]):
+        if number_next != (isinstance(read, int) or read == "("):
+            return None
+        if isinstance(read, int):
+            values.append(read)
+            number_next = False
+        elif read == "(":
+            signs.append(read)
+        else:
+            if not _reduce(values, signs, _BINDS.get(read, 0)):
+                return _BY_ZERO
+            number_next = read != ")"
+            if number_next:
+                signs.append(read)
+            else:
+                signs.pop()
+            if not signs and place < last:
+                return None
+    return None if signs else values[0]
+
+
+def _reduce(values: list[_Number], signs: list[str], binds: int) -> bool:
+    """Do the operations back to the last parenthesis that bind as much; false when one divides by zero."""
+    while signs[-1] != "(" and _BINDS[signs[-1]] >= binds:
+        right, left = values.pop(), values.pop()
+        result = _apply(left, signs.pop(), right)
+        if result is None:
+            return False
+        values.append(result)
+    return True
+
+
+def _rational(name: str) -> _Rational:
+    over, _, under = name.partition("/")
+    return int(over), int(under or 1)
+
+
+def _text(number: _Rational) -> str:
+    return str(number[0]) if number[1] == 1 else f"{number[0]}/{number[1]}"
+
+
+def _as_expression(steps: Sequence[_Step]) -> str:
+    """The steps put into one another."""
+    made: list[tuple[_Rational, str]] = []
+
+    def take(number: _Rational) -> str:
+        # What was made last is taken first, so that equal numbers do not get lost.
+        for place in range(len(made) - 1, -1, -1):
+            if made[place][0] == number:
+                return f"({made.pop(place)[1]})"
+        return _text(number)
+
+    for left, sign, right in steps:
+        after, before = take(right), take(left)
+        made.append((_result(left, sign, right), f"{before} {sign} {after}"))
+    return made[-1][1]
+
+
+@lru_cache(maxsize=4096)
+def _solution(numbers: tuple[_Rational, ...], target: int, use_all: bool) -> tuple[_Step, ...] | None:
+    """The fewest operations that make ``target``, or ``None``; nothing below zero ever needs to be made."""
+    search = _Solutions(numbers)
+    count = len(numbers)
+    for size in [count] if use_all else range(1, count + 1):
+        for chosen in combinations(range(count), size):
+            steps = search.find(sum(1 << place for place in chosen), (target, 1))
+            if steps is not None:
+                return tuple(steps)
+    return None
+
+
+class _Solutions:
+    """All that can be made of few of the numbers, and whether a number can be made of many.
+
+    Of up to 3 (or 4, where there are more than 4 in all) it is written down. Of more, one of the last operation's two
+    sides has few numbers: each value of that side says what the other side would have to be.
+    """
+
+    def __init__(self, numbers: Sequence[_Rational]) -> None:
+        self._numbers = numbers
+        self._few = 3 if len(numbers) <= 4 else 4
+        self._made: dict[int, _Values] = {}
+        self._failed: set[tuple[int, _Rational]] = set()
+
+    def find(self, part: int, target: _Rational) -> list[_Step] | None:
+        """The operations that make ``target`` of all numbers of ``part``, a set of bits."""
+        if part.bit_count() <= self._few:
+            return self._trace(part, target) if target in self._values(part) else None
+        if (part, target) in self._failed:
+            return None
+        for small in _parts(part):
+            if small.bit_count() * 2 > part.bit_count():
+                continue
+            for value in self._values(small):
+                for needed, sign, swapped in _inverses(target, value):
+                    steps = self.find(part ^ small, needed)
+                    if steps is not None:
+                        last = (value, sign, needed) if swapped else (needed, sign, value)
+                        return [*steps, *self._trace(small, value), last]
+        self._failed.add((part, target))
+        return None
+
+    def _values(self, part: int) -> _Values:
+        if part not in self._made:
+            self._made[part] = self._make(part)
+        return self._made[part]
+
+    def _make(self, part: int) -> _Values:
+        if part.bit_count() == 1:
+            return {self._numbers[part.bit_length() - 1]: None}
+        found: _Values = {}
+        for side in _parts(part):
+            if side > part ^ side:  # each split once
+                continue
+            for one in self._values(side):
+                for other in self._values(part ^ side):
+                    for result, sign, swapped in _results(one, other):
+                        if result not in found:
+                            found[result] = (part ^ side, other, sign, one) if swapped else (side, one, sign, other)
+        return found
+
+    def _trace(self, part: int, value: _Rational) -> list[_Step]:
+        made = self._values(part)[value]
+        if made is None:
+            return []
+        side, left, sign, right = made
+        return [*self._trace(side, left), *self._trace(part ^ side, right), (left, sign, right)]
+
+
+def _parts(part: int) -> Iterator[int]:
+    """All sets of bits within ``part`` but itself and none."""
+    inside = (part - 1) & part
+    while inside:
+        yield inside
+        inside = (inside - 1) & part
+
+
+def _lowest(over: int, under: int) -> _Rational:
+    if under == 1:
+        return over, 1
+    shared = gcd(over, under)
+    return over // shared, under // shared
+
+
+def _result(left: _Rational, sign: str, right: _Rational) -> _Rational:
+    return next(found for found, of, swapped in _results(left, right) if of == sign and not swapped)
+
+
+def _results(one: _Rational, other: _Rational) -> list[tuple[_Rational, str, bool]]:
+    """What two numbers make, with which sign, and whether the other one comes first; nothing below zero."""
+    (a, b), (c, d) = one, other
+    over, less = a * d, c * b
+    found = [
+        (_lowest(over + less, b * d), "+", False),
+        (_lowest(abs(over - less), b * d), "-", over < less),
+        (_lowest(a * c, b * d), "*", False),
+    ]
+    if c:
+        found.append((_lowest(over, less), "/", False))
+    if a:
+        found.append((_lowest(less, over), "/", True))
+    return found
+
+
+def _inverses(target: _Rational, value: _Rational) -> list[tuple[_Rational, str, bool]]:
+    """Which numbers make the target with this one, with which sign, and whether this one comes first."""
+    (a, b), (c, d) = target, value
+    over, less = a * d, c * b
+    found = [(_lowest(over + less, b * d), "-", False)]
+    if over >= less:
+        found.append((_lowest(over - less, b * d), "+", False))
+    else:
+        found.append((_lowest(less - over, b * d), "-", True))
+    if c:
+        found.append((_lowest(over, less), "*", False))
+        found.append((_lowest(a * c, b * d), "/", False))
+        if a:
+            found.append((_lowest(less, over), "/", True))
+    return found

@@ -1,0 +1,353 @@
+"""Mastermind."""
+
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from operator import eq
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_MOST_PEGS, _MOST_COLORS, _MOST_CODES = 9, 9, 100_000
+_WEIGH_ALL_UP_TO = 4096
+_WEIGHED_OTHERWISE = 200
+_ANSWER = re.compile(r": ([0-9]) black, ([0-9]) white\.")
+
+_Indices: TypeAlias = NDArray[np.intp]
+_Answers: TypeAlias = NDArray[np.uint8]
+
+
+class Mastermind(TextEnv):
+    """Find a secret code, told how many numbers of a guess are right and how many of them in the right place.
+
+    >>> env = Mastermind()
+    >>> env.reset(options={"instance": 7})  # 1 1 2 2
+    ('A code of 4 numbers from 1 to 6. 10 guesses left.', {})
+    >>> env.step("2 2 1 3")[0]
+    '2 2 1 3: 0 black, 3 white. 9 guesses left.'
+    >>> env.step("2217")[0]
+    'Not 4 numbers from 1 to 6. 8 guesses left.'
+    >>> env.step("1122")
+    ('Correct.', 1.0, True, False, {'action_valid': True, 'success': True})
+
+    A code has ``pegs`` numbers from 1 to ``colors``; with ``repeats=False`` they are all different, in guesses as well.
+    Black counts the places where guess and code agree, white the other numbers that can be paired, each of them once.
+    What is no code costs a guess. Spaces between the numbers may be left out. The reward is for the code itself;
+    nothing is paid for blacks.
+
+    Easy is 2 of 4 in 6 guesses, medium 4 of 6 in 10 and hard 5 of 8 in 10, with repeats; arguments that are given
+    replace the preset's. ``reward="efficient"`` divides what the solver takes for this very code by what was taken, and
+    the potential of ``reward="shaped"`` is the share of the bits that are known.
+
+    Of up to 4096 codes the solver plays Knuth's strategy: the guess, of all codes, after which the most that can be
+    left is least; of these one that is still possible, if any, and of these the first. Of more codes it weighs at most
+    200 that are still possible, evenly spaced, by the expected number that is left (Irving's criterion). Exact means
+    over all codes ("diff" is without repeats):
+
+    ============ ===== =================== ==================================
+    code         codes mean                after 1, 2, 3... guesses
+    ============ ===== =================== ==================================
+    2 of 4       16    45/16 = 2.8125      1 4 8 3
+    4 of 6       1296  5801/1296 = 4.4761  1 6 62 533 694, at most 5
+    2 of 4, diff 12    30/12 = 2.5         1 4 7
+    4 of 6, diff 360   1490/360 = 4.1389   1 3 53 191 112
+    4 of 8, diff 1680  8042/1680 = 4.7869  1 2 56 463 931 227
+    5 of 8       32768 5.5523              1 19 244 2255 11852 15961 2366 70
+    ============ ===== =================== ==================================
+
+    The tests compute all of them, and for 4 of 6 what other strategies need: the first code that is possible 7471/1296,
+    maximal entropy 5722/1296, Irving's expected size 5696/1296, most parts (Kooi 2005) 5668/1296. The least mean is
+    5625/1296 = 4.3403 (Koyama and Lai 1993; quoted). Nobody knows the least for 5 of 8, but as the solver always wins
+    in 8, 10 guesses are enough. Random codes win ``1 - (1 - 1/codes)**turns``.
+
+    Raises:
+        ConfigError: ``pegs`` or ``colors`` is not from 1 to 9, ``turns`` is below 1, ``repeats`` is no bool, there are
+            more pegs than colors without repeats, or there are more than 100,000 codes.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"pegs": 2, "colors": 4, "repeats": True, "turns": 6},
+        "medium": {"pegs": 4, "colors": 6, "repeats": True, "turns": 10},
+        "hard": {"pegs": 5, "colors": 8, "repeats": True, "turns": 10},
+    }
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "0 0 0 0"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        pegs: int | None = None,
+        colors: int | None = None,
+        repeats: bool | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(pegs=pegs, colors=colors, repeats=repeats, turns=turns)
+        self.pegs: int = chosen["pegs"]
+        self.colors: int = chosen["colors"]
+        self.repeats: bool = chosen["repeats"]
+        self.turns: int = chosen["turns"]
+        self._check_arguments()
+        self._is_code = re.compile(f"[1-{self.colors}]{{{self.pegs}}}").fullmatch
+        self._secret = ""
+        self._guesses_left = self.turns
+        self._answers: list[tuple[str, int]] = []
+
+    def _check_arguments(self) -> None:
+        check_integers(pegs=self.pegs, colors=self.colors, turns=self.turns, at_least=1)
+        for name, value, most in (("pegs", self.pegs, _MOST_PEGS), ("colors", self.colors, _MOST_COLORS)):
+            if value > most:
+                raise ConfigError(f"{name} must be at most {most}, got {value}")
+        if not isinstance(self.repeats, bool):
+            raise ConfigError(f"repeats must be True or False, got {self.repeats!r}")
+        if not self.repeats and self.pegs > self.colors:
+            said = f"pegs={self.pegs} and colors={self.colors}"
+            raise ConfigError(f"without repeats pegs must be at most colors, got {said}")
+        if self.num_instances > _MOST_CODES:
+            said = f"pegs={self.pegs} and colors={self.colors} make {self.num_instances}"
+            raise ConfigError(f"there must be at most {_MOST_CODES} codes, and {said}")
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer; the example has a number that no code has."""
+        different = "which may repeat" if self.repeats else "all different"
+        return (
+            f"Mastermind: find the secret code of {self.pegs} numbers from 1 to {self.colors}, {different}, in "
+            f"{_guesses(self.turns)}. After each you are told how many of its numbers are in the code and in the right "
+            "place (black) and how many others are in the code but in another place (white). Anything that is no code "
+            f"costs a guess. Answer with a code alone, written like {' '.join('0' * self.pegs)} (which is none: 0 is "
+            "never in a code)."
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """The number of codes."""
+        return int(self.colors**self.pegs) if self.repeats else math.perm(self.colors, self.pegs)
+
+    @property
+    def optimal_success(self) -> float | None:
+        """1 where the solver always wins; with one guess one code; in between nobody knows."""
+        if self.turns == 1:
+            return 1 / self.num_instances
+        return 1.0 if self.turns >= self._book.most_guesses else None
+
+    @property
+    def optimal_return(self) -> float | None:
+        """What wins as fast as the solver does is paid 1, and no more can be had."""
+        return None if self.reward == "shaped" else self.optimal_success
+
+    @property
+    def constant_action(self) -> str:
+        """The first code."""
+        return " ".join(_code(0, self.pegs, self.colors, self.repeats))
+
+    def solver(self) -> Policy:
+        """Knuth's strategy, or Irving's where there are more than 4096 codes; see the table of the class."""
+        return _Strategy(self._book)
+
+    def random_policy(self, seed: int) -> Policy:
+        """Guesses any code, again and again."""
+        rng = random.Random(seed)
+        return lambda observation: " ".join(
+            _code(rng.randrange(self.num_instances), self.pegs, self.colors, self.repeats)
+        )
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self._secret = _code(instance or 0, self.pegs, self.colors, self.repeats)
+        self._guesses_left = self.turns
+        self._answers = []
+        numbers = "1 number" if self.pegs == 1 else f"{self.pegs} numbers"
+        return f"A code of {numbers} from 1 to {self.colors}. {_guesses(self.turns)} left."
+
+    def _act(self, action: str) -> Outcome:
+        guess = "".join(action.split())
+        if self._is_code(guess) is None or not (self.repeats or len(set(guess)) == self.pegs):
+            different = "" if self.repeats else "different "
+            return self._reject(f"Not {self.pegs} {different}numbers from 1 to {self.colors}.")
+        if guess == self._secret:
+            return Outcome("Correct.", done=True, success=True)
+        black, paired = _compare(guess, self._secret)
+        self._answers.append((guess, black * (self.pegs + 1) + paired))
+        return self._use_guess(f"{' '.join(guess)}: {black} black, {paired - black} white.", valid=True)
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._use_guess(reason, valid=False)
+
+    def _use_guess(self, said: str, *, valid: bool) -> Outcome:
+        self._guesses_left -= 1
+        return Outcome(f"{said} {_guesses(self._guesses_left)} left.", done=self._guesses_left == 0, valid=valid)
+
+    def _fewest_actions(self) -> float:
+        """What the solver takes for this code."""
+        return self._book.guesses_for(self._secret)
+
+    def _potential(self) -> float:
+        """The share of the bits that are known."""
+        possible = np.ones(self.num_instances, dtype=bool)
+        for guess, answer in self._answers:
+            possible &= _answers_to(self._book, guess) == answer
+        return 1.0 - math.log(np.count_nonzero(possible)) / math.log(possible.size) if possible.size > 1 else 0.0
+
+    @property
+    def _book(self) -> "_CodeBook":
+        return _code_book(self.pegs, self.colors, self.repeats)
+
+
+class _Strategy:
+    """Plays what the book says, from the answers alone."""
+
+    def __init__(self, book: "_CodeBook") -> None:
+        self._book = book
+        self._answers: tuple[int, ...] = ()
+
+    def __call__(self, observation: str) -> str:
+        if answer := _ANSWER.search(observation):
+            black, white = int(answer[1]), int(answer[2])
+            self._answers += (black * (self._book.pegs + 1) + black + white,)
+        return " ".join(self._book.codes[self._book.guess(self._answers)])
+
+
+class _CodeBook:
+    """All codes, and the guesses of the strategy so far asked for: all instances share one.
+
+    An answer is one number, ``black * (pegs + 1) + black + white``.
+    """
+
+    def __init__(self, pegs: int, colors: int, repeats: bool) -> None:
+        count = colors**pegs if repeats else math.perm(colors, pegs)
+        self.pegs = pegs
+        self.codes = [_code(index, pegs, colors, repeats) for index in range(count)]
+        self._digits = np.array([[int(digit) for digit in code] for code in self.codes], dtype=np.uint8).T.copy()
+        self._counts = np.array([(self._digits == color).sum(0) for color in range(1, colors + 1)], dtype=np.uint8)
+        self._all: _Indices = np.arange(count)
+        self._guesses: dict[tuple[int, ...], int] = {}
+        self._most_guesses: int | None = None
+
+    def guess(self, answers: tuple[int, ...]) -> int:
+        """What to guess after these answers to the strategy's own guesses."""
+        if answers not in self._guesses:
+            possible = self._all
+            for turn, answer in enumerate(answers):
+                possible = possible[self._compare(self.guess(answers[:turn]), possible) == answer]
+            self._guesses[answers] = self._choose(possible)
+        return self._guesses[answers]
+
+    def guesses_for(self, secret: str) -> int:
+        """How many guesses the strategy takes."""
+        answers: tuple[int, ...] = ()
+        while (guess := self.codes[self.guess(answers)]) != secret:
+            black, paired = _compare(guess, secret)
+            answers += (black * (self.pegs + 1) + paired,)
+        return len(answers) + 1
+
+    @property
+    def most_guesses(self) -> int:
+        """How many guesses the strategy takes at most."""
+        if self._most_guesses is None:
+            self._most_guesses = max(number for number, _ in self.lengths())
+        return self._most_guesses
+
+    def lengths(self) -> Iterator[tuple[int, int]]:
+        """A number of guesses and a code, for each code; found by playing against all of them at once."""
+        open_: list[tuple[tuple[int, ...], _Indices]] = [((), self._all)]
+        while open_:
+            answers, possible = open_.pop()
+            if answers not in self._guesses:
+                self._guesses[answers] = self._choose(possible)
+            guess = self._guesses[answers]
+            told = self._compare(guess, possible)
+            for answer in np.unique(told).tolist():
+                if answer == self.pegs * (self.pegs + 2):
+                    yield len(answers) + 1, guess
+                else:
+                    open_.append(((*answers, answer), possible[told == answer]))
+
+    def _choose(self, possible: _Indices) -> int:
+        if possible.size <= 2:
+            return int(possible[0])
+        weighed = self._worth_weighing(possible)
+        sizes = self._sizes(weighed, possible)
+        if self._all.size > _WEIGH_ALL_UP_TO:
+            return int(weighed[np.argmin((sizes * sizes).sum(1))])
+        most_left = sizes.max(1)
+        best = weighed[most_left == most_left.min()]
+        both = best[np.isin(best, possible)]
+        return int(both[0] if both.size else best[0])
+
+    def _worth_weighing(self, possible: _Indices) -> _Indices:
+        if possible.size == self._all.size:
+            # The first guess: renaming numbers and moving places changes nothing, so one of each kind is enough.
+            steps = np.diff(self._digits.astype(int), axis=0)
+            return np.flatnonzero((self._digits[0] == 1) & (steps >= 0).all(0) & (steps <= 1).all(0))
+        if self._all.size <= _WEIGH_ALL_UP_TO:
+            return self._all
+        if possible.size <= _WEIGHED_OTHERWISE:
+            return possible
+        places: _Indices = np.arange(_WEIGHED_OTHERWISE) * possible.size // _WEIGHED_OTHERWISE
+        return possible[places]
+
+    def _sizes(self, guesses: _Indices, possible: _Indices) -> NDArray[np.intp]:
+        """How many codes each answer to each guess would leave."""
+        kinds = (self.pegs + 1) ** 2
+        table = self._compare(guesses[:, None], possible).astype(np.intp)
+        table += (np.arange(guesses.size) * kinds)[:, None]
+        return np.bincount(table.ravel(), minlength=guesses.size * kinds).reshape(guesses.size, kinds)
+
+    def _compare(self, guess: int | _Indices, possible: _Indices) -> _Answers:
+        return self._answers(self._digits[:, guess], self._counts[:, guess], possible)
+
+    def _answers(self, digits: NDArray[np.uint8], counts: NDArray[np.uint8], possible: _Indices) -> _Answers:
+        black = sum((one == other[possible] for one, other in zip(digits, self._digits, strict=True)), np.uint8(0))
+        paired = sum(
+            (np.minimum(one, other[possible]) for one, other in zip(counts, self._counts, strict=True)), np.uint8(0)
+        )
+        answers: _Answers = np.asarray(black * np.uint8(self.pegs + 1) + paired, dtype=np.uint8)
+        return answers
+
+    def answers_to(self, guess: str) -> _Answers:
+        """What every code would answer."""
+        digits = np.array([int(digit) for digit in guess], dtype=np.uint8)
+        counts = np.bincount(digits, minlength=len(self._counts) + 1)[1:].astype(np.uint8)
+        return self._answers(digits, counts, self._all)
+
+
+@cache
+def _code_book(pegs: int, colors: int, repeats: bool) -> _CodeBook:
+    return _CodeBook(pegs, colors, repeats)
+
+
+@lru_cache(maxsize=256)
+def _answers_to(book: _CodeBook, guess: str) -> _Answers:
+    return book.answers_to(guess)
+
+
+def _compare(guess: str, secret: str) -> tuple[int, int]:
+    """Blacks, and blacks and whites together."""
+    return sum(map(eq, guess, secret)), sum([min(guess.count(color), secret.count(color)) for color in set(secret)])
+
+
+def _code(index: int, pegs: int, colors: int, repeats: bool) -> str:
+    """Code number ``index`` in lexicographic order."""
+    unused = "123456789"[:colors]
+    code = ""
+    for place in range(pegs):
+        after = pegs - place - 1
+        which, index = divmod(index, len(unused) ** after if repeats else math.perm(len(unused) - 1, after))
+        code += unused[which]
+        if not repeats:
+            unused = unused.replace(unused[which], "")
+    return code
+
+
+def _guesses(number: int) -> str:
+    return "1 guess" if number == 1 else f"{number} guesses"

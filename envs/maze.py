@@ -1,0 +1,367 @@
+"""Mazes, seen from above or from inside."""
+
+import random
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_LEAST_SIZE, _MOST_SIZE = 2, 15
+_MAZES = 2**32
+_DIRECTIONS = ("north", "east", "south", "west")
+_STEPS = {"north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1)}
+_ROW = re.compile(r"^#[#.GP]*#$", re.MULTILINE)
+_PLACE = re.compile(r"^Row ([0-9]+), column ([0-9]+)\.$", re.MULTILINE)
+_OPEN = re.compile(r"(north|east|south|west) ([0-9]+)[,.]")
+_GOAL = re.compile(r"^The goal is ([0-9]+) squares? (north|east|south|west)\.$", re.MULTILINE)
+
+Place = tuple[int, int]
+"""Row and column of a square; the outer wall is row 0 and column 0."""
+
+
+class Maze(TextEnv):
+    """Walk through a maze to the goal, seeing all of it or only what lies straight ahead.
+
+    >>> env = Maze(size=2)
+    >>> print(env.reset(options={"instance": 7})[0])
+    #####
+    #G..#
+    #.#.#
+    #.#P#
+    #####
+    30 turns left.
+    >>> print(env.step("west")[0])
+    A wall is west of you.
+    #####
+    #G..#
+    #.#.#
+    #.#P#
+    #####
+    29 turns left.
+    >>> env = Maze(size=2, view="local")
+    >>> print(env.reset(options={"instance": 7})[0])
+    Row 3, column 3.
+    Open squares: north 2, east 0, south 0, west 0.
+    30 turns left.
+    >>> for _ in range(2):
+    ...     observation, *_ = env.step("north")
+    >>> print(observation)
+    Row 1, column 3.
+    Open squares: north 0, east 0, south 2, west 2.
+    The goal is 2 squares west.
+    28 turns left.
+
+    A maze has ``size`` times ``size`` rooms, on odd rows and columns, and one square between two rooms that are
+    connected. Start and goal are two rooms, all pairs as likely. A move goes one square; one into a wall costs a turn
+    and moves nothing, as does what is no move.
+
+    Args:
+        difficulty: ``"easy"`` is 2 by 2 rooms in 12 turns, ``"medium"`` 4 by 4 in 30, both seen from above, and
+            ``"hard"`` 5 by 5 seen from inside in 96.
+        size: Rooms per side, 2 to 15.
+        loops: The probability that a wall between two rooms, without which there would be two ways, is missing. With 0
+            there is exactly one way between any two rooms.
+        view: ``"full"`` shows the whole maze, ``"local"`` where you are, how many squares are open in each of the four
+            directions before a wall, and the goal if it is one of them.
+        turns: The game is lost when they are used up. The goal is always near enough: start and goal are drawn again
+            where it is not.
+        reward: ``"efficient"`` pays the length of the shortest way over the moves made; the potential of ``"shaped"``
+            falls with the shortest way that is left.
+        render_mode: ``"ansi"`` or ``"human"``.
+
+    With the full view the solver takes a shortest way. With the local one it explores depth first: of the rooms
+    beside which others are still unseen, the one that is nearest for each of these. That takes at most
+    ``4 * (size**2 - 1)`` moves, so from that many turns on it always wins. No explorer needs fewer moves on 2 by 2
+    rooms; on more nobody knows:
+
+    =========================== ======= ======= =======
+    moves in the mean           2 by 2  4 by 4  5 by 5
+    =========================== ======= ======= =======
+    shortest way                3.333   10.26   14.20
+    solver, local view          3.667   16.89   27.12
+    uniformly random            20      301.9   687.0
+    =========================== ======= ======= =======
+
+    With ``loops=0`` and no limit to speak of: exact for 2 by 2, and else of the first 1,000 mazes, for each of which
+    the random walk is computed exactly. Within the turns there are, random moves win 0.535 of the easy games, 0.212 of
+    the medium and 0.306 of the hard ones (300 mazes each); the solver wins all. All of this is computed in the tests.
+
+    Raises:
+        ConfigError: ``size`` is not from 2 to 15, ``loops`` no probability, ``view`` neither of the two, or ``turns``
+            below 2.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"size": 2, "loops": 0.0, "view": "full", "turns": 12},
+        "medium": {"size": 4, "loops": 0.0, "view": "full", "turns": 30},
+        "hard": {"size": 5, "loops": 0.0, "view": "local", "turns": 96},
+    }
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "up"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        size: int | None = None,
+        loops: float | None = None,
+        view: Literal["full", "local"] | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(size=size, loops=loops, view=view, turns=turns)
+        self.size: int = chosen["size"]
+        self.loops: float = chosen["loops"]
+        self.view: str = chosen["view"]
+        self.turns: int = chosen["turns"]
+        self._check_arguments()
+        self._row = 2 * self.size + 2
+        self._steps = dict(zip(_DIRECTIONS, (-self._row, 1, self._row, -1), strict=True))
+        self._maze = ""
+        self._at = self._goal = 0
+        self._away: dict[int, int] = {}
+        self._fewest = 0
+        self._turns_left = self.turns
+
+    def _check_arguments(self) -> None:
+        check_integers(size=self.size, turns=self.turns, at_least=2)
+        if self.size > _MOST_SIZE:
+            raise ConfigError(f"size must be at most {_MOST_SIZE}, got {self.size}")
+        if isinstance(self.loops, bool) or not isinstance(self.loops, int | float):
+            raise ConfigError(f"loops must be a number, got {self.loops!r}")
+        if not 0 <= self.loops <= 1:
+            raise ConfigError(f"loops must be from 0 to 1, got {self.loops}")
+        if self.view not in ("full", "local"):
+            raise ConfigError(f"view must be 'full' or 'local', got {self.view!r}")
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer; the example does not depend on the maze."""
+        if self.view == "full":
+            shown = "The map shows walls (#), open squares (.), you (P) and the goal (G). North is up."
+        else:
+            shown = (
+                f"It has rooms on odd rows and columns up to {2 * self.size - 1}, and one square between rooms "
+                "that are connected; rows count from north to south, columns from west to east. You are told how many "
+                "squares are open in each direction before a wall, and where the goal is if it lies on one of them."
+            )
+        return (
+            f"Walk through the maze to the goal within {self.turns} turns. {shown} A turn moves one square; a wall "
+            'stops you and costs the turn. Answer with one word: north, east, south or west, such as "east".'
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """Mazes are made from their number."""
+        return _MAZES
+
+    @property
+    def optimal_success(self) -> float | None:
+        """1 where all is seen; from inside 1 with turns enough to explore every room, and else nobody knows."""
+        return 1.0 if self.view == "full" or self.turns >= 4 * (self.size**2 - 1) else None
+
+    @property
+    def optimal_return(self) -> float | None:
+        """Who sees all takes the shortest way."""
+        if self.reward == "efficient" and self.view == "full":
+            return 1.0
+        return super().optimal_return
+
+    @property
+    def constant_action(self) -> str:
+        """The first way that is open, which depends on the maze."""
+        return self.admissible_actions()[0] if self._last is not None else "north"
+
+    def admissible_actions(self) -> list[str]:
+        """One to four."""
+        maze, at = self._maze, self._at
+        return [direction for direction, step in self._steps.items() if maze[at + step] != "#"]
+
+    def solver(self) -> Policy:
+        """Takes a shortest way, or explores: see the class."""
+        return _shortest_way if self.view == "full" else _Explorer(self.size)
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        rng = random.Random(instance)
+        odd = range(1, 2 * self.size, 2)
+        rooms = [row * self._row + column for row in odd for column in odd]
+        self._maze = _carve(self.size, self.loops, rooms, rng)
+        self._goal = rng.choice(rooms)
+        self._away = _distances(self._maze, self._goal, self._steps.values())
+        self._at = rng.choice([room for room in rooms if 0 < self._away[room] <= self.turns])
+        self._maze = f"{self._maze[: self._goal]}G{self._maze[self._goal + 1 :]}"
+        self._fewest = self._away[self._at]
+        self._turns_left = self.turns
+        return self._look("")
+
+    def _act(self, action: str) -> Outcome:
+        step = self._steps.get(action)
+        if step is None:
+            action = action.strip().lower() if action.isascii() else ""
+            step = self._steps.get(action)
+            if step is None:
+                return self._reject("Answer north, east, south or west.")
+        if self._maze[self._at + step] == "#":
+            return self._reject(f"A wall is {action} of you.")
+        self._at += step
+        self._turns_left -= 1
+        if self._at == self._goal:
+            return Outcome(self._look("You reached the goal.\n"), done=True, success=True)
+        return Outcome(self._look(""), done=self._turns_left == 0)
+
+    def _reject(self, reason: str) -> Outcome:
+        self._turns_left -= 1
+        return Outcome(self._look(f"{reason}\n"), done=self._turns_left == 0, valid=False)
+
+    def _look(self, said: str) -> str:
+        maze, at, left = self._maze, self._at, self._turns_left
+        turns = f"{left} turn{'s' if left != 1 else ''} left."
+        if self.view == "full":
+            return f"{said}{maze[:at]}P{maze[at + 1 :]}{turns}"
+        return f"{said}Row {at // self._row}, column {at % self._row}.\n{self._look_around()}{turns}"
+
+    def _look_around(self) -> str:
+        seen, goal = [], ""
+        for direction, step in self._steps.items():
+            square, count = self._at + step, 0
+            while self._maze[square] != "#":
+                count += 1
+                if square == self._goal:
+                    goal = f"The goal is {count} square{'s' if count != 1 else ''} {direction}.\n"
+                square += step
+            seen.append(f"{direction} {count}")
+        return f"Open squares: {', '.join(seen)}.\n{goal}"
+
+    def _fewest_actions(self) -> float:
+        """The length of the shortest way, also where it cannot be seen."""
+        return self._fewest
+
+    def _potential(self) -> float:
+        """One less the shortest way to the goal, as a share of the longest that a maze of this size can have."""
+        return 1.0 - self._away[self._at] / (2 * (self.size**2 - 1))
+
+
+def _carve(size: int, loops: float, rooms: list[int], rng: random.Random) -> str:
+    """A random maze, depth first, as rows of text."""
+    row = 2 * size + 2
+    squares = list(("#" * (row - 1) + "\n") * (row - 1))
+    way = [rng.choice(rooms)]
+    squares[way[0]] = "."
+    left = set(rooms) - set(way)
+    while way:
+        ahead = [step for step in (-row, 1, row, -1) if way[-1] + 2 * step in left]
+        if not ahead:
+            way.pop()
+            continue
+        step = rng.choice(ahead)
+        passage, room = way[-1] + step, way[-1] + 2 * step
+        squares[passage] = squares[room] = "."
+        left.remove(room)
+        way.append(room)
+    for room in rooms if loops else ():
+        for step in (1, row):
+            if room + 2 * step in rooms and squares[room + step] == "#" and rng.random() < loops:
+                squares[room + step] = "."
+    return "".join(squares)
+
+
+def _distances(maze: str, start: int, steps: Iterable[int]) -> dict[int, int]:
+    found = {start: 0}
+    queue = deque([start])
+    while queue:
+        at = queue.popleft()
+        for step in steps:
+            near = at + step
+            if near not in found and maze[near] != "#":
+                found[near] = found[at] + 1
+                queue.append(near)
+    return found
+
+
+def _shortest_way(observation: str) -> str:
+    rows = _ROW.findall(observation)
+    shown = {(row, column): square for row, line in enumerate(rows) for column, square in enumerate(line)}
+    player, goal = (next(place for place, square in shown.items() if square == mark) for mark in "PG")
+    return _first_step(player, goal, {place for place, square in shown.items() if square != "#"})
+
+
+def _first_step(start: Place, goal: Place, passable: set[Place]) -> str:
+    """Of a shortest way."""
+    away = _ways(goal, passable)
+    return min(_DIRECTIONS, key=lambda direction: away.get(_beside(start, direction), len(passable)))
+
+
+def _ways(start: Place, passable: set[Place]) -> dict[Place, int]:
+    """How far all squares are that can be reached."""
+    found = {start: 0}
+    queue = deque([start])
+    while queue:
+        at = queue.popleft()
+        for direction in _DIRECTIONS:
+            near = _beside(at, direction)
+            if near in passable and near not in found:
+                found[near] = found[at] + 1
+                queue.append(near)
+    return found
+
+
+def _beside(place: Place, direction: str, count: int = 1) -> Place:
+    down, right = _STEPS[direction]
+    return (place[0] + count * down, place[1] + count * right)
+
+
+class _Explorer:
+    """Searches depth first, with a tree of all squares that it has seen.
+
+    No room is entered whose neighbours are all seen, since none of them is the goal. A part of the tree is left only
+    when nothing in it is worth a visit, so no edge of it is walked more than twice.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._parent: dict[Place, Place | None] = {}
+        self._visited: set[Place] = set()
+
+    def __call__(self, observation: str) -> str:
+        place = _PLACE.search(observation)
+        assert place is not None, "the solver reads observations of the local view"
+        here = (int(place[1]), int(place[2]))
+        self._visited.add(here)
+        self._parent.setdefault(here, None)
+        for direction, count in _OPEN.findall(observation):
+            for far in range(1, int(count) + 1):
+                self._parent.setdefault(_beside(here, direction, far), _beside(here, direction, far - 1))
+        goal = _GOAL.search(observation)
+        target = _beside(here, goal[2], int(goal[1])) if goal else self._next_room(here)
+        return _first_step(here, target, set(self._parent))
+
+    def _next_room(self, here: Place) -> Place:
+        away = _ways(here, set(self._parent))
+        worth = {place: unseen for place in self._parent if (unseen := self._unseen_beside(place))}
+        top: Place | None = here
+        while top is not None:
+            if inside := [room for room in worth if self._is_under(room, top)]:
+                return min(inside, key=lambda room: (away[room] / worth[room], room))
+            top = self._parent[top]
+        raise AssertionError("every room is seen, and the goal is in none of them")
+
+    def _unseen_beside(self, place: Place) -> int:
+        """How many rooms the player could see for the first time from ``place``, if that is a room still to visit."""
+        row, column = place
+        if place in self._visited or row % 2 == 0 or column % 2 == 0:
+            return 0
+        near = [(row - 2, column), (row + 2, column), (row, column - 2), (row, column + 2)]
+        inside = range(1, 2 * self._size)
+        return sum(down in inside and right in inside and (down, right) not in self._parent for down, right in near)
+
+    def _is_under(self, place: Place, top: Place) -> bool:
+        at: Place | None = place
+        while at is not None and at != top:
+            at = self._parent[at]
+        return at == top

@@ -1,0 +1,176 @@
+"""Tic-tac-toe, against an opponent."""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, ClassVar, TypeAlias
+
+from gym_trl.envs.text_env import Difficulty
+from gym_trl.envs.two_player import BoardEnv, Opponent, Rules, Seat
+
+_CELLS = range(9)
+_FULL = 0b111_111_111
+_LINES = (0b111, 0b111_000, 0b111_000_000, 0b001_001_001, 0b010_010_010, 0b100_100_100, 0b100_010_001, 0b001_010_100)
+_START = (0, 0)
+_MOVES = {str(cell + 1): cell for cell in _CELLS}
+_BOARD = re.compile(r"You are ([XO])\.\n([1-9XO](?:[ \n][1-9XO]){8})")
+
+_Position: TypeAlias = tuple[int, int]
+"""The cells of the player whose turn it is and of the other, as bits."""
+
+
+class TicTacToe(BoardEnv[_Position, int]):
+    """Three of your marks in a row, a column or a diagonal win.
+
+    >>> env = TicTacToe(seat="first")
+    >>> print(env.reset(seed=0)[0])
+    You are X.
+    1 2 3
+    4 5 6
+    7 8 9
+    >>> print(env.step("5")[0])
+    You are X.
+    1 2 3
+    4 X 6
+    O 8 9
+
+    X begins. An action is the number of a free cell. Easy is X against random moves, medium X or O against random
+    moves, and hard X or O against perfect ones. Arguments that all games for two have are explained in
+    :class:`~gym_trl.envs.two_player.TwoPlayerEnv`; there is no other.
+
+    Perfect play leads to a draw, so against ``"minimax"`` a draw is a success. The solver is the best response to the
+    opponent, by searching all games. Of moves with the same value ``"minimax"`` plays each with the same probability,
+    on which the lower half depends. All numbers are exact and computed by the tests:
+
+    ================ ============= ======= ======= ======= =======
+    agent            opponent      payoff  won     draw    lost
+    ================ ============= ======= ======= ======= =======
+    perfect X        random        .9948   .9948   .0052   0
+    perfect O        random        .9249   .9344   .0561   .0095
+    random X         random        .2968   .5849   .1270   .2881
+    perfect X or O   minimax       0       0       1       0
+    random X         minimax       -.7775  0       .2225   .7775
+    random O         minimax       -.9678  0       .0322   .9678
+    ================ ============= ======= ======= ======= =======
+
+    Raises:
+        ConfigError: see :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"opponent": "random", "epsilon": 0.5, "seat": "first", "mistakes": 3},
+        "medium": {"opponent": "random", "epsilon": 0.5, "seat": "random", "mistakes": 3},
+        "hard": {"opponent": "minimax", "epsilon": 0.5, "seat": "random", "mistakes": 3},
+    }
+    sides = ("X", "O")
+    garbage = "0"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        opponent: Opponent | None = None,
+        epsilon: float | None = None,
+        seat: Seat | None = None,
+        mistakes: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        self._seat_players(self._choose(opponent=opponent, epsilon=epsilon, seat=seat, mistakes=mistakes))
+        self._position = _START
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer; the example is the weakest first move."""
+        return (
+            "Tic-tac-toe: whoever first has three marks in a row, a column or a diagonal wins. Free cells are shown by "
+            f"their numbers. {self._about()} Answer with the number of a free cell alone, written like 2."
+        )
+
+    @property
+    def rules(self) -> "_Rules":
+        """Tic-tac-toe."""
+        return _RULES
+
+    @property
+    def constant_action(self) -> str:
+        """The middle, or where a policy begins there, a corner."""
+        return "5" if 4 in self._legal_moves() else "1"
+
+    def admissible_actions(self) -> list[str]:
+        """The numbers of the free cells."""
+        return list(_actions(self._position))
+
+    @property
+    def _searchable(self) -> bool:
+        return True
+
+    def _starts(self) -> Iterable[tuple[float, _Position]]:
+        return [(1.0, _START)]
+
+    def _deal(self) -> None:
+        self._position = _START
+
+    def _see(self) -> str:
+        return _show(self._position, self._to_move)
+
+    def _read(self, action: str) -> int | None:
+        cell = _MOVES.get(action.strip())
+        mine, theirs = self._position
+        return None if cell is None or (mine | theirs) >> cell & 1 else cell
+
+    @property
+    def _refusal(self) -> str:
+        return "Not a free cell."
+
+    def _recognise(self, observation: str) -> _Position:
+        found = _BOARD.search(observation)
+        assert found is not None
+        marks = found[2].split()
+        mine, theirs = (sum(1 << cell for cell in _CELLS if marks[cell] == mark) for mark in "XO")
+        return (mine, theirs) if found[1] == "X" else (theirs, mine)
+
+    def _write(self, move: int) -> str:
+        return str(move + 1)
+
+
+class _Rules(Rules[_Position, int]):
+    def moves(self, position: _Position) -> tuple[int, ...]:
+        return _free(position)
+
+    def play(self, position: _Position, move: int) -> _Position:
+        mine, theirs = position
+        return theirs, mine | 1 << move
+
+    def result(self, position: _Position) -> int | None:
+        return _result(position)
+
+
+_RULES = _Rules()
+
+
+@cache
+def _free(position: _Position) -> tuple[int, ...]:
+    mine, theirs = position
+    return tuple(cell for cell in _CELLS if not (mine | theirs) >> cell & 1)
+
+
+@cache
+def _actions(position: _Position) -> tuple[str, ...]:
+    return tuple(str(cell + 1) for cell in _free(position))
+
+
+@cache
+def _result(position: _Position) -> int | None:
+    mine, theirs = position
+    if any(theirs & line == line for line in _LINES):
+        return -1
+    return 0 if mine | theirs == _FULL else None
+
+
+@cache
+def _show(position: _Position, to_move: int) -> str:
+    crosses, noughts = position if to_move == 0 else position[::-1]
+    marks = ["X" if crosses >> cell & 1 else "O" if noughts >> cell & 1 else str(cell + 1) for cell in _CELLS]
+    return "\n".join(" ".join(marks[row : row + 3]) for row in (0, 3, 6))

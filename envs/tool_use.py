@@ -1,0 +1,772 @@
+"""Questions that are answered with tools: a calculator, a search in documents and a small database."""
+
+import random
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from itertools import product
+from typing import Any, ClassVar, NamedTuple
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+_MOST_HOPS = 6
+_MOST_DOCUMENTS = 100
+_MOST_CHARACTERS = 500
+_MOST_FOUND = 5
+_MOST_ROWS = 10
+_MOST_INSTRUCTIONS = 300_000
+"""Of SQLite's virtual machine, for one query: some 20 ms."""
+
+_CALL = re.compile(r"(calculate|search|open|query|answer) ?: ?(.+)", re.IGNORECASE)
+_DOCUMENT = re.compile(r"[0-9]{1,6}")
+_ANSWER = re.compile(r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9]{1,30}))(?:\.0{0,9})?\.?")
+
+
+def _each(words: str) -> tuple[str, ...]:
+    return tuple(words.split())
+
+
+class ToolUse(TextEnv):
+    """Answer a question about a country that does not exist, from its documents and its database.
+
+    >>> env = ToolUse(hops=2, documents=8, turns=6)
+    >>> print(env.reset(options={"instance": 1})[0])
+    Question: What is the length in feet of the wall of the home town of the customer of order 17?
+    6 turns left.
+    >>> print(env.step("query: select town from customers c join orders o on c.id = customer_id where o.id = 17")[0])
+    town
+    Varhaven
+    5 turns left.
+    >>> print(env.step("search: Varhaven")[0])
+    3 documents.
+    3. Varhaven is a town on the river Inver.
+    1. Isterby is a town on the river Ober.
+    6. Olga Keleth was a sailor.
+    4 turns left.
+    >>> print(env.step("open: 3")[0])  # doctest: +NORMALIZE_WHITESPACE
+    Varhaven is a town on the river Inver. It was founded by Olga Keleth. Its wall is 28490 feet long. 575 people live
+    there. Its twin town is Ulwick.
+    3 turns left.
+    >>> env.step("answer: 28,490")
+    ('Right.', 1.0, True, False, {'action_valid': True, 'success': True})
+
+    The country is made from the number of the instance alone: towns, people and companies, with one document each, and
+    a database of customers, products and orders, with as many customers as products and three times as many orders as
+    documents. The question takes ``hops`` hops from thing to thing: perhaps a query, then documents, each of which
+    names the next, then perhaps a query for a total, then perhaps a calculation. One of a single hop may be arithmetic
+    alone. Every answer is a whole number of three digits or more, and no question holds its answer.
+
+    There are five tools. ``calculate:`` is exact, with fractions. ``search:`` finds documents by words, those with the
+    words in their name first, and shows the first sentence, which says nothing that is asked for. ``open:`` shows a
+    document. ``query:`` is a select of SQLite in memory, of three tables, with functions that always say the same, in
+    at most 300,000 instructions of its machine, so that it ends in some 25 ms. ``answer:`` takes one number, with
+    thousands separated or not, and ends the game. What is none of these, and what a tool cannot do, costs a turn. The
+    game is lost when the ``turns`` are over.
+
+    Easy is 1 hop among 8 documents in 6 turns, medium 3 hops among 24 in 12, hard 5 hops among 60 in 20. Arguments that
+    are given replace the preset's.
+
+    The solver takes the question apart and looks up one thing after the other. It needs a search and a look for each
+    document and a call for each query and calculation; ``reward="efficient"`` compares with that, so that who guesses
+    where a document is, or calculates in the head, is paid no more. ``"shaped"`` pays for the share of hops whose
+    result has been seen. Instances 0 to 1999:
+
+    ========== ================ =============== ============== ===================
+    difficulty solver's success its turns, mean random success one constant answer
+    ========== ================ =============== ============== ===================
+    easy       1.0              2.33 (2 to 3)   0.004          0.002
+    medium     1.0              5.72 (5 to 7)   0.001          0.002
+    hard       1.0              9.50 (8 to 11)  0.002          0.002
+    ========== ================ =============== ============== ===================
+
+    A constant answer is the most frequent one. The numbers are computed by ``pytest -m full``, and those of fewer
+    instances by the other tests.
+
+    Raises:
+        ConfigError: an argument is not an integer, ``hops`` is not from 1 to 6, ``documents`` are fewer than 6 or than
+            four times ``hops`` or more than 100, or ``turns`` are too few to follow every hop.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"hops": 1, "documents": 8, "turns": 6},
+        "medium": {"hops": 3, "documents": 24, "turns": 12},
+        "hard": {"hops": 5, "documents": 60, "turns": 20},
+    }
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "answer: unknown"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        hops: int | None = None,
+        documents: int | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(hops=hops, documents=documents, turns=turns)
+        self.hops: int = chosen["hops"]
+        self.documents: int = chosen["documents"]
+        self.turns: int = chosen["turns"]
+        self._check_arguments()
+        self._instance = 0
+        self._turns_left = self.turns
+        self._followed: set[int] = set()
+        self._world, self._question = _make(0, self.hops, self.documents)
+
+    def _check_arguments(self) -> None:
+        check_integers(hops=self.hops, documents=self.documents, turns=self.turns, at_least=1)
+        if self.hops > _MOST_HOPS:
+            raise ConfigError(f"hops must be at most {_MOST_HOPS}, got {self.hops}")
+        fewest = max(6, 4 * self.hops)
+        if not fewest <= self.documents <= _MOST_DOCUMENTS:
+            raise ConfigError(
+                f"documents must be from {fewest} to {_MOST_DOCUMENTS} for {self.hops} hops, got {self.documents}"
+            )
+        if self.turns < 2 * self.hops + 1:
+            raise ConfigError(f"turns must be at least {2 * self.hops + 1} for {self.hops} hops, got {self.turns}")
+
+    @property
+    def instructions(self) -> str:
+        """The tools and how to call them; 84 is less than every answer."""
+        return (
+            f"Answer the question with the help of tools, in {self.turns} turns. Say one line each turn, like one of:\n"  # noqa: S608 -- no SQL
+            "calculate: 12 * (3 + 4)\n"
+            "search: two words\n"
+            "open: 3\n"
+            "query: select count(*) from orders\n"
+            "answer: 84\n"
+            "calculate knows + - * / and parentheses. search lists documents that have one of the words, at most "
+            f"{_MOST_FOUND}, the best first, each with its number and its first sentence; open shows one of the "
+            f"{self.documents} documents. query reads an SQLite database with the tables customers(id, name, town), "
+            "products(id, name, maker, price) and orders(id, customer_id, product_id, quantity), and shows at most "
+            f"{_MOST_ROWS} rows; an order costs its quantity times the price of its product. answer gives the "
+            "answer, a whole number, and ends the game."
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """Each number is a country and a question about it."""
+        return 2**32
+
+    @property
+    def optimal_success(self) -> float:
+        """1.0: the turns suffice to look everything up."""
+        return 1.0
+
+    @property
+    def optimal_return(self) -> float:
+        """1.0 for every reward: no hop is left out, and the potential starts at 0."""
+        return 1.0
+
+    @property
+    def constant_action(self) -> str:
+        """An answer."""
+        return "answer: 1000"
+
+    def solver(self) -> Policy:
+        """Takes the question apart and looks up one thing after the other; right every time, in the fewest turns."""
+        return _Researcher()
+
+    def random_policy(self, seed: int) -> Policy:
+        """Uses any tool with words and numbers that it has read, and answers with a number that it has read."""
+        return _Browser(seed, self.documents)
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self._instance = instance or 0
+        self._turns_left = self.turns
+        self._followed = set()
+        self._world, self._question = _make(self._instance, self.hops, self.documents)
+        return f"Question: {self._question.text}\n{self._left()}"
+
+    def _act(self, action: str) -> Outcome:
+        if len(action) > _MOST_CHARACTERS:
+            return self._reject(f"A line has at most {_MOST_CHARACTERS} characters.")
+        call = _CALL.fullmatch(" ".join(action.split())) if action.isascii() else None
+        if call is None:
+            return self._reject("Say calculate: or search: or open: or query: or answer: and what.")
+        tool, argument = call[1].lower(), call[2]
+        if tool == "answer":
+            return self._answer(argument)
+        try:
+            return self._use_turn(getattr(self, f"_{tool}")(argument))
+        except _ToolError as error:
+            return self._reject(str(error))
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._use_turn(reason, valid=False)
+
+    def _use_turn(self, said: str, *, valid: bool = True) -> Outcome:
+        self._turns_left -= 1
+        return Outcome(f"{said}\n{self._left()}", done=self._turns_left == 0, valid=valid)
+
+    def _left(self) -> str:
+        return "1 turn left." if self._turns_left == 1 else f"{self._turns_left} turns left."
+
+    def _fewest_actions(self) -> float:
+        """A search and a look for each document, and a call for each query and calculation, and the answer.
+
+        A player who guesses a document's number, or calculates in the head, may take fewer, and is paid no more.
+        """
+        return 1 + sum(2 if hop.document else 1 for hop in self._question.hops)
+
+    def _potential(self) -> float:
+        """The share of the hops whose result has been seen."""
+        return len(self._followed) / len(self._question.hops)
+
+    # The tools
+
+    def _answer(self, argument: str) -> Outcome:
+        given = _ANSWER.fullmatch(argument)
+        if given is None:
+            return self._reject("The answer is a whole number, written in digits.")
+        if int(given[1].replace(",", "")) == self._question.answer:
+            return Outcome("Right.", done=True, success=True)
+        return Outcome("Wrong.", done=True)
+
+    def _calculate(self, argument: str) -> str:
+        result = _show_number(_Calculation(argument).result())
+        self._note([result])
+        return result
+
+    def _search(self, argument: str) -> str:
+        found = _search(self._world.documents, argument)
+        shown = [f"{number}. {self._world.documents[number - 1].first_sentence}" for number in found[:_MOST_FOUND]]
+        if not found:
+            return "No document has one of these words."
+        more = f" The first {len(shown)}:" if len(found) > len(shown) else ""
+        head = "1 document." if len(found) == 1 else f"{len(found)} documents.{more}"
+        return "\n".join([head, *shown])
+
+    def _open(self, argument: str) -> str:
+        number = int(argument) if _DOCUMENT.fullmatch(argument) else 0
+        if not 1 <= number <= self.documents:
+            raise _ToolError(f"Documents have numbers from 1 to {self.documents}.")
+        self._followed |= {i for i, hop in enumerate(self._question.hops) if hop.document == number}
+        return self._world.documents[number - 1].text
+
+    def _query(self, argument: str) -> str:
+        columns, rows = _query(self._world, argument)
+        cells = [[_show_cell(cell) for cell in row] for row in rows]
+        self._note(cell for row in cells[:_MOST_ROWS] for cell in row)
+        lines = [" | ".join(row) for row in (columns, *cells[:_MOST_ROWS])]
+        return "\n".join([*lines, *(["More rows are not shown."] if len(rows) > _MOST_ROWS else [])])
+
+    def _note(self, results: Iterable[str]) -> None:
+        seen = set(results)
+        hops = enumerate(self._question.hops)
+        self._followed |= {i for i, hop in hops if not hop.document and hop.result in seen}
+
+
+class _ToolError(Exception):
+    """A call that cannot be carried out."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The calculator
+# ---------------------------------------------------------------------------------------------------------------------
+
+_TOKENS = re.compile(r" ?([0-9]+(?:\.[0-9]+)?|[-+*/()])")
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_MOST_PARENTHESES = 30
+_MOST_PLACES = 9
+
+
+class _Calculation:
+    """Exact arithmetic: sums of products of factors.
+
+    >>> _show_number(_Calculation("-(1 + 2) * 3 / 4").result())
+    '-2.25'
+    >>> _show_number(_Calculation("1 / 3 + 1").result())
+    '4/3'
+    """
+
+    def __init__(self, text: str) -> None:
+        text = _THOUSANDS.sub("", text)
+        self._tokens = _TOKENS.findall(text)[::-1]
+        if _TOKENS.sub("", text).strip() or text.count("(") > _MOST_PARENTHESES:
+            raise _ToolError("That cannot be calculated: write numbers, + - * / and parentheses.")
+
+    def result(self) -> Fraction:
+        value = self._sum()
+        if self._tokens:
+            raise _ToolError(f"That cannot be calculated: {self._tokens[-1]} is out of place.")
+        return value
+
+    def _take(self, *wanted: str) -> str | None:
+        return self._tokens.pop() if self._tokens and self._tokens[-1] in wanted else None
+
+    def _sum(self) -> Fraction:
+        value = self._product()
+        while sign := self._take("+", "-"):
+            value = value + self._product() if sign == "+" else value - self._product()
+        return value
+
+    def _product(self) -> Fraction:
+        value = self._factor()
+        while sign := self._take("*", "/"):
+            factor = self._factor()
+            if sign == "/" and not factor:
+                raise _ToolError("That cannot be calculated: it divides by zero.")
+            value = value * factor if sign == "*" else value / factor
+        return value
+
+    def _factor(self) -> Fraction:
+        sign = 1
+        while taken := self._take("+", "-"):
+            sign = -sign if taken == "-" else sign
+        if self._take("("):
+            value = self._sum()
+            if not self._take(")"):
+                raise _ToolError("That cannot be calculated: a parenthesis is not closed.")
+            return sign * value
+        if not self._tokens or not self._tokens[-1][0].isdigit():
+            raise _ToolError("That cannot be calculated: a number is missing.")
+        return sign * Fraction(self._tokens.pop())
+
+
+def _show_number(value: Fraction) -> str:
+    """An integer or a decimal where that is exact and short, else a fraction."""
+    scaled = value * 10**_MOST_PLACES
+    if scaled.denominator != 1:
+        return str(value)
+    whole, places = divmod(abs(scaled.numerator), 10**_MOST_PLACES)
+    decimals = f"{places:0{_MOST_PLACES}}".rstrip("0")
+    return f"{'-' if value < 0 else ''}{whole}{'.' if decimals else ''}{decimals}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The documents
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Fact(NamedTuple):
+    """What a document says, and how a question calls it."""
+
+    sentence: str
+    phrase: str
+    kind: str = ""
+    """Of what the fact leads to; a number has none."""
+
+
+_FACTS = {
+    "town": (
+        _Fact("It was founded by {}.", "the founder of", "person"),
+        _Fact("Its twin town is {}.", "the twin town of", "town"),
+        _Fact("{} people live there.", "the number of inhabitants of"),
+        _Fact("Its wall is {} feet long.", "the length in feet of the wall of"),
+    ),
+    "person": (
+        _Fact("The place of birth is {}.", "the birthplace of", "town"),
+        _Fact("The teacher was {}.", "the teacher of", "person"),
+        _Fact("There are {} letters in the archive.", "the number of archived letters of"),
+        _Fact("A journey of {} miles made the name known.", "the length in miles of the journey of"),
+    ),
+    "company": (
+        _Fact("Its seat is in {}.", "the seat of", "town"),
+        _Fact("It belongs to {}.", "the owner of", "person"),
+        _Fact("It has {} workers.", "the number of workers of"),
+        _Fact("Its yard has {} square feet.", "the size in square feet of the yard of"),
+    ),
+}
+_BY_PHRASE = {fact.phrase: fact for facts in _FACTS.values() for fact in facts}
+_INTRODUCTIONS = {"town": "{} is a town on the river {}.", "person": "{} was a {}.", "company": "{} makes {}."}
+
+
+class _Document(NamedTuple):
+    name: str
+    kind: str
+    about: str
+    facts: dict[str, str]
+    """By phrase, in the order in which they are told."""
+
+    @property
+    def first_sentence(self) -> str:
+        return _INTRODUCTIONS[self.kind].format(self.name, self.about)
+
+    @property
+    def text(self) -> str:
+        return " ".join(
+            [self.first_sentence, *(_BY_PHRASE[phrase].sentence.format(said) for phrase, said in self.facts.items())]
+        )
+
+
+_WORD = re.compile("[a-z0-9]+")
+_STOP_WORDS = frozenset(("a", "all", "and", "by", "in", "is", "it", "its", "of", "on", "or", "the", "there", "was"))
+
+
+def _search(documents: tuple[_Document, ...], words: str) -> list[int]:
+    """The numbers of the documents that have one of the words; a word in the name counts as much as three others."""
+    wanted = dict.fromkeys(word for word in _WORD.findall(words.lower()) if word not in _STOP_WORDS)
+    scores = {}
+    for number, document in enumerate(documents, 1):
+        name, text = document.name.lower().split(), set(document.text.lower().replace(".", "").split())
+        score = sum(3 if word in name else word in text for word in wanted)
+        if score:
+            scores[number] = score
+    return sorted(scores, key=lambda number: (-scores[number], number))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The database
+# ---------------------------------------------------------------------------------------------------------------------
+
+_TABLES = {
+    "customers": "id integer primary key, name text, town text",
+    "products": "id integer primary key, name text, maker text, price integer",
+    "orders": "id integer primary key, customer_id integer, product_id integer, quantity integer",
+}
+_SELECT = re.compile(r"(?:select|with|values)\b.*", re.IGNORECASE)
+_FUNCTIONS = frozenset(
+    _each(
+        "sum total count avg min max abs round lower upper length substr trim instr like coalesce ifnull nullif "
+        "row_number rank"
+    )
+)
+_ONLY_SELECT = "only select is allowed, from the three tables, with plain functions"
+_LIMITS = (
+    (sqlite3.SQLITE_LIMIT_LENGTH, 1_000),
+    (sqlite3.SQLITE_LIMIT_COLUMN, 20),
+    (sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 50),
+    (sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 5),
+    (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 50),
+    (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
+)
+
+
+class _World(NamedTuple):
+    documents: tuple[_Document, ...]
+    customers: tuple[tuple[int, str, str], ...]
+    products: tuple[tuple[int, str, str, int], ...]
+    orders: tuple[tuple[int, int, int, int], ...]
+
+
+def _query(world: _World, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names of the columns and the first rows, one more than are shown.
+
+    The database lives in memory for one query, which may read three tables with functions that always say the same,
+    and takes a bounded number of instructions.
+    """
+    if not _SELECT.fullmatch(sql):
+        raise _ToolError(f"The query failed: {_ONLY_SELECT}.")
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        for table, columns in _TABLES.items():
+            connection.execute(f"create table {table} ({columns})")
+            rows: tuple[tuple[Any, ...], ...] = getattr(world, table)
+            connection.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)  # noqa: S608 -- names of ours
+        for limit, most in _LIMITS:
+            connection.setlimit(limit, most)
+        connection.set_authorizer(_authorize)
+        connection.set_progress_handler(lambda: 1, _MOST_INSTRUCTIONS)
+        cursor = connection.execute(sql)
+        found = cursor.fetchmany(_MOST_ROWS + 1)
+        return [str(column[0]) for column in cursor.description or ()], found
+    except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as error:
+        raise _ToolError(f"The query failed: {_explain(error)}.") from error
+    finally:
+        connection.close()
+
+
+def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+    allowed = (
+        action == sqlite3.SQLITE_SELECT
+        or (action == sqlite3.SQLITE_READ and not (first or "").lower().startswith(("sqlite_", "pragma_")))
+        or (action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS)
+    )
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+def _explain(error: Exception) -> str:
+    said = str(error)
+    if said == "interrupted":
+        return "it takes too long"
+    if said.startswith(("not authorized", "access to", "authorization")):
+        return _ONLY_SELECT
+    return ascii(said)[1:101].rstrip(".'\"")
+
+
+def _show_cell(cell: Any) -> str:
+    if isinstance(cell, float):
+        return str(int(cell)) if cell.is_integer() and abs(cell) < 2**53 else f"{cell:.6f}"
+    return "null" if cell is None else str(cell)[:100]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Making a country and a question about it
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+_STEMS = _each(
+    "Ash Bel Cor Dun Elm Fal Gar Hol Ister Jar Kel Lor Mar Nor Ost Pel Quil Rav Sel Tor Ul Var Wen Yar Zel Bram Cald "
+    "Drin Fen Grav"
+)
+_TOWN_ENDS = _each("bridge burg by dale fell field ford gate ham haven moor mouth stead wick")
+_SURNAME_ENDS = _each("an ard ell en eth ick in mann ow sen ton wright")
+_FIRST_NAMES = _each(
+    "Ada Boris Clara Dario Edda Felix Greta Hugo Irma Jonas Karla Leon Mina Nils Olga Pavel Rosa Sven Tilda Viktor"
+)
+_COMPANY_ENDS = ("Works", "Mills", "Brothers", "Foundry", "Trading", "Yards")
+_CUSTOMER_ENDS = ("Inn", "School", "Bakery", "Theatre", "Garage", "Library", "Market", "Hospital")
+_RIVERS = _each("Aske Bourle Cray Dove Esk Inver Lune Ober Tarn Wye")
+_PROFESSIONS = _each("botanist painter mason sailor printer judge baker surveyor clockmaker poet")
+_GOODS = _each("bells boots candles carpets clocks kettles ladders lamps paper pianos ropes saddles soap tiles violins")
+
+_TOTALS = {
+    "the total price of all orders by customers in": ("sum(quantity * price)", "town"),
+    "the number of items in all orders by customers in": ("sum(quantity)", "town"),
+    "the total price of all orders of products made by": ("sum(quantity * price)", "maker"),
+    "the number of items in all orders of products made by": ("sum(quantity)", "maker"),
+}
+_LOOKUPS = {"the home town of the customer of order": "town", "the maker of the product in order": "maker"}
+_JOINED = "orders join customers on customers.id = customer_id join products on products.id = product_id"
+_THEN = re.compile(r"Take (.*), multiply it by ([0-9]+) and add ([0-9]+)\. What is the result\?")
+_WHAT = re.compile(r"What is (.*)\?")
+
+
+class _Hop(NamedTuple):
+    """One thing to find out."""
+
+    result: str
+    document: int = 0
+    """The number of the document that says it; 0 where a query or a calculation does."""
+
+
+class _Question(NamedTuple):
+    text: str
+    answer: int
+    hops: tuple[_Hop, ...]
+
+
+def _make(instance: int, hops: int, documents: int) -> tuple[_World, _Question]:
+    """The country of this number, and a question about it that takes so many hops."""
+    rng = random.Random(instance)
+    while True:
+        world = _make_world(rng, documents)
+        for _ in range(50):
+            question = _ask(rng, world, hops)
+            if question is not None and not any(hop.result in question.text for hop in question.hops):
+                return world, question
+
+
+def _make_world(rng: random.Random, documents: int) -> _World:
+    towns = _names(rng, documents * 2 // 5, _TOWN_ENDS)
+    people = [f"{rng.choice(_FIRST_NAMES)} {name}" for name in _names(rng, documents * 2 // 5, _SURNAME_ENDS)]
+    makers = [
+        f"{name} {rng.choice(_COMPANY_ENDS)}" for name in _names(rng, documents - len(towns + people), _SURNAME_ENDS)
+    ]
+    named = {"town": towns, "person": people, "company": makers}
+    told = [_document(rng, kind, name, named) for kind, names in named.items() for name in names]
+    rng.shuffle(told)
+    customers = [
+        (number, f"{name} {rng.choice(_CUSTOMER_ENDS)}", rng.choice(towns))
+        for number, name in enumerate(_names(rng, documents, _TOWN_ENDS), 1)
+    ]
+    products = [
+        (number, rng.choice(_GOODS), rng.choice(makers), rng.randrange(3, 500)) for number in range(1, documents + 1)
+    ]
+    orders = [
+        (number, rng.randint(1, documents), rng.randint(1, documents), rng.randrange(5, 100))
+        for number in range(1, 3 * documents + 1)
+    ]
+    return _World(tuple(told), tuple(customers), tuple(products), tuple(orders))
+
+
+def _names(rng: random.Random, count: int, ends: tuple[str, ...]) -> list[str]:
+    numbers = rng.sample(range(len(_STEMS) * len(ends)), count)
+    return [_STEMS[number % len(_STEMS)] + ends[number // len(_STEMS)] for number in numbers]
+
+
+def _document(rng: random.Random, kind: str, name: str, named: Mapping[str, list[str]]) -> _Document:
+    about = rng.choice({"town": _RIVERS, "person": _PROFESSIONS, "company": _GOODS}[kind])
+    facts = {}
+    for fact in rng.sample(_FACTS[kind], len(_FACTS[kind])):
+        if fact.kind:
+            other = name
+            while other == name:
+                other = rng.choice(named[fact.kind])
+            facts[fact.phrase] = other
+        else:
+            facts[fact.phrase] = str(rng.randrange(100, 10 ** rng.randint(3, 5)))
+    return _Document(name, kind, about, facts)
+
+
+class _Plan(NamedTuple):
+    """What a question consists of: perhaps a query, documents, perhaps a query again, perhaps a calculation."""
+
+    looks_up: int
+    documents: int
+    totals: int
+    calculates: int
+
+
+def _plans(hops: int) -> list[_Plan]:
+    """All that take so many hops; two queries have a document between them, or one would do."""
+    found = []
+    for looks_up, totals, calculates in product((0, 1), repeat=3):
+        documents = hops - looks_up - totals - calculates
+        if documents > 0 or (documents == 0 and not looks_up and (totals or hops == 1)):
+            found.append(_Plan(looks_up, documents, totals, calculates))
+    return found
+
+
+def _ask(rng: random.Random, world: _World, hops: int) -> _Question | None:
+    """A question from a random plan, or ``None`` where the plan leads back to where it was."""
+    plan = rng.choice(_plans(hops))
+    if not plan.documents and not plan.totals:
+        return _ask_arithmetic(rng)
+    thing, name, found = _begin(rng, world, plan)
+    numbers = {document.name: number for number, document in enumerate(world.documents, 1)}
+    for left in range(plan.documents - 1, -1, -1):
+        kind, facts = _kind_and_facts(world, numbers[name])
+        wanted = ("",) if not left and not plan.totals else ("town",) if not left else ("town", "person")
+        phrase = rng.choice([fact.phrase for fact in _FACTS[kind] if fact.kind in wanted])
+        thing = f"{phrase} {thing}"
+        found.append(_Hop(facts[phrase], numbers[name]))
+        name = facts[phrase]
+    if plan.totals:
+        place = "town" if _kind_and_facts(world, numbers[name])[0] == "town" else "maker"
+        phrase = rng.choice([phrase for phrase, (_, column) in _TOTALS.items() if column == place])
+        thing = f"{phrase} {thing}"
+        found.append(_Hop(str(_total(world, phrase, name))))
+    documents = [hop.document for hop in found if hop.document]
+    value = int(found[-1].result)
+    if value < 100 or len(set(documents)) < len(documents):
+        return None
+    if not plan.calculates:
+        return _Question(f"What is {thing}?", value, tuple(found))
+    factor, summand = rng.randrange(13, 98), rng.randrange(101, 999)
+    value = value * factor + summand
+    text = f"Take {thing}, multiply it by {factor} and add {summand}. What is the result?"
+    return _Question(text, value, (*found, _Hop(str(value))))
+
+
+def _ask_arithmetic(rng: random.Random) -> _Question:
+    a, b, c, d = rng.randrange(1000, 10_000), rng.randrange(100, 1000), rng.randrange(13, 98), rng.randrange(101, 999)
+    value = (a - b) * c + d
+    return _Question(f"What is ({a} - {b}) * {c} + {d}?", value, (_Hop(str(value)),))
+
+
+def _begin(rng: random.Random, world: _World, plan: _Plan) -> tuple[str, str, list[_Hop]]:
+    """How the question calls what it starts from, the name of that, and the hop that finds it out, if it takes one."""
+    if plan.looks_up:
+        number, customer, item, _ = rng.choice(world.orders)
+        phrase = rng.choice(list(_LOOKUPS))
+        name = world.customers[customer - 1][2] if _LOOKUPS[phrase] == "town" else world.products[item - 1][2]
+        return f"{phrase} {number}", name, [_Hop(name)]
+    while True:
+        start = rng.choice(world.documents)
+        if plan.documents or start.kind != "person":
+            return start.name, start.name, []
+
+
+def _kind_and_facts(world: _World, number: int) -> tuple[str, Mapping[str, str]]:
+    document = world.documents[number - 1]
+    return document.kind, document.facts
+
+
+def _total(world: _World, phrase: str, name: str) -> int:
+    what, column = _TOTALS[phrase]
+    total = 0
+    for _, customer, item, quantity in world.orders:
+        _, _, maker, price = world.products[item - 1]
+        if name == (world.customers[customer - 1][2] if column == "town" else maker):
+            total += quantity * price if "price" in what else quantity
+    return total
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Playing
+# ---------------------------------------------------------------------------------------------------------------------
+
+_ASKED = re.compile(r"Question: (.*)")
+_PHRASES = (*_BY_PHRASE, *_TOTALS, *_LOOKUPS)
+
+
+class _Researcher:
+    """Knows how questions are asked and documents are written, and nothing of what they say."""
+
+    def __init__(self) -> None:
+        self._phrases: list[str] = []
+        """What is still to be found out, the first last."""
+        self._known = ""
+        self._then: tuple[str, str] | None = None
+        self._last = ""
+
+    def __call__(self, observation: str) -> str:
+        if asked := _ASKED.match(observation):
+            self._understand(asked[1])
+        else:
+            self._learn(observation)
+        self._last = self._decide(observation)
+        return self._last
+
+    def _understand(self, question: str) -> None:
+        then = _THEN.fullmatch(question)
+        self._then = (then[2], then[3]) if then else None
+        what = _WHAT.fullmatch(question)
+        assert then or what, "a question has one of two forms"
+        thing = then[1] if then else what[1] if what else ""
+        while phrase := next((phrase for phrase in _PHRASES if thing.startswith(f"{phrase} ")), None):
+            self._phrases.append(phrase)
+            thing = thing.removeprefix(f"{phrase} ")
+        self._known = thing
+
+    def _learn(self, observation: str) -> None:
+        tool = self._last.partition(":")[0]
+        if tool == "open":
+            before, after = _BY_PHRASE[self._phrases.pop()].sentence.split("{}")
+            said = re.search(rf"(?:^|\. ){re.escape(before)}([A-Za-z0-9 ]+?){re.escape(after)}", observation)
+            assert said is not None, "a document says what it is asked for"
+            self._known = said[1]
+        elif tool == "query":
+            self._known = observation.splitlines()[1]
+            self._phrases.pop()
+        elif tool == "calculate":
+            self._known = observation.splitlines()[0]
+
+    def _decide(self, observation: str) -> str:
+        known = self._known
+        if self._phrases:
+            phrase = self._phrases[-1]
+            if phrase in _LOOKUPS:
+                return f"query: select {_LOOKUPS[phrase]} from {_JOINED} where orders.id = {known}"  # noqa: S608 -- an action, which is checked
+            if phrase in _TOTALS:
+                what, column = _TOTALS[phrase]
+                return f"query: select {what} from {_JOINED} where {column} = '{known}'"  # noqa: S608 -- an action, which is checked
+            found = re.search(rf"^([0-9]+)\. {re.escape(known)} (?:is a|was a|makes) ", observation, re.MULTILINE)
+            return f"open: {found[1]}" if found and self._last.startswith("search") else f"search: {known}"
+        if self._then:
+            (factor, summand), self._then = self._then, None
+            return f"calculate: {known} * {factor} + {summand}"
+        return f"answer: {known}" if known.isdigit() else f"calculate: {known}"
+
+
+class _Browser:
+    """Reads and queries at random, and answers with one of the numbers that it came across."""
+
+    def __init__(self, seed: int, documents: int) -> None:
+        self._rng = random.Random(seed)
+        self._documents = documents
+        self._words = ["town"]
+        self._numbers = ["1000"]
+
+    def __call__(self, observation: str) -> str:
+        rng = self._rng
+        said = observation.rpartition("\n")[0]
+        self._words += re.findall(r"[A-Za-z]+", said)
+        self._numbers += re.findall(r"[0-9]+", said)
+        return rng.choice(
+            (
+                f"search: {rng.choice(self._words)}",
+                f"open: {rng.randint(1, self._documents)}",
+                f"query: select * from {rng.choice(list(_TABLES))} where id = {rng.choice(self._numbers)}",  # noqa: S608 -- an action
+                f"calculate: {rng.choice(self._numbers)} {rng.choice('+-*')} {rng.choice(self._numbers)}",
+                f"answer: {rng.choice(self._numbers)}",
+            )
+        )

@@ -1,0 +1,447 @@
+"""What games for two share: who begins, who the opponent is, and what nonsense costs."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
+from math import isfinite
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from gym_trl.envs.text_env import Outcome, TextEnv, check_integers
+from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.types import Policy
+
+Seat: TypeAlias = Literal["first", "second", "random"]
+Opponent: TypeAlias = str | Policy | Callable[[], Policy]
+
+_SEATS = ("first", "second", "random")
+
+
+class TwoPlayerEnv(TextEnv):
+    """A game for two, of which one is played by the environment, or both by the agent.
+
+    >>> import gymnasium as gym
+    >>> env = gym.make("TrlEnv/TicTacToe-v0", opponent=lambda observation: "1", seat="second")
+    >>> print(env.reset(seed=0)[0])
+    You are O.
+    X 2 3
+    4 5 6
+    7 8 9
+
+    Args that all these games have:
+        opponent: ``"random"``: uniformly random legal actions. ``"minimax"``: perfect play (a game says where it is
+            less), and of actions that are equally good a random one. ``"epsilon"``: a random action with probability
+            ``epsilon``, and minimax otherwise. A policy: it is given the observation that the agent would be given in
+            its place, and an answer of it that is not legal is replaced by a random legal action. A callable without
+            arguments: it makes the policy of each episode. ``"self"``: the agent plays both sides in turn, and the
+            observation says which one is to move.
+        epsilon: For that opponent, and not looked at with another.
+        seat: Who the agent is: ``"first"`` begins, ``"second"`` does not, ``"random"`` is drawn at each reset.
+        mistakes: How many actions that are not legal lose the game. Each leaves the position as it was.
+
+    A game that is won pays 1.0, a draw 0.0 and a lost one -1.0, and with ``reward="success"`` a success pays 1.0 and
+    all else nothing. A success is a game that is won; where the opponent is perfect and perfect play leads to a draw,
+    a draw is one as well, because more cannot be had.
+
+    With ``opponent="self"`` rewards, and success, are those of ``seat``. Paid as one return, they would teach the other
+    side to lose: credit each turn with ``info["payoffs"][info["player"]]``, where ``info["player"]`` is 0 or 1 after
+    every step and ``info["payoffs"]`` is there in the last one. Who loses by mistakes loses for both sides. The
+    "perfect play" of ``optimal_return`` is that of two players who both want to win.
+
+    Randomness, the built-in opponents' too, comes from ``np_random``; that of a policy is its own.
+
+    Raises:
+        ConfigError: an unknown opponent or seat, an ``epsilon`` that is no number from 0 to 1, or ``mistakes`` that is
+            no integer of at least 1.
+        ActionTypeError: an opponent answers with something that is no text.
+    """
+
+    reward_modes = ("payoff", "success")
+    opponents: ClassVar[tuple[str, ...]] = ("random", "minimax", "epsilon", "self")
+    """The opponents that have names."""
+    sides: ClassVar[tuple[str, str]] = ("player 1", "player 2")
+    """Names of who begins and who does not."""
+    stake: ClassVar[float] = 1.0
+    """The most that can be lost, and what mistakes lose."""
+
+    opponent: Opponent
+    epsilon: float
+    seat: Seat
+    mistakes: int
+
+    def _seat_players(self, chosen: Mapping[str, Any]) -> None:
+        """Check and keep the arguments that all games for two have."""
+        opponent, epsilon, seat = chosen["opponent"], chosen["epsilon"], chosen["seat"]
+        if not callable(opponent) and opponent not in self.opponents:
+            raise ConfigError(f"opponent must be one of {list(self.opponents)} or a policy, got {opponent!r}")
+        number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and isfinite(epsilon)
+        if not number or not 0 <= epsilon <= 1:
+            raise ConfigError(f"epsilon must be a number from 0 to 1, got {epsilon!r}")
+        if seat not in _SEATS:
+            raise ConfigError(f"seat must be one of {list(_SEATS)}, got {seat!r}")
+        check_integers(mistakes=chosen["mistakes"], at_least=1)
+        self.opponent, self.epsilon, self.seat = opponent, float(epsilon), seat
+        self.mistakes = chosen["mistakes"]
+        self._policy: Policy | None = None
+        self._alone = opponent == "self"
+        self._mistakes_left = self.mistakes
+        self._to_move = 0
+        self._seat = 0
+
+    @property
+    def _chance(self) -> float:
+        """The probability that the opponent's next action is a random one."""
+        if self.opponent == "random":
+            return 1.0
+        return self.epsilon if self.opponent == "epsilon" else 0.0
+
+    @abstractmethod
+    def _deal(self) -> None:
+        """Set the game up."""
+
+    @abstractmethod
+    def _see(self) -> str:
+        """What the player whose turn it is sees, except who that is."""
+
+    @abstractmethod
+    def _read(self, action: str) -> Any:
+        """The legal move that ``action`` stands for, or ``None``."""
+
+    @abstractmethod
+    def _move(self, move: Any) -> None:
+        """Let the player whose turn it is play ``move``, and give the turn to the other."""
+
+    @abstractmethod
+    def _payoff(self) -> float | None:
+        """What the first player has won or lost, or ``None`` while the game is not over."""
+
+    @abstractmethod
+    def _legal_moves(self) -> Sequence[Any]:
+        """All moves of the player whose turn it is."""
+
+    @abstractmethod
+    def _skilled_move(self) -> Any:
+        """The move of a perfect player."""
+
+    @abstractmethod
+    def _show_end(self) -> str:
+        """What everyone may see when it is over, except who won."""
+
+    @property
+    @abstractmethod
+    def _refusal(self) -> str:
+        """What is said of an action that is not legal."""
+
+    @property
+    def _draw_is_success(self) -> bool:
+        return False
+
+    def _about(self) -> str:
+        """What the instructions of all games for two say."""
+        if self._alone:
+            who = (
+                f"You play both sides in turn, {self.sides[0]} and {self.sides[1]}, and are told which one is to move."
+            )
+        else:
+            who = f"You are told who you are; {self.sides[0]} begins."
+        return f"{who} The game is lost with {_count(self.mistakes, 'illegal action')}."
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self._seat = int(self.np_random.integers(2)) if self.seat == "random" else _SEATS.index(self.seat)
+        self._mistakes_left, self._to_move = self.mistakes, 0
+        if callable(self.opponent):
+            self._policy = _policy_of(self.opponent)
+        self._deal()
+        if self._seat == 1 and not self._alone:
+            self._move(self._answer())
+        return self._view()
+
+    def _view(self) -> str:
+        return f"You are {self.sides[self._to_move]}.\n{self._see()}"
+
+    def _act(self, action: str) -> Outcome:
+        move = self._read(action)
+        if move is None:
+            return self._reject(self._refusal)
+        player = self._to_move
+        self._move(move)
+        payoff = self._payoff()
+        if payoff is None and not self._alone:
+            self._move(self._answer())
+            payoff = self._payoff()
+        info: dict[str, Any] = {"player": player} if self._alone else {}
+        if payoff is None:
+            return Outcome(self._view(), info=info)
+        mine = -payoff if self._seat else payoff
+        if self._alone:
+            info["payoffs"] = (payoff, -payoff)
+        success = mine > 0 or (mine == 0 and self._draw_is_success)
+        return Outcome(f"{self._show_end()}\n{self._verdict(mine)}", mine, done=True, success=success, info=info)
+
+    def _answer(self) -> Any:
+        """The opponent's move."""
+        if self._policy is not None:
+            answer = self._policy(self._view())
+            if not isinstance(answer, str):
+                raise ActionTypeError(f"an opponent answers with text, got {type(answer).__name__}: {answer!r:.100}")
+            move = self._read(answer) if len(answer) <= self.action_space.max_length else None
+            return self._random_move() if move is None else move
+        chance = self._chance
+        if chance == 1 or (chance and self.np_random.random() < chance):
+            return self._random_move()
+        return self._skilled_move()
+
+    def _random_move(self) -> Any:
+        return self._one_of(self._legal_moves())
+
+    def _one_of(self, moves: Sequence[Any]) -> Any:
+        return moves[int(self.np_random.random() * len(moves))] if len(moves) > 1 else moves[0]
+
+    def _verdict(self, mine: float) -> str:
+        if mine == 0:
+            return "Draw."
+        if self._alone:
+            return f"{self.sides[self._seat if mine > 0 else 1 - self._seat].capitalize()} won."
+        return "You won." if mine > 0 else "You lost."
+
+    def _reject(self, reason: str) -> Outcome:
+        self._mistakes_left -= 1
+        info: dict[str, Any] = {"player": self._to_move} if self._alone else {}
+        if self._mistakes_left:
+            return Outcome(f"{reason}\n{self._view()}", valid=False, info=info)
+        if self._alone:
+            info["payoffs"] = (-self.stake, -self.stake)
+        lost = f"{reason}\nThat was {_count(self.mistakes, 'illegal action')}. You lost."
+        return Outcome(lost, -self.stake, done=True, valid=False, info=info)
+
+
+Position = TypeVar("Position", bound=Hashable)
+Move = TypeVar("Move", bound=Hashable)
+
+
+class Rules(ABC, Generic[Position, Move]):
+    """A game without secrets or dice. A position is seen by the player whose turn it is."""
+
+    @abstractmethod
+    def moves(self, position: Position) -> Sequence[Move]:
+        """All legal moves, in a game that is not over."""
+
+    @abstractmethod
+    def play(self, position: Position, move: Move) -> Position:
+        """The position after a move, as the other player sees it."""
+
+    @abstractmethod
+    def result(self, position: Position) -> int | None:
+        """1 if the player whose turn it would be has won, 0 for a draw, -1, or ``None`` if it is not over."""
+
+    def key(self, position: Position) -> Hashable:
+        """The same for positions that are worth the same by symmetry."""
+        return position
+
+    def value(self, position: Position) -> int:
+        """The result of perfect play, for the player whose turn it is; by searching all of the game."""
+        return _value(self, position)
+
+    def best_moves(self, position: Position) -> Sequence[Move]:
+        """The moves among which perfect play chooses."""
+        return _best_moves(self, position)
+
+
+@cache
+def _value(rules: Rules[Position, Move], position: Position) -> int:
+    result = rules.result(position)
+    if result is not None:
+        return result
+    best = -1
+    for move in rules.moves(position):
+        best = max(best, -rules.value(rules.play(position, move)))
+    return best
+
+
+@lru_cache(2**13)
+def _best_moves(rules: Rules[Position, Move], position: Position) -> list[Move]:
+    moves = rules.moves(position)
+    values = [-rules.value(rules.play(position, move)) for move in moves]
+    best = max(values)
+    return [move for move, value in zip(moves, values, strict=True) if value == best]
+
+
+class Worth(NamedTuple):
+    """Of a position: what is paid, and the probability of success, in the mean."""
+
+    payoff: float
+    success: float
+
+
+class Response(Generic[Position, Move]):
+    """The best response to a built-in opponent, found by searching everything that can happen."""
+
+    def __init__(
+        self, rules: Rules[Position, Move], chance: float, *, for_success: bool, draw_is_success: bool
+    ) -> None:
+        self._rules, self._chance = rules, chance
+        self._for_success, self._draw_is_success = for_success, draw_is_success
+        self._known: dict[Hashable, Worth] = {}
+        self._known_waiting: dict[Hashable, Worth] = {}
+
+    def move(self, position: Position) -> Move:
+        """What the player whose turn it is should play."""
+        rules = self._rules
+        return max(rules.moves(position), key=lambda move: self._rank(self.wait(rules.play(position, move))))
+
+    def find(self, position: Position) -> Worth:
+        """What a position is worth for the player whose turn it is."""
+        rules, key = self._rules, self._rules.key(position)
+        if key not in self._known:
+            worths = [self.wait(rules.play(position, move)) for move in rules.moves(position)]
+            self._known[key] = max(worths, key=self._rank)
+        return self._known[key]
+
+    def wait(self, position: Position) -> Worth:
+        """What it is worth for the player who plays the best response when it is the opponent's turn."""
+        key = self._rules.key(position)
+        if key not in self._known_waiting:
+            self._known_waiting[key] = self._mean(position)
+        return self._known_waiting[key]
+
+    def _mean(self, position: Position) -> Worth:
+        rules, chance = self._rules, self._chance
+        result = rules.result(position)
+        if result is not None:
+            return self._end(-result)
+        payoff = success = 0.0
+        for moves, weight in ((rules.moves, chance), (rules.best_moves, 1 - chance)):
+            if weight:
+                worths = [self._after(rules.play(position, move)) for move in moves(position)]
+                payoff += weight * (sum(worth.payoff for worth in worths) / len(worths))
+                success += weight * (sum(worth.success for worth in worths) / len(worths))
+        return Worth(payoff, success)
+
+    def _after(self, position: Position) -> Worth:
+        result = self._rules.result(position)
+        return self.find(position) if result is None else self._end(result)
+
+    def _end(self, mine: int) -> Worth:
+        return Worth(float(mine), float(mine > 0 or (mine == 0 and self._draw_is_success)))
+
+    def _rank(self, worth: Worth) -> tuple[float, float]:
+        # Rounded, so that what is worth the same is so after many additions, and the other number decides.
+        payoff, success = round(worth.payoff, 12), round(worth.success, 12)
+        return (success, payoff) if self._for_success else (payoff, success)
+
+
+_response = lru_cache(8)(Response)
+
+
+class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
+    """A game of two in which nothing is hidden and nothing is left to chance but the opponent."""
+
+    _position: Position
+
+    @property
+    @abstractmethod
+    def rules(self) -> Rules[Position, Move]:
+        """The game itself."""
+
+    @property
+    @abstractmethod
+    def _searchable(self) -> bool:
+        """All that can happen against this opponent can be searched within seconds."""
+
+    @abstractmethod
+    def _starts(self) -> Iterable[tuple[float, Position]]:
+        """Where games start, with probabilities."""
+
+    @abstractmethod
+    def _recognise(self, observation: str) -> Position:
+        """The position that an observation shows."""
+
+    @abstractmethod
+    def _write(self, move: Move) -> str:
+        """The action for a move."""
+
+    def _strongest_move(self, position: Position) -> Move:
+        """What the solver plays where not everything can be searched."""
+        return self.rules.best_moves(position)[0]
+
+    @property
+    def optimal_success(self) -> float | None:
+        """How likely a success is for the best response to the opponent, or ``None`` where nobody knows."""
+        optimum = self._optimum
+        return None if optimum is None else optimum.success
+
+    @property
+    def optimal_return(self) -> float | None:
+        """What the best response to the opponent is paid in the mean, or ``None`` where nobody knows."""
+        optimum = self._optimum
+        if optimum is None:
+            return None
+        return optimum.success if self.reward == "success" else optimum.payoff
+
+    @property
+    def _optimum(self) -> Worth | None:
+        if callable(self.opponent) or not self._searchable:
+            return None
+        response = self._response
+        by_seat = (response.find, response.wait)
+        seats = (0, 1) if self.seat == "random" else (_SEATS.index(self.seat),)
+        worths = [(p / len(seats), by_seat[seat](start)) for p, start in self._starts() for seat in seats]
+        return Worth(sum(p * worth.payoff for p, worth in worths), sum(p * worth.success for p, worth in worths))
+
+    @property
+    def _response(self) -> Response[Position, Move]:
+        return _response(
+            self.rules,
+            self._chance,
+            for_success=self.reward == "success",
+            draw_is_success=self._draw_is_success,
+        )
+
+    @cached_property
+    def _draw_is_success(self) -> bool:
+        perfect = self._chance == 0 and not callable(self.opponent) and self._searchable
+        return perfect and all(self.rules.value(start) == 0 for _, start in self._starts())
+
+    def solver(self) -> Policy:
+        """The best response to the opponent; where that is not known, the strongest move against anyone."""
+        return self._advise
+
+    def _advise(self, observation: str) -> str:
+        position = self._recognise(observation)
+        if self._searchable:
+            return self._write(self._response.move(position))
+        return self._write(self._strongest_move(position))
+
+    def _move(self, move: Move) -> None:
+        self._position = self.rules.play(self._position, move)
+        self._to_move = 1 - self._to_move
+
+    def _payoff(self) -> float | None:
+        result = self.rules.result(self._position)
+        if result is None:
+            return None
+        return float(-result if self._to_move else result)
+
+    def _legal_moves(self) -> Sequence[Move]:
+        return self.rules.moves(self._position)
+
+    def _skilled_move(self) -> Move:
+        move: Move = self._one_of(self.rules.best_moves(self._position))
+        return move
+
+    def _show_end(self) -> str:
+        return self._see()
+
+
+def _policy_of(opponent: Callable[..., Any]) -> Policy:
+    """The policy of an episode: what can be called without arguments is no policy and makes one."""
+    try:
+        inspect.signature(opponent).bind()
+    except (TypeError, ValueError):  # a built-in that has no signature is a policy
+        return opponent
+    made: Policy = opponent()
+    return made
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,109 @@
+"""Difficulty that follows what the model can do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.types import Task
+
+
+class Curriculum:
+    """Levels that a training climbs: one up when most episodes of a level are won, one down when hardly any is.
+
+    >>> curriculum = Curriculum([{"high": 10}, {"high": 50}, {"high": 1000, "turns": 10}], episodes=4)
+    >>> curriculum.report([(0, True), (0, True), (0, False), (0, True)])
+    >>> curriculum.level
+    1
+    >>> curriculum.report([(0, True)] * 8)  # of a level that is done
+    >>> curriculum.level
+    1
+    >>> curriculum.report([(1, False)] * 4)
+    >>> curriculum.level
+    0
+
+    ``GymSpec("TrlEnv/GuessNumber-v0", curriculum=curriculum)`` plays every task of a rollout on the level that the
+    curriculum has when the rollout begins, and reports all processes' episodes to it when it ends. So the level is the
+    same for all members of a group, also when a group straddles two processes. Evaluations play the last level, so that
+    their numbers can be compared. A training that is resumed begins at ``level`` again.
+
+    Args:
+        levels: Arguments of the environment by level, from easy to hard, beside ``GymSpec``'s ``env_kwargs``.
+        rise: The share of episodes won from which on the next level is played.
+        fall: The share up to which the level before it is played; a negative one never falls.
+        episodes: How many episodes are counted before the level may change.
+        level: Where to begin.
+
+    Raises:
+        ConfigError: no levels, shares that are not in order, or a number that cannot work.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Mapping[str, Any]],
+        *,
+        rise: float = 0.75,
+        fall: float = 0.1,
+        episodes: int = 128,
+        level: int = 0,
+    ) -> None:
+        if not levels or not 0 <= level < len(levels):
+            raise ConfigError(f"a curriculum needs levels, and level must be one of them; got {len(levels)}, {level}")
+        if not fall < rise <= 1:
+            raise ConfigError(f"fall must be below rise, and rise at most 1; got fall={fall} and rise={rise}")
+        if episodes < 1:
+            raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        self.levels = [dict(arguments) for arguments in levels]
+        self.level = level
+        self.rise, self.fall, self.episodes = rise, fall, episodes
+        self._won = self._played = 0
+
+    def report(self, played: Iterable[tuple[int, bool]]) -> None:
+        """Count episodes, each with its level and whether it was won; those of other levels say nothing."""
+        here = [won for level, won in played if level == self.level]
+        self._won += sum(here)
+        self._played += len(here)
+        if self._played < self.episodes:
+            return
+        share = self._won / self._played
+        self._won = self._played = 0
+        if share >= self.rise:
+            self.level = min(self.level + 1, len(self.levels) - 1)
+        elif share <= self.fall:
+            self.level = max(self.level - 1, 0)
+
+
+def at_level(task: Task, level: int) -> Task:
+    """A task on a level."""
+    return replace(task, options={**task.options, "level": level})
+
+
+def climbing(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
+    """A rollout whose training episodes are played on the curriculum's level, and reported to it."""
+
+    def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        if not trainer.model.training:
+            return rollout(prompts, trainer)
+        columns = rollout([_placed(prompt, curriculum.level) for prompt in prompts], trainer)
+        curriculum.report(_everywhere(columns))
+        return columns
+
+    return play
+
+
+def _placed(prompt: Any, level: int) -> Any:
+    _, task = read_prompt(prompt)
+    if task is None:
+        return prompt
+    return [*prompt[:-1], {**prompt[-1], "task": at_level(task, level).to_json()}]
+
+
+def _everywhere(columns: Mapping[str, list[Any]]) -> list[tuple[int, bool]]:
+    """The scored episodes of all processes, the same list on each."""
+    from accelerate.utils import gather_object
+
+    rows = zip(columns["task"], columns["success"], columns["episode_return"], strict=True)
+    here = [(Task.from_json(task).options["level"], won) for task, won, value in rows if value is not None]
+    return [(int(level), bool(won)) for level, won in gather_object(here)]

@@ -1,0 +1,440 @@
+"""Many text environments stepped together: Gymnasium's vector contract, at the speed of a loop."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain
+from typing import Any, Protocol, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from gym_trl.errors import ConfigError
+from gym_trl.worker import Worker, WorkerError
+
+Maker: TypeAlias = Callable[[], gym.Env[Any, Any]]
+StepResult: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
+"""What ``Env.step`` returns; a result that ended and began anew in the same step has ``final_obs`` in its info."""
+_Order: TypeAlias = tuple[int, str, tuple[Any, ...]]
+"""The number of an environment, what happens to it (a method of ``_Inline``), and with what."""
+_MISSING: Any = object()
+_EMPTY: dict[type, Any] = {bool: False, int: 0, float: 0.0, object: None}
+_EXECUTORS = ("inline", "thread", "process")
+
+
+class TextVectorEnv(VectorEnv[Any, Any, Any]):
+    """Environments that are reset and stepped together, each with its own text.
+
+    >>> import gymnasium as gym
+    >>> envs = gym.make_vec("TrlEnv/GuessNumber-v0", 4)
+    >>> observations, _ = envs.reset(seed=7, group_size=2)
+    >>> observations, rewards, terminated, truncated, infos = envs.step(["25"] * 4)
+    >>> observations[0] == observations[1], observations[2] == observations[3], infos["action_valid"].tolist()
+    (True, True, [True, True, True, True])
+    >>> envs.step_some({3: "30"})[3][1]
+    0.0
+
+    It is what ``gym.make_vec`` makes of this library's ids, and keeps Gymnasium's contract: seeds count up from
+    ``seed``, infos are arrays with masks, and ended episodes begin anew as ``autoreset_mode`` says (the next step, the
+    same step with ``final_obs`` and ``final_info``, or not at all, with ``reset(options={"reset_mask": ...})``).
+
+    An environment that raises is reported and not raised: its episode is truncated with ``info["error"]``, the others
+    go on, and its next episode is played by a new one.
+
+    Args:
+        makers: Each makes one environment; all have the same spaces.
+        autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
+        executor: ``"inline"``; ``"thread"`` where environments wait for something outside Python; ``"process"`` where
+            they compute, or cannot share an interpreter.
+        workers: How many threads or processes; by default one for each environment, and at most 32.
+
+    Raises:
+        ConfigError: no environments, or an argument that cannot work.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[Maker],
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        executor: str = "inline",
+        workers: int | None = None,
+    ) -> None:
+        if not makers:
+            raise ConfigError("TextVectorEnv needs at least one environment")
+        if executor not in _EXECUTORS:
+            raise ConfigError(f"executor must be one of {list(_EXECUTORS)}, got {executor!r}")
+        if workers is not None and workers < 1:
+            raise ConfigError(f"workers must be at least 1, got {workers}")
+        self.num_envs = len(makers)
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self._crew = _crew(executor, list(makers), min(workers or 32, len(makers)), self.autoreset_mode)
+        about = self._crew.about()
+        self.metadata = {**about["metadata"], "autoreset_mode": self.autoreset_mode}
+        self.render_mode = about["render_mode"]
+        self.single_observation_space = about["observation_space"]
+        self.single_action_space = about["action_space"]
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._observations: list[Any] = [""] * self.num_envs
+        self._over = [True] * self.num_envs
+        self._began = False
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+        group_size: int = 1,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Begin an episode in every environment; each ``group_size`` neighbours get the same seed.
+
+        Args:
+            seed: The first group's, counted up from there; or one for each environment.
+            options: For every environment, but for ``"reset_mask"``, an array that says which ones are reset.
+            group_size: How many environments play the same game.
+        """
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        chosen = range(self.num_envs) if mask is None else np.flatnonzero(_mask(mask, self.num_envs)).tolist()
+        seeds = _seeds(seed, self.num_envs, group_size)
+        results = self._crew.run([(index, "begun", (seeds[index], options or None)) for index in chosen])
+        for index, result in zip(chosen, results, strict=True):
+            self._over[index] = "error" in result[4]
+            self._observations[index] = result[0]
+        self._began = True
+        return tuple(self._observations), self._infos(chosen, [result[4] for result in results])
+
+    def step(
+        self, actions: Sequence[Any]
+    ) -> tuple[tuple[Any, ...], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]:
+        """Play an action in every environment."""
+        if len(actions) != self.num_envs:
+            raise ConfigError(f"step takes an action for each of {self.num_envs} environments, got {len(actions)}")
+        every = range(self.num_envs)
+        observations, rewards, terminated, truncated, infos = zip(*self._advance(every, actions), strict=True)
+        self._observations = list(observations)
+        return (
+            observations,
+            np.array(rewards, dtype=np.float64),
+            np.array(terminated, dtype=np.bool_),
+            np.array(truncated, dtype=np.bool_),
+            self._infos(every, infos),
+        )
+
+    def step_some(self, actions: Mapping[int, Any]) -> dict[int, StepResult]:
+        """Play actions in some environments only; they come back as ``Env.step`` has them, by index."""
+        results = self._advance(list(actions), list(actions.values()))
+        for index, result in zip(actions, results, strict=True):
+            self._observations[index] = result[0]
+        return dict(zip(actions, results, strict=True))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """An attribute of every environment, or what its method of that name returns."""
+        results = self._crew.run([(index, "called", (name, args, kwargs)) for index in range(self.num_envs)])
+        return tuple(result[0] for result in results)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every environment."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every environment, to one value or to one each."""
+        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ConfigError(f"set_attr takes one value or {self.num_envs}, got {len(each)}")
+        self._crew.run([(index, "set", (name, value)) for index, value in enumerate(each)])
+
+    def render(self) -> tuple[Any, ...]:
+        """What every environment renders."""
+        return self.call("render")
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close every environment and end the workers."""
+        self._crew.close()
+
+    def _advance(self, indexes: Sequence[int], actions: Sequence[Any]) -> list[StepResult]:
+        if not self._began:
+            raise gym.error.ResetNeeded("TextVectorEnv has no games to play yet: call reset() before step()")
+        over = self._over
+        if self.autoreset_mode is AutoresetMode.DISABLED and any(over[index] for index in indexes):
+            first = next(index for index in indexes if over[index])
+            raise ConfigError(
+                f"the episode of environment {first} is over: reset it with options={{'reset_mask': ...}}"
+            )
+        results = self._crew.step(indexes, actions, over)
+        for index, result in zip(indexes, results, strict=True):
+            over[index] = (result[2] or result[3]) and "final_obs" not in result[4]
+        return results
+
+    def _infos(self, indexes: Sequence[int], infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        if len(infos) == self.num_envs and (arrays := _columns(infos)) is not None:
+            return arrays
+        arrays = {}
+        for index, info in zip(indexes, infos, strict=True):
+            arrays = self._add_info(arrays, info, index)
+        return arrays
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who steps the environments
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Crew(Protocol):
+    def about(self) -> dict[str, Any]: ...
+
+    def run(self, orders: list[_Order]) -> list[StepResult]: ...
+
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]: ...
+
+    def close(self) -> None: ...
+
+
+class _Inline:
+    """Environments of this thread."""
+
+    def __init__(self, makers: list[Maker], mode: AutoresetMode) -> None:
+        self._makers = makers
+        self._same_step = mode is AutoresetMode.SAME_STEP
+        self._envs: list[gym.Env[Any, Any] | None] = [make() for make in makers]
+
+    def about(self) -> dict[str, Any]:
+        env = self._envs[0]
+        assert env is not None
+        names = ("observation_space", "action_space", "metadata", "render_mode")
+        return {name: getattr(env, name) for name in names}
+
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
+        envs, results = self._envs, []
+        for index, action in zip(indexes, actions, strict=True):
+            if over[index]:
+                results.append(self._begun(index))
+                continue
+            try:
+                result = envs[index].step(action)  # type: ignore[union-attr]  # where there is none it is over
+                if self._same_step and (result[2] or result[3]):
+                    result = self._begun_anew(index, result)
+            except Exception as error:  # whatever an environment raises is its own episode's data
+                result = self._failed(index, error)
+            results.append(result)
+        return results
+
+    def run(self, orders: list[_Order]) -> list[StepResult]:
+        return [getattr(self, f"_{what}")(index, *with_) for index, what, with_ in orders]
+
+    def close(self) -> None:
+        for index in range(len(self._envs)):
+            self._drop(index)
+
+    def _env(self, index: int) -> gym.Env[Any, Any]:
+        env = self._envs[index]
+        if env is None:
+            env = self._envs[index] = self._makers[index]()
+        return env
+
+    def _begun(self, index: int, seed: int | None = None, options: dict[str, Any] | None = None) -> StepResult:
+        try:
+            observation, info = self._env(index).reset(seed=seed, options=options)
+        except Exception as error:
+            return self._failed(index, error)
+        return observation, 0.0, False, False, info
+
+    def _begun_anew(self, index: int, result: StepResult) -> StepResult:
+        observation, reward, terminated, truncated, info = result
+        began, begun = self._env(index).reset()
+        return began, reward, terminated, truncated, {"final_obs": observation, "final_info": info, **begun}
+
+    def _stepped(self, index: int, action: Any) -> StepResult:
+        return self.step([index], [action], [False] * (index + 1))[0]
+
+    def _called(self, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepResult:
+        env = self._env(index)
+        found = getattr(env, name) if name in ("render", "reset", "step") else env.get_wrapper_attr(name)
+        return found(*args, **kwargs) if callable(found) else found, 0.0, False, False, {}
+
+    def _set(self, index: int, name: str, value: Any) -> StepResult:
+        self._env(index).set_wrapper_attr(name, value)
+        return None, 0.0, False, False, {}
+
+    def _failed(self, index: int, error: Exception) -> StepResult:
+        self._drop(index)
+        return _failed(error)
+
+    def _drop(self, index: int) -> None:
+        env, self._envs[index] = self._envs[index], None
+        if env is not None:
+            with suppress(Exception):  # it is broken, and may not even close
+                env.close()
+
+
+class _Threads:
+    """Environments that wait in threads; each is in one at a time."""
+
+    def __init__(self, makers: list[Maker], workers: int, mode: AutoresetMode) -> None:
+        self._inline = _Inline(makers, mode)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gym-trl vector")
+
+    def about(self) -> dict[str, Any]:
+        return self._inline.about()
+
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
+        return self.run(_orders(indexes, actions, over))
+
+    def run(self, orders: list[_Order]) -> list[StepResult]:
+        return list(chain.from_iterable(self._pool.map(self._inline.run, [[order] for order in orders])))
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._inline.close()
+
+
+class _Processes:
+    """Environments that live in processes, some in each."""
+
+    def __init__(self, makers: list[Maker], workers: int, mode: AutoresetMode) -> None:
+        self._builds = [_Build(makers[first::workers], mode) for first in range(workers)]
+        self._workers = [Worker(build) for build in self._builds]
+
+    def about(self) -> dict[str, Any]:
+        self._workers[0].ask("about")
+        about: dict[str, Any] = self._workers[0].answer()
+        return about
+
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
+        return self.run(_orders(indexes, actions, over))
+
+    def run(self, orders: list[_Order]) -> list[StepResult]:
+        count = len(self._workers)
+        shares: dict[int, list[int]] = {}
+        for place, (index, _, _) in enumerate(orders):
+            shares.setdefault(index % count, []).append(place)
+        for number, places in shares.items():
+            share = [orders[place] for place in places]
+            with suppress(WorkerError):  # its answer will say so
+                self._workers[number].ask("run", [(index // count, what, with_) for index, what, with_ in share])
+        results: dict[int, StepResult] = {}
+        for number, places in shares.items():
+            results |= zip(places, self._answer(number, len(places)), strict=True)
+        return [results[place] for place in range(len(orders))]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+    def _answer(self, number: int, count: int) -> list[StepResult]:
+        try:
+            answer: list[StepResult] = self._workers[number].answer()
+        except WorkerError as error:  # the process has ended, and with it the episodes that it played
+            self._workers[number].close()
+            self._workers[number] = Worker(self._builds[number])
+            return [_failed(error)] * count
+        return answer
+
+
+class _Build:
+    """Makes a share of the environments, in the process that will step them."""
+
+    def __init__(self, makers: list[Maker], mode: AutoresetMode) -> None:
+        self.makers, self.mode = makers, mode
+
+    def __call__(self) -> _Inline:
+        return _Inline(self.makers, self.mode)
+
+
+def _crew(executor: str, makers: list[Maker], workers: int, mode: AutoresetMode) -> _Crew:
+    if executor == "inline":
+        return _Inline(makers, mode)
+    return (_Threads if executor == "thread" else _Processes)(makers, workers, mode)
+
+
+def _orders(indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[_Order]:
+    pairs = zip(indexes, actions, strict=True)
+    return [(index, "begun", ()) if over[index] else (index, "stepped", (action,)) for index, action in pairs]
+
+
+def _failed(error: Exception) -> StepResult:
+    info = {"error": f"{type(error).__name__}: {error}", "action_valid": False, "success": False}
+    return "", 0.0, False, True, info
+
+
+def _columns(infos: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What ``VectorEnv._add_info`` makes of infos one by one, all at once; ``None`` where that is not so simple."""
+    fullest = max(infos, key=len)
+    arrays: dict[str, Any] = {}
+    seen = 0
+    for key, value in fullest.items():
+        kind = object if isinstance(value, str) else type(value)
+        if kind not in _EMPTY:
+            return None
+        found: list[Any] = [info.get(key, _MISSING) for info in infos]
+        mask = np.ones(len(infos), dtype=np.bool_)
+        if _MISSING in found:
+            mask = np.array([value is not _MISSING for value in found], dtype=np.bool_)
+            found = [_EMPTY[kind] if value is _MISSING else value for value in found]
+        if kind is not object and {*map(type, found)} != {kind}:
+            return None
+        arrays[key], arrays[f"_{key}"] = np.array(found, dtype=kind), mask
+        seen += int(mask.sum())
+    return arrays if seen == sum(map(len, infos)) else None  # one of them has something that the fullest has not
+
+
+def _seeds(seed: int | Sequence[int | None] | None, count: int, group_size: int) -> Sequence[int | None]:
+    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1:
+        raise ConfigError(f"group_size must be an integer of at least 1, got {group_size!r}")
+    if seed is None:
+        if group_size > 1:
+            raise ConfigError("groups play the same game only with a seed: reset(seed=..., group_size=...)")
+        return [None] * count
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + index // group_size for index in range(count)]
+    if len(seed) != count:
+        raise ConfigError(f"seed must be one number or {count}, got {len(seed)}")
+    return seed
+
+
+def _mask(mask: Any, count: int) -> np.ndarray[Any, Any]:
+    array = np.asarray(mask)
+    if array.shape != (count,) or array.dtype != np.bool_ or not array.any():
+        raise ConfigError(f"reset_mask must be an array of {count} bools with a true one among them, got {mask!r}")
+    return array
+
+
+def __getattr__(name: str) -> Any:
+    """The vector entry point of the game whose class is called ``name``, for Gymnasium's registry.
+
+    An entry point has to be an attribute of a module, and it is not told which id it is for.
+    """
+    env_id = next((one for one, spec in gym.registry.items() if _vector_of(spec) == name), None)
+    if env_id is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def make(
+        num_envs: int,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        executor: str = "inline",
+        workers: int | None = None,
+        **kwargs: Any,
+    ) -> TextVectorEnv:
+        makers = [_Maker(env_id, kwargs)] * num_envs
+        return TextVectorEnv(makers, autoreset_mode=autoreset_mode, executor=executor, workers=workers)
+
+    return make
+
+
+class _Maker:
+    """Makes an environment from its id, also in another process."""
+
+    def __init__(self, env_id: str, kwargs: Mapping[str, Any]) -> None:
+        self.env_id, self.kwargs = env_id, dict(kwargs)
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        # The checker costs every step and looks at the first one only, which the tests have done for these games.
+        return gym.make(self.env_id, disable_env_checker=True, **self.kwargs)
+
+
+def _vector_of(spec: Any) -> str:
+    return str(spec.vector_entry_point).removeprefix(f"{__name__}:")

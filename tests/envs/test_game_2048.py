@@ -1,0 +1,355 @@
+import math
+import random
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.envs import game_2048
+from gym_trl.envs.game_2048 import Game2048
+from gym_trl.errors import ConfigError
+from gym_trl.testing import check_text_env, play
+
+Board = tuple[tuple[int, ...], ...]
+ACTIONS = ("up", "down", "left", "right")
+
+
+def slid(tiles: list[int]) -> list[int]:
+    """To the left, by the rules and nothing else."""
+    rest, found = [tile for tile in tiles if tile], []
+    while rest:
+        tile = rest.pop(0)
+        if rest and rest[0] == tile:
+            tile += rest.pop(0)
+        found.append(tile)
+    return found + [0] * (len(tiles) - len(found))
+
+
+def turned(board: Board) -> Board:
+    """A quarter to the left."""
+    return tuple(zip(*board, strict=True))[::-1]
+
+
+def moved(board: Board, action: str) -> Board:
+    quarters = {"left": 0, "up": 1, "right": 2, "down": 3}[action]
+    for _ in range(quarters):
+        board = turned(board)
+    board = tuple(tuple(slid(list(row))) for row in board)
+    for _ in range(-quarters % 4):
+        board = turned(board)
+    return board
+
+
+def spawned(board: Board) -> list[tuple[Board, float]]:
+    empty = [(row, col) for row, tiles in enumerate(board) for col, tile in enumerate(tiles) if not tile]
+    found = []
+    for row, col in empty:
+        for tile, chance in ((2, 0.9), (4, 0.1)):
+            tiles = [list(line) for line in board]
+            tiles[row][col] = tile
+            found.append((tuple(map(tuple, tiles)), chance / len(empty)))
+    return found
+
+
+def value(size: int, target: int, *, perfect: bool) -> float:
+    """The probability to win with perfect play or with random legal moves."""
+
+    @cache
+    def of(board: Board) -> float:
+        if max(map(max, board)) >= target:
+            return 1.0
+        worth = [appears(after) for after in (moved(board, action) for action in ACTIONS) if after != board]
+        return (max(worth) if perfect else fmean(worth)) if worth else 0.0
+
+    @cache
+    def appears(board: Board) -> float:
+        if max(map(max, board)) >= target:
+            return 1.0
+        return math.fsum(chance * of(after) for after, chance in spawned(board))
+
+    nothing = ((0,) * size,) * size
+    return math.fsum(chance * appears(board) for board, chance in spawned(nothing))
+
+
+def read(observation: str, size: int) -> Board:
+    lines = observation.splitlines()[-size - 1 : -1]
+    return tuple(tuple(0 if tile == "." else int(tile) for tile in line.split()) for line in lines)
+
+
+def played(env: Game2048, policy: Any, episodes: int) -> float:
+    return fmean(play(env, policy(seed), seed=seed)[-1][-1]["success"] for seed in range(episodes))
+
+
+@pytest.mark.parametrize(
+    ("target", "perfect", "randomly"),
+    [(8, 1.0, 0.6556), (16, 0.962511, 0.1218), (32, 0.082887, 0.0005), (64, 0.0, 0.0)],
+)
+def test_perfect_and_random_play_on_2x2_are_worth_what_is_known(target: int, perfect: float, randomly: float) -> None:
+    exact = value(2, target, perfect=True)
+    assert exact == pytest.approx(perfect, abs=5e-7)
+    assert value(2, target, perfect=False) == pytest.approx(randomly, abs=5e-5)
+    env = Game2048(size=2, target=target, turns=200)
+    assert env.optimal_success == env.optimal_return == pytest.approx(exact, abs=1e-12)
+
+
+@pytest.mark.parametrize("target", [8, 16, 32])
+def test_perfect_play_on_3x3_always_makes_a_32(target: int) -> None:
+    env = Game2048(size=3, target=target, turns=150)
+    assert env.optimal_success == pytest.approx(1.0, abs=1e-12)
+    assert played(env, lambda seed: env.solver(), 30) == 1.0
+
+
+@pytest.mark.full
+def test_perfect_play_on_3x3_makes_a_64_but_for_one_game_in_ten_to_the_15() -> None:
+    assert 0 < game_2048._loss_at_start(3, 64) < 1e-15
+    env = Game2048(difficulty="hard")
+    assert env.optimal_success == 1.0
+    assert played(env, lambda seed: env.solver(), 300) == 1.0
+
+
+def test_the_table_agrees_with_a_search_on_every_board_of_a_game_of_3x3() -> None:
+    """To 8, from random boards that are nearly full, so that a search is short."""
+    losses, rng = game_2048._losses(3, 8), random.Random(0)
+    for _ in range(300):
+        tiles = [rng.choice([0, 1, 2]) for _ in range(9)]
+        if tiles.count(0) > 2:
+            continue
+        board = tuple(tuple(2**tile if tile else 0 for tile in tiles[row : row + 3]) for row in (0, 3, 6))
+        number = sum(tile * 3**place for place, tile in enumerate(reversed(tiles)))
+        assert losses[number] == pytest.approx(1 - search(board, 8), abs=1e-12)
+
+
+@cache
+def search(board: Board, target: int) -> float:
+    best = 0.0
+    for action in ACTIONS:
+        after = moved(board, action)
+        if max(map(max, after)) >= target:
+            return 1.0
+        if after != board:
+            best = max(best, math.fsum(chance * search(next_, target) for next_, chance in spawned(after)))
+    return best
+
+
+def test_the_solver_of_the_default_wins_as_often_as_it_must() -> None:
+    env = Game2048()
+    won = played(env, lambda seed: env.solver(), 2_000)
+    assert won == pytest.approx(0.962511, abs=4 * math.sqrt(0.9625 * 0.0375 / 2_000))
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "exact"), [(2, 8, 0.6556), (2, 16, 0.1218), (3, 16, 0.9538), (3, 32, 0.6126)]
+)
+def test_random_moves_win_what_they_must(size: int, target: int, exact: float) -> None:
+    env = Game2048(size=size, target=target, turns=150)
+    assert played(env, env.random_policy, 1_000) == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 1_000))
+
+
+def test_random_moves_on_3x3_make_a_64_in_one_game_of_eleven() -> None:
+    env = Game2048(difficulty="hard")
+    assert played(env, env.random_policy, 1_000) == pytest.approx(0.0922, abs=4 * math.sqrt(0.0922 * 0.9078 / 1_000))
+
+
+@pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
+def test_a_fixed_answer_or_a_fixed_round_of_moves_wins_less_than_the_solver(difficulty: Any) -> None:
+    env = Game2048(difficulty=difficulty)
+    randomly = {"easy": 0.6556, "medium": 0.1218, "hard": 0.0922}[difficulty]
+    for said in (*ACTIONS, "", env.garbage):
+        assert played(env, lambda seed, said=said: lambda _: said, 100) < randomly
+    optimum = env.optimal_success
+    assert optimum is not None
+    for round_ in (("left", "up"), ("left", "right"), ACTIONS):
+        assert played(env, lambda seed, round_=round_: InTurn(round_), 200) < optimum - 0.05
+
+
+class InTurn:
+    """Says the same moves again and again."""
+
+    def __init__(self, actions: tuple[str, ...]) -> None:
+        self._actions, self._turn = actions, -1
+
+    def __call__(self, observation: str) -> str:
+        self._turn += 1
+        return self._actions[self._turn % len(self._actions)]
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(2, 4))
+def test_moves_do_what_the_rules_say_and_one_tile_appears(seed: int, size: int) -> None:
+    env = Game2048(size=size, target=2048, turns=60)
+    observation, info = env.reset(seed=seed)
+    policy = env.random_policy(seed)
+    assert sorted(tile for row in read(observation, size) for tile in row if tile) in ([2, 2], [2, 4], [4, 4])
+    done = False
+    while not done:
+        before = read(observation, size)
+        assert list(info["admissible_actions"]) == [action for action in ACTIONS if moved(before, action) != before]
+        action = policy(observation)
+        observation, _, done, _, info = env.step(action)
+        after = read(observation, size)
+        assert after in [board for board, _ in spawned(moved(before, action))]
+        assert info["max_tile"] == max(map(max, after))
+
+
+@pytest.mark.parametrize(
+    ("tiles", "expected"),
+    [
+        ((2, 2, 2, 2), (4, 4, 0, 0)),
+        ((4, 2, 2, 0), (4, 4, 0, 0)),
+        ((2, 2, 4, 0), (4, 4, 0, 0)),
+        ((2, 0, 0, 2), (4, 0, 0, 0)),
+        ((2, 2, 2, 0), (4, 2, 0, 0)),
+        ((8, 4, 2, 2), (8, 4, 4, 0)),
+        ((0, 0, 0, 0), (0, 0, 0, 0)),
+    ],
+)
+def test_a_tile_merges_once_in_a_move(tiles: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert game_2048._line(tiles).left == expected == tuple(slid(list(tiles)))
+    assert game_2048._line(tiles[::-1]).right == expected[::-1]
+
+
+@given(st.lists(st.sampled_from([0, 2, 4, 8, 16]), min_size=2, max_size=4))
+def test_sliding_keeps_the_sum(tiles: list[int]) -> None:
+    line = game_2048._line(tuple(tiles))
+    assert list(line.left) == slid(tiles)
+    assert list(line.right) == slid(tiles[::-1])[::-1]
+    assert sum(line.left) == sum(line.right) == sum(tiles)
+
+
+def test_tiles_appear_as_2_and_4_with_nine_to_one_and_on_every_cell_alike() -> None:
+    env = Game2048(size=2)
+    twos, cells = [], []
+    for seed in range(4_000):
+        board = read(env.reset(seed=seed)[0], 2)
+        twos += [tile == 2 for row in board for tile in row if tile]
+        cells += [place for place, tile in enumerate(board[0] + board[1]) if tile]
+    assert fmean(twos) == pytest.approx(0.9, abs=0.015)
+    for place in range(4):
+        assert cells.count(place) / 4_000 == pytest.approx(0.5, abs=0.035)
+
+
+def test_four_games_of_one_seed_and_the_same_moves_are_the_same_whatever_the_global_generators_hold() -> None:
+    """GEM's show four different boards."""
+    games = []
+    for scrambled in range(4):
+        env = Game2048(size=4, target=2048, turns=50)
+        policy = env.random_policy(1)
+        observations = [env.reset(seed=5)[0]]
+        for _ in range(50):
+            random.seed(scrambled)
+            np.random.seed(scrambled)
+            observations.append(env.step(policy(observations[-1]))[0])
+        games.append(observations)
+    assert games[1:] == games[:-1]
+    assert len(set(games[0])) == 51
+
+
+def test_other_seeds_make_other_tiles_appear() -> None:
+    env = Game2048(size=4, target=64, turns=9)
+    games = {tuple(step[1] for step in play(env, InTurn(ACTIONS), seed=seed)[1:]) for seed in range(20)}
+    assert len(games) == 20
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("up", "That changes nothing."),
+        ("LEFT", "That changes nothing."),
+        ("north", "Not a move."),
+        ("", "Not a move."),
+        ("left left", "Not a move."),
+        ("l", "Not a move."),
+        ("le\u0493t", "Not a move."),
+        ("up" * 9999, "Not a move."),
+    ],
+)
+def test_what_changes_nothing_costs_a_turn_and_no_tile_appears(said: str, answer: str) -> None:
+    env = Game2048(turns=3)
+    env.reset(seed=0)
+    env._rows, env._legal = ((2, 4), (0, 0)), ("down",)
+    for left in (2, 1, 0):
+        observation, reward, done, _, info = env.step(said)
+        assert observation == f"{answer}\n2 4\n. .\n{left} turn{'s' if left != 1 else ''} left."
+        assert (reward, done, info["action_valid"], info["success"]) == (0.0, left == 0, False, False)
+
+
+def test_the_game_is_over_when_nothing_can_move() -> None:
+    env = Game2048(size=2, target=64, turns=200)
+    for seed in range(20):
+        steps = play(env, env.random_policy(seed), seed=seed)[1:]
+        last = read(steps[-1][1], 2)
+        assert len(steps) < 200
+        assert all(moved(last, action) == last for action in ACTIONS)
+        assert steps[-1][2:4] == (0.0, True)
+
+
+def test_the_target_is_won_at_once_also_with_the_last_turn() -> None:
+    env = Game2048(size=2, target=8, turns=1)
+    env.reset(seed=0)
+    env._rows, env._legal = ((4, 4), (2, 4)), ("left", "right", "down", "up")
+    observation, reward, done, _, info = env.step(" Left\n")
+    assert observation == "8 .\n2 4\n0 turns left."
+    assert (reward, done, info["success"], info["max_tile"]) == (1.0, True, True, 8)
+
+
+def test_two_games_of_many_turns_need_no_more_than_their_turn_limits() -> None:
+    """So that the limit never decides a game of legal moves, and the optimum without one holds."""
+    for difficulty, count in (("easy", 500), ("medium", 500), ("hard", 100)):
+        env = Game2048(difficulty=difficulty)  # type: ignore[arg-type]
+        assert max(len(play(env, env.random_policy(seed), seed=seed)) - 1 for seed in range(count)) < env.turns
+        assert env.optimal_success is not None
+        assert Game2048(difficulty=difficulty, turns=3).optimal_success is None  # type: ignore[arg-type]
+
+
+def look_ahead(target: int, episodes: int) -> tuple[float, float]:
+    """How many games it wins, and in how many moves those."""
+    env = Game2048(size=4, target=target, turns=2_000)
+    games = [play(env, env.solver(), seed=seed)[1:] for seed in range(episodes)]
+    won = [len(game) for game in games if game[-1][-1]["success"]]
+    return len(won) / episodes, fmean(won)
+
+
+def test_looking_ahead_makes_a_128_on_the_large_board() -> None:
+    assert look_ahead(128, 5)[0] == 1.0
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
+def test_looking_ahead_makes_a_512_in_every_game_and_a_2048_in_most() -> None:
+    assert look_ahead(512, 100)[0] == 1.0
+    won, moves = look_ahead(2048, 100)
+    assert won >= 0.75
+    assert moves > 0.97 * 938.8  # jdlm.info: the least that any play needs in the mean
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"size": 2, "target": 32, "turns": 5},
+        {"size": 3, "target": 16, "turns": 60, "reward": "shaped"},
+        {"size": 4, "target": 64, "turns": 60},
+    ],
+)
+def test_variants_keep_every_promise(arguments: dict[str, Any]) -> None:
+    check_text_env(lambda: Game2048(**arguments), episodes=20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"size": 1}, "size must be at least 2, got 1"),
+        ({"size": 5}, "size must be at most 4, got 5"),
+        ({"size": "2"}, "size must be an integer, got '2'"),
+        ({"target": 4}, "target must be at least 8, got 4"),
+        ({"target": 24}, "target must be a power of two from 8 to 65536, got 24"),
+        ({"target": 2**17}, "target must be a power of two from 8 to 65536, got 131072"),
+        ({"target": 16.0}, "target must be an integer, got 16.0"),
+        ({"turns": 0}, "turns must be at least 1, got 0"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Game2048(**arguments)

@@ -1,0 +1,360 @@
+import pickle
+import random
+import re
+from collections import deque
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_trl.envs.sokoban import Sokoban
+from gym_trl.errors import ConfigError
+from gym_trl.testing import check_text_env, play
+from gym_trl.types import Policy
+
+Place = tuple[int, int]
+Position = tuple[Place, frozenset[Place]]
+STEPS = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
+
+
+class Room:
+    """What an observation shows, and the rules, written again."""
+
+    def __init__(self, observation: str) -> None:
+        self.rows = [line for line in observation.splitlines() if re.fullmatch(r"#[-#@$.*+]+#", line)]
+        marks = {(row, column): mark for row, line in enumerate(self.rows) for column, mark in enumerate(line)}
+        self.walls = {place for place, mark in marks.items() if mark == "#"}
+        self.goals = frozenset(place for place, mark in marks.items() if mark in ".*+")
+        self.boxes = frozenset(place for place, mark in marks.items() if mark in "$*")
+        (self.player,) = (place for place, mark in marks.items() if mark in "@+")
+        self.floor = marks.keys() - self.walls
+
+    def move(self, position: Position, name: str) -> Position | None:
+        (row, column), boxes = position
+        down, right = STEPS[name]
+        there, beyond = (row + down, column + right), (row + 2 * down, column + 2 * right)
+        if there in self.walls:
+            return None
+        if there not in boxes:
+            return there, boxes
+        return None if beyond in self.walls or beyond in boxes else (there, boxes - {there} | {beyond})
+
+    def fewest_moves(self) -> int | None:
+        """Breadth first, forwards, with no heuristic."""
+        start = (self.player, self.boxes)
+        found, queue = {start: 0}, deque([start])
+        while queue:
+            position = queue.popleft()
+            if position[1] == self.goals:
+                return found[position]
+            for name in STEPS:
+                after = self.move(position, name)
+                if after is not None and after not in found:
+                    found[after] = found[position] + 1
+                    queue.append(after)
+        return None
+
+
+def success(env: Sokoban, policy: Policy, games: int = 100) -> float:
+    return fmean(play(env, policy, options={"instance": i})[-1][-1]["success"] for i in range(games))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "games"),
+    [
+        ({"difficulty": "easy"}, 200),
+        ({}, 100),
+        ({"difficulty": "hard"}, 4),
+        ({"width": 5, "height": 7, "boxes": 3, "depth": 25}, 50),
+    ],
+)
+def test_every_room_can_be_solved_in_the_moves_that_are_said_and_not_in_fewer(
+    arguments: dict[str, Any], games: int
+) -> None:
+    """Playing backwards, A* and an independent breadth-first search agree."""
+    env = Sokoban(**arguments, reward="efficient")
+    for number in range(games):
+        observation, info = env.reset(options={"instance": number})
+        fewest = Room(observation).fewest_moves()
+        steps = play(env, env.solver(), options={"instance": number})
+        assert fewest == info["optimal_actions"] == env._fewest_actions() == len(steps) - 1
+        assert steps[-1][2] == env.optimal_return == env.optimal_success == 1.0
+
+
+@pytest.mark.full
+def test_every_hard_room_can_be_solved_in_the_moves_that_are_said_and_not_in_fewer() -> None:
+    env = Sokoban(difficulty="hard")
+    for number in range(200):
+        observation, info = env.reset(options={"instance": number})
+        assert Room(observation).fewest_moves() == info["optimal_actions"] == len(play_out(env, observation))
+
+
+def play_out(env: Sokoban, observation: str) -> list[str]:
+    policy, actions, done = env.solver(), [], False
+    while not done:
+        actions.append(policy(observation))
+        observation, _, done, *_ = env.step(actions[-1])
+    return actions
+
+
+@given(
+    width=st.integers(5, 9),
+    height=st.integers(5, 9),
+    boxes=st.integers(1, 2),
+    depth=st.integers(1, 25),
+    turns=st.integers(1, 30),
+    number=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_room_is_well_formed_and_near_enough_to_its_end(
+    *, width: int, height: int, boxes: int, depth: int, turns: int, number: int
+) -> None:
+    env = Sokoban(width=width, height=height, boxes=boxes, depth=depth, turns=turns)
+    observation, info = env.reset(options={"instance": number})
+    room = Room(observation)
+    assert [len(row) for row in room.rows] == [width] * height
+    assert set(room.rows[0] + room.rows[-1]) == {"#"}
+    assert len(room.boxes) == len(room.goals) == boxes
+    assert room.player in room.floor - room.boxes
+    assert room.boxes != room.goals
+    assert 1 <= info["optimal_actions"] <= min(depth, turns)
+    assert success(env, env.solver(), 1) == 1.0
+    reached, queue = {room.player}, deque([room.player])
+    while queue:
+        row, column = queue.popleft()
+        for down, right in STEPS.values():
+            if (near := (row + down, column + right)) in room.floor - reached:
+                reached.add(near)
+                queue.append(near)
+    assert reached == room.floor
+
+
+@pytest.mark.parametrize(
+    ("difficulty", "games", "mean", "least", "most"),
+    [("easy", 1_000, 5.4, 4, 8), ("medium", 1_000, 11.8, 3, 20), ("hard", 25, 17.5, 10, 30)],
+)
+def test_the_games_are_as_long_as_the_table_says(
+    difficulty: Any, games: int, mean: float, least: int, most: int
+) -> None:
+    env = Sokoban(difficulty=difficulty)
+    fewest = [env.reset(options={"instance": number})[1]["optimal_actions"] for number in range(games)]
+    assert fmean(fewest) == pytest.approx(mean, abs=0.05 if games == 1_000 else 3.0)
+    assert least <= min(fewest) <= max(fewest) <= most
+    assert len({env.reset(options={"instance": number})[0] for number in range(games)}) > 0.9 * games
+
+
+@pytest.mark.parametrize(("difficulty", "known", "games"), [("easy", 0.115, 1_000), ("medium", 0.009, 1_000)])
+def test_random_moves_win_what_they_should_and_one_move_again_and_again_wins_less(
+    difficulty: Any, known: float, games: int
+) -> None:
+    env = Sokoban(difficulty=difficulty)
+    won = [
+        play(env, env.random_policy(number), options={"instance": number})[-1][-1]["success"] for number in range(games)
+    ]
+    assert fmean(won) == pytest.approx(known, abs=5e-4)
+    for said in [*STEPS, "", env.garbage]:
+        assert success(env, always(said)) < known
+
+
+def always(said: str) -> Policy:
+    return lambda observation: said
+
+
+@given(seed=st.integers(0, 2**32 - 1), difficulty=st.sampled_from(["easy", "medium"]))
+@settings(deadline=None)
+def test_moves_lead_where_the_rules_say(seed: int, difficulty: Any) -> None:
+    env = Sokoban(difficulty=difficulty)
+    observation, info = env.reset(seed=seed)
+    rng, turns, done = random.Random(seed), env.turns, False
+    while not done:
+        room, turns = Room(observation), turns - 1
+        after = {name: room.move((room.player, room.boxes), name) for name in STEPS}
+        assert info["admissible_actions"] == [name for name in STEPS if after[name]]
+        name = rng.choice(list(STEPS))
+        observation, reward, done, _, info = env.step(name)
+        shown = Room(observation)
+        assert (shown.player, shown.boxes) == (after[name] or (room.player, room.boxes))
+        assert (shown.walls, shown.goals) == (room.walls, room.goals)
+        assert info["action_valid"] is (after[name] is not None)
+        assert observation.startswith("That move is not possible.\n") is (after[name] is None)
+        assert observation.endswith(f"\n{turns} turn{'s' if turns != 1 else ''} left.")
+        assert reward == info["success"] == (shown.boxes == room.goals)
+        assert done == (info["success"] or turns == 0)
+
+
+@given(seed=st.integers(0, 2**32 - 1), many=st.integers(2, 6))
+@settings(deadline=None)
+def test_several_moves_in_one_answer_are_as_many_single_ones_or_none(seed: int, many: int) -> None:
+    env, single = Sokoban(difficulty="easy", moves_per_answer=many), Sokoban(difficulty="easy")
+    observation, info = env.reset(seed=seed)
+    assert (observation, info["optimal_actions"]) == (single.reset(seed=seed)[0], single._fewest_actions())
+    assert info["admissible_actions"] is None
+    rng, done = random.Random(seed), False
+    while not done:
+        names = [rng.choice(list(STEPS)) for _ in range(rng.randint(1, many))]
+        room, left = Room(observation), env._turns_left
+        position: Position | None = (room.player, room.boxes)
+        for number, name in enumerate(names):
+            if position is None or position[1] == room.goals or number == left:
+                break
+            position = room.move(position, name)
+        before = observation
+        observation, reward, done, _, info = env.step(" ".join(names))
+        if position is None:
+            assert not info["action_valid"]
+            assert Room(observation).rows == Room(before).rows
+            assert env._turns_left == left - 1
+            single._turns_left = env._turns_left
+            continue
+        for name in names[: left - env._turns_left]:
+            last = single.step(name)
+        assert (observation, reward, done) == last[:3]
+        assert info["action_valid"]
+
+
+def test_several_moves_in_one_answer_cost_as_much_as_single_ones() -> None:
+    """Also for the efficient reward: five moves in one answer are five."""
+    env = Sokoban(moves_per_answer=50, reward="efficient")
+    for number in range(30):
+        observation, info = env.reset(options={"instance": number})
+        actions = play_out(env, observation)
+        back = {"up": "down", "down": "up", "left": "right", "right": "left"}
+        env.reset(options={"instance": number})
+        assert env.step(" ".join(actions))[1:3] == (1.0, True)
+        env.reset(options={"instance": number})
+        to_and_fro = next(
+            f"{name} {back[name]}"
+            for name in env._possible_moves()
+            if (beside := Room(observation).move((Room(observation).player, Room(observation).boxes), name))
+            and beside[1] == Room(observation).boxes
+        )
+        fewest = info["optimal_actions"]
+        assert env.step(f"{to_and_fro} {' '.join(actions)} up up")[1:3] == (fewest / (fewest + 2), True)
+
+
+def test_moves_after_the_last_turn_are_not_made() -> None:
+    env = Sokoban(moves_per_answer=50)
+    env.reset(options={"instance": 0})
+    actions = play_out(env, env.reset(options={"instance": 0})[0])
+    env.reset(options={"instance": 0})
+    env._turns_left = len(actions) - 1
+    assert env.step(" ".join(actions))[1:4] == (0.0, True, False)
+    assert env.step(" ".join(actions))[1:4] == (0.0, True, False)
+
+
+def test_rooms_are_made_without_the_global_generators() -> None:
+    """Verl-agent seeds NumPy's for every reset."""
+    states = random.getstate(), pickle.dumps(np.random.get_state())
+    env = Sokoban(difficulty="easy")
+    rooms = [env.reset(options={"instance": 10**6 + number})[0] for number in range(20)]
+    assert (random.getstate(), pickle.dumps(np.random.get_state())) == states
+    random.seed(1)
+    assert [env.reset(options={"instance": 10**6 + number})[0] for number in range(20)] == rooms
+    random.setstate(states[0])
+
+
+@pytest.mark.parametrize(
+    "said", ["", "u", "upright", "go up", "not up", "push up", "up up", "up,", "1", "U", "\u1d58p", "move left"]
+)
+def test_a_move_inside_other_words_is_not_played(said: str) -> None:
+    """Verl-agent looks for the name of a move anywhere in the text."""
+    env = Sokoban()
+    before, _ = env.reset(options={"instance": 0})
+    observation, reward, terminated, _, info = env.step(said)
+    assert (reward, terminated, info["action_valid"]) == (0.0, False, False)
+    assert observation.partition("\n")[2] == before.replace("40 turns", "39 turns")
+    assert "Answer up, down, left or right." in observation or "At most 1 move in one answer." in observation
+
+
+@pytest.mark.parametrize("said", ["Up", " RIGHT\n", "down\t", "lEFT"])
+def test_case_and_whitespace_do_not_matter(said: str) -> None:
+    env = Sokoban()
+    for number in range(20):
+        info = env.reset(options={"instance": number})[1]
+        assert env.step(said)[-1]["action_valid"] is (said.strip().lower() in info["admissible_actions"])
+
+
+def test_a_game_that_cannot_be_won_any_more_ends_terminated_when_the_turns_are_used_up() -> None:
+    """Not truncated, as RAGEN has it, and not for ever."""
+    env = Sokoban(difficulty="easy")
+    lost = 0
+    for number in range(40):
+        env.reset(options={"instance": number})
+        steps = play(env, env.random_policy(number), options={"instance": number})[1:]
+        if Room(steps[-1][1]).fewest_moves() is None:
+            lost += 1
+            assert len(steps) == env.turns
+            assert steps[-1][2:5] == (0.0, True, False)
+            assert env.solver()(steps[-1][1]) in STEPS
+    assert lost > 5
+
+
+def test_pushing_a_box_onto_a_goal_and_off_again_farms_nothing() -> None:
+    for reward in ("success", "shaped"):
+        env = Sokoban(reward=reward)
+        for number in range(10):
+            steps = play(env, env.random_policy(number), options={"instance": number})[1:]
+            assert sum(step[2] for step in steps) == pytest.approx(float(steps[-1][-1]["success"]))
+
+
+def test_the_potential_is_the_share_of_boxes_on_goals() -> None:
+    env = Sokoban(boxes=2, reward="shaped")
+    seen = set()
+    for number in range(20):
+        observation, _ = env.reset(options={"instance": number})
+        done, policy = False, env.solver()
+        while not done:
+            room = Room(observation)
+            assert env._potential() == len(room.boxes & room.goals) / 2
+            seen.add(env._potential())
+            observation, _, done, *_ = env.step(policy(observation))
+    assert seen == {0.0, 0.5}
+
+
+def test_nothing_that_is_said_or_told_holds_the_solution() -> None:
+    env = Sokoban()
+    observation, info = env.reset(seed=0)
+    assert info.keys() == {"admissible_actions", "optimal_actions"}
+    assert isinstance(info["optimal_actions"], int)
+    assert not any(name in observation for name in ("up", "right", "down"))
+    assert env.step("up")[-1].keys() == {"action_valid", "success", "admissible_actions", "optimal_actions"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"moves_per_answer": 3},
+        {"width": 5, "height": 5, "boxes": 2, "depth": 500, "turns": 500},
+        {"width": 12, "height": 5, "boxes": 1, "reward": "efficient"},
+        {"difficulty": "easy", "depth": 1, "turns": 1, "reward": "shaped"},
+    ],
+)
+def test_variants_keep_every_promise(arguments: dict[str, Any]) -> None:
+    check_text_env(lambda: Sokoban(**arguments), episodes=20)
+
+
+def test_large_rooms_with_many_boxes_are_made_and_solved() -> None:
+    env = Sokoban(width=12, height=12, boxes=4, depth=200, turns=200)
+    assert success(env, env.solver(), 2) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"width": 4}, "width must be at least 5, got 4"),
+        ({"height": 13}, "height must be at most 12, got 13"),
+        ({"width": "6"}, "width must be an integer, got '6'"),
+        ({"boxes": 0}, "boxes must be at least 1, got 0"),
+        ({"width": 12, "height": 12, "boxes": 5}, "boxes must be at most 4 in a room of 12 by 12, got 5"),
+        ({"width": 5, "height": 5, "boxes": 3}, "boxes must be at most 2 in a room of 5 by 5, got 3"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"turns": 1.5}, "turns must be an integer, got 1.5"),
+        ({"moves_per_answer": True}, "moves_per_answer must be an integer, got True"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Sokoban(**arguments)

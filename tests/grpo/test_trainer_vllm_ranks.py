@@ -1,0 +1,90 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""The real GRPOTrainer on two processes with the real vLLM, colocated: one engine each, and one that both share."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import vllm_cpu
+
+SCRIPT = Path(__file__).parent / "train_with_vllm.py"
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.trl,
+    pytest.mark.processes,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux"),
+]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["an engine each", "one engine"])
+def pair(request, tmp_path_factory):
+    """Two processes of six rows each, so that the second group of four straddles them; one has longer games."""
+    folder = tmp_path_factory.mktemp("pair")
+    grpo = {
+        "vllm_tensor_parallel_size": request.param,
+        "per_device_train_batch_size": 6,
+        "per_device_eval_batch_size": 6,
+        "max_steps": 5,
+    }
+    # What `accelerate launch` runs for several processes; itself it starts one on a CPU unless there is MPI.
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(SCRIPT), str(folder), json.dumps({"grpo": grpo, "turns": [2, 5]})],
+        env={**os.environ, **vllm_cpu.SETTINGS, "PYTHONPATH": str(SCRIPT.parents[1]), "ACCELERATE_USE_CPU": "true"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def trained(report):
+    return [rollout for rollout in report["rollouts"] if rollout["split"] == "train"]
+
+
+def test_groups_that_straddle_two_processes_play_one_game(pair):
+    assert len(trained(pair[0])) == len(trained(pair[1])) == 5
+    for first, second in zip(trained(pair[0]), trained(pair[1]), strict=True):
+        played = first["task"] + second["task"]
+        assert [len(set(played[start : start + 4])) for start in (0, 4, 8)] == [1, 1, 1]
+        assert len(set(played)) == 3
+
+
+def test_members_of_a_group_are_sampled_apart(pair):
+    for first, second in zip(trained(pair[0]), trained(pair[1]), strict=True):
+        straddling = (first["completion_ids"] + second["completion_ids"])[4:8]
+        assert len({json.dumps(ids) for ids in straddling}) > 1
+
+
+def test_each_process_plays_its_own_number_of_turns(pair):
+    turns = [max(rollout["num_turns"]) for report in pair for rollout in trained(report)]
+    assert turns[:5] == [2] * 5
+    assert set(turns[5:]) <= {3, 4, 5}
+
+
+def test_every_rollout_samples_from_the_weights_of_its_step(pair):
+    """Law 4 on each process, after each change of the weights."""
+    for report in pair:
+        assert all(rollout["difference"] < 1e-5 for rollout in report["rollouts"])
+        assert all(rollout["difference_to_first"] > 0.01 for rollout in trained(report)[1:])
+
+
+def test_the_importance_ratio_stays_at_one(pair):
+    key = "sampling/importance_sampling_ratio/mean"
+    ratios = [entry[key] for entry in pair[0]["logs"] if key in entry]
+    print(*(f"{ratio:.7f}" for ratio in ratios))  # noqa: T201 -- -rP
+    assert ratios == pytest.approx([1.0] * 5, abs=1e-3)
+
+
+def test_nothing_failed_and_nothing_is_left_running(pair):
+    for report in pair:
+        for rollout in report["rollouts"]:
+            assert set(rollout["error"]) == {None}
+            assert rollout["unfinished"] == 0

@@ -1,0 +1,252 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Vectors keep Gymnasium's contract, in every mode and wherever the environments live."""
+
+import os
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_trl.envs.guess_number import GuessNumber
+from gym_trl.errors import ConfigError
+from gym_trl.vector import TextVectorEnv
+from gym_trl.worker import Worker, WorkerError
+
+GUESS = "TrlEnv/GuessNumber-v0"
+MODES = ["NextStep", "SameStep"]
+
+
+def make():
+    return gym.make(GUESS, high=8, turns=3)
+
+
+class Fragile(GuessNumber):
+    """Raises at 7, and ends the whole process at 8."""
+
+    def _act(self, action):
+        if action == "7":
+            raise RuntimeError("broken")
+        if action == "8":
+            os._exit(3)
+        return super()._act(action)
+
+
+class Nested(GuessNumber):
+    def step(self, action):
+        *step, info = super().step(action)
+        return *step, {
+            **info,
+            "where": {"low": self.low},
+            "cells": np.arange(3),
+            **({"odd": 1} if action == "1" else {}),
+        }
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        if isinstance(value, dict):
+            same(value, other[key])
+        else:
+            assert value.dtype == other[key].dtype, key
+            assert value.tolist() == other[key].tolist(), key
+
+
+def steps_equal(ours, theirs):
+    assert list(ours[0]) == list(theirs[0])
+    for place in (1, 2, 3):
+        assert ours[place].dtype == theirs[place].dtype
+        assert ours[place].tolist() == theirs[place].tolist()
+    same(ours[4], theirs[4])
+
+
+@pytest.fixture(params=["inline", "thread", "process"])
+def executor(request):
+    return request.param
+
+
+def vector(maker=make, count=3, **options):
+    return TextVectorEnv([maker] * count, **options)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    mode=st.sampled_from(MODES),
+    kind=st.sampled_from([make, Nested]),
+    seed=st.integers(0, 2**31),
+    actions=st.lists(st.lists(st.sampled_from("12345x"), min_size=3, max_size=3), max_size=12),
+)
+def test_it_is_gymnasiums_own_vector_step_by_step(mode, kind, seed, actions):
+    ours, theirs = vector(kind, autoreset_mode=mode), SyncVectorEnv([kind] * 3, autoreset_mode=mode)
+    first, again = ours.reset(seed=seed), theirs.reset(seed=seed)
+    assert list(first[0]) == list(again[0])
+    same(first[1], again[1])
+    for action in actions:
+        steps_equal(ours.step(action), theirs.step(tuple(action)))
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_plays_the_same_wherever_the_environments_live(executor, mode):
+    envs, alone = vector(autoreset_mode=mode, executor=executor, workers=2), vector(autoreset_mode=mode)
+    assert envs.reset(seed=5)[0] == alone.reset(seed=5)[0]
+    for turn in range(10):
+        actions = [str(1 + (turn + place) % 8) for place in range(3)]
+        steps_equal(envs.step(actions), alone.step(actions))
+    envs.close()
+
+
+def test_groups_get_the_same_seeds():
+    envs = vector(lambda: gym.make("TrlEnv/Echo-v0"), 6)
+    words = envs.reset(seed=9, group_size=3)[0]
+    assert words == (words[0],) * 3 + (words[3],) * 3
+    assert words[0] != words[3]
+    assert words[3] == gym.make("TrlEnv/Echo-v0").reset(seed=10)[0]
+
+
+def test_groups_need_a_seed():
+    with pytest.raises(ConfigError, match="only with a seed"):
+        vector().reset(group_size=3)
+
+
+def test_some_are_stepped_and_the_others_stay(executor):
+    envs = vector(executor=executor)
+    envs.reset(seed=1)
+    alone = make()
+    alone.reset(seed=2)
+    assert envs.step_some({1: "4"}) == {1: alone.step("4")}
+    assert envs.step_some({}) == {}
+    assert envs.step(["4"] * 3)[0][1] == alone.step("4")[0]
+    envs.close()
+
+
+def test_with_autoreset_disabled_ended_episodes_are_reset_by_mask():
+    envs = vector(autoreset_mode=AutoresetMode.DISABLED)
+    envs.reset(seed=1, options={"instance": 3})
+    assert envs.step(["4", "1", "2"])[2].tolist() == [True, False, False]
+    with pytest.raises(ConfigError, match="environment 0 is over"):
+        envs.step(["1"] * 3)
+    observations, _ = envs.reset(seed=4, options={"reset_mask": np.array([True, False, False])})
+    assert observations[0] == make().reset(seed=4)[0]
+    assert envs.step(["8", "4", "x"])[2].tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("mask", [np.array([True]), np.array([1, 0, 0]), np.array([False] * 3), "all"])
+def test_a_mask_that_cannot_work_is_refused(mask):
+    with pytest.raises(ConfigError, match="reset_mask must be an array of 3 bools"):
+        vector().reset(options={"reset_mask": mask})
+
+
+def test_an_environment_that_raises_is_reported_and_the_others_go_on(executor):
+    envs = vector(Fragile, executor=executor, workers=2)
+    envs.reset(seed=0, options={"instance": 30})
+    observations, rewards, terminated, truncated, infos = envs.step(["3", "7", "3"])
+    assert observations == ("Higher.", "", "Higher.")
+    assert (rewards.tolist(), terminated.tolist(), truncated.tolist()) == ([0] * 3, [False] * 3, [False, True, False])
+    assert infos["error"].tolist() == [None, "RuntimeError: broken", None]
+    observations, _, _, truncated, _ = envs.step(["3"] * 3)
+    assert observations == ("Higher.", "Guess 1 to 50 in 6 tries.", "Higher.")
+    assert not truncated.any()
+    envs.close()
+
+
+def test_a_process_that_ends_takes_only_its_own_episodes_with_it():
+    envs = vector(Fragile, executor="process", workers=3)
+    envs.reset(seed=0, options={"instance": 30})
+    observations, _, _, truncated, infos = envs.step(["3", "8", "3"])
+    assert observations == ("Higher.", "", "Higher.")
+    assert truncated.tolist() == [False, True, False]
+    assert "has ended with status 3" in infos["error"][1]
+    assert envs.step(["3"] * 3)[0][1] == "Guess 1 to 50 in 6 tries."
+    envs.close()
+
+
+def test_threads_wait_together():
+    meeting = threading.Barrier(3, timeout=60)
+
+    class Waiting(GuessNumber):
+        def _act(self, action):
+            meeting.wait()
+            return super()._act(action)
+
+    envs = vector(Waiting, executor="thread")
+    envs.reset(seed=0)
+    assert not envs.step(["1"] * 3)[3].any()
+    envs.close()
+
+
+def test_attributes_and_methods_are_reached(executor):
+    envs = vector(executor=executor, workers=2)
+    envs.reset(seed=0)
+    assert envs.get_attr("high") == (8, 8, 8)
+    envs.set_attr("marked", [1, 2, 3])
+    assert envs.get_attr("marked") == (1, 2, 3)
+    assert envs.call("has_wrapper_attr", "nothing") == (False,) * 3
+    envs.close()
+
+
+def test_gymnasium_makes_it_of_our_ids():
+    envs = gym.make_vec(GUESS, 2, high=8, turns=3, executor="process", workers=1)
+    assert isinstance(envs.unwrapped, TextVectorEnv)
+    assert envs.reset(seed=3)[0] == tuple(make().reset(seed=seed)[0] for seed in (3, 4))
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert envs.reset()[0] in envs.observation_space
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"makers": []}, "at least one environment"),
+        ({"executor": "gpu"}, "executor must be one of"),
+        ({"workers": 0}, "workers must be at least 1"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        TextVectorEnv(**{"makers": [make], **arguments})
+
+
+def test_misuse_is_named():
+    envs = vector()
+    with pytest.raises(ResetNeeded, match="call reset"):
+        envs.step(["1"] * 3)
+    envs.reset()
+    with pytest.raises(ConfigError, match="takes an action for each of 3 environments, got 2"):
+        envs.step(["1"] * 2)
+    with pytest.raises(ConfigError, match="seed must be one number or 3, got 2"):
+        envs.reset(seed=[1, 2])
+
+
+def test_a_worker_says_what_was_raised_and_goes_on():
+    worker = Worker(lambda: [3])
+    worker.ask("index", 4)
+    worker.ask("append", 4)
+    worker.ask("index", 4)
+    with pytest.raises(WorkerError, match="4 is not in list"):
+        worker.answer()
+    assert worker.answer() is None
+    assert worker.answer() == 1
+    worker.close()
+
+
+def test_a_worker_that_cannot_build_says_why():
+    worker = Worker(lambda: os.environ["no such variable"])
+    worker.ask("anything")
+    with pytest.raises(WorkerError, match="KeyError: 'no such variable'"):
+        worker.answer()
+    worker.close()
+
+
+def test_what_a_worker_prints_is_no_answer(capfd):
+    worker = Worker(lambda: __import__("builtins"))
+    worker.ask("print", "hello")
+    assert worker.answer() is None
+    worker.close()
+    assert capfd.readouterr() == ("", "hello\n")

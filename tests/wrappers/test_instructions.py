@@ -1,0 +1,31 @@
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from gym_trl.envs.echo import Echo
+from gym_trl.errors import ConfigError
+from gym_trl.wrappers import Instructions, ParseAction
+
+
+def test_they_stand_instead_of_the_environments_own_or_below_them() -> None:
+    own = Echo().instructions
+    assert Instructions(Echo(), "Play.").instructions == "Play."
+    assert Instructions(Echo(), "Play.", append=True).instructions == f"{own}\nPlay."
+    assert Instructions(Instructions(Echo(), ""), "Play.", append=True).instructions == "Play."
+
+
+def test_the_sentence_of_a_format_is_added_to_them() -> None:
+    env = ParseAction(Instructions(Echo(), "Play."), format="plain")
+    assert env.instructions == "Play. Answer with your action alone."
+
+
+def test_an_environment_of_numbers_can_have_some() -> None:
+    env: Any = Instructions(gym.make("FrozenLake-v1"), "Cross the lake.")
+    assert env.reset(seed=0)[0] == 0
+    assert env.instructions == "Cross the lake."
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="instructions must be text, got NoneType"):
+        Instructions(Echo(), None)  # type: ignore[arg-type]

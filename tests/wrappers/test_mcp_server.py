@@ -1,0 +1,193 @@
+"""Tools of a real server of the Model Context Protocol, which is a process of its own."""
+
+import gc
+import os
+import pickle
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+from gym_trl.envs.guess_number import GuessNumber
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.wrappers import Tools
+from gym_trl.wrappers.mcp_server import MCPServer
+
+pytest.importorskip("mcp", reason="needs the mcp extra")
+pytestmark = pytest.mark.processes
+
+SERVER = """
+import os, time
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("numbers")
+count = 0
+
+@server.tool()
+def middle(low: int, high: int) -> str:
+    "The middle of two integers."
+    return str((low + high) // 2)
+
+@server.tool()
+def next_number() -> str:
+    global count
+    count += 1
+    return str(count)
+
+@server.tool()
+def fail() -> str:
+    raise RuntimeError("no luck")
+
+@server.tool()
+def sleep() -> str:
+    time.sleep(60)
+
+@server.tool()
+def process() -> str:
+    return f"{os.getpid()} {os.environ.get('GREETING')}"
+
+server.run("stdio")
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("server") / "server.py"
+    path.write_text(SERVER)
+    return str(path)
+
+
+@pytest.fixture
+def env(script: str) -> Iterator[Tools]:
+    made = Tools(GuessNumber(), [MCPServer(sys.executable, [script])])
+    made.reset(options={"instance": 30})
+    yield made
+    made.close()
+
+
+def call(env: gym.Env[Any, Any], name: str, arguments: str = "{}") -> str:
+    result: str = env.step(f'<tool>{{"name": "{name}", "arguments": {arguments}}}</tool>')[0]
+    return result
+
+
+def running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].startswith(" Z")
+
+
+def test_its_tools_are_called_like_functions(env: Tools) -> None:
+    assert call(env, "middle", '{"low": 1, "high": 50}') == "25"
+    assert call(env, "fail").startswith("Error: RuntimeError: Error executing tool fail")
+    assert call(env, "middle", '{"low": "x", "high": 50}').startswith("Error: ")
+    assert call(env, "open") == "Error: There is no tool 'open', only middle, next_number, fail, sleep, process."
+    assert env.step("31")[1] == 1.0
+
+
+def test_the_model_is_told_what_it_offers(env: Tools) -> None:
+    [line] = [line for line in env.instructions.splitlines() if '"name": "middle"' in line]
+    assert "The middle of two integers." in line
+    assert '"required": ["low", "high"]' in line
+
+
+def test_no_two_environments_share_a_process(env: Tools, script: str) -> None:
+    other = Tools(GuessNumber(), [MCPServer(sys.executable, [script])])
+    other.reset(seed=0)
+    assert [call(env, "next_number"), call(env, "next_number"), call(other, "next_number")] == ["1", "2", "1"]
+    other.close()
+
+
+def test_closing_the_environment_ends_the_process(env: Tools) -> None:
+    process = int(call(env, "process").split()[0])
+    assert running(process)
+    env.close()
+    env.close()
+    assert not running(process)
+
+
+def test_an_environment_that_is_forgotten_ends_its_process(script: str) -> None:
+    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script])])
+    env.reset(seed=0)
+    process = int(call(env, "process").split()[0])
+    del env
+    gc.collect()
+    assert not running(process)
+
+
+def test_a_server_that_dies_is_a_result_and_the_next_episode_has_another(env: Tools) -> None:
+    process = int(call(env, "process").split()[0])
+    os.kill(process, signal.SIGKILL)
+    assert call(env, "middle", '{"low": 1, "high": 50}').startswith("Error: ")
+    assert call(env, "middle", '{"low": 1, "high": 50}').startswith("Error: ")
+    assert env.step("31")[1] == 1.0
+    env.reset(seed=0)
+    assert call(env, "middle", '{"low": 1, "high": 50}') == "25"
+
+
+def test_variables_reach_the_process(script: str) -> None:
+    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script], env={"GREETING": "hello"})])
+    env.reset(seed=0)
+    assert call(env, "process").endswith(" hello")
+    env.close()
+
+
+def test_a_call_that_hangs_is_given_up(script: str) -> None:
+    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script], timeout=4)])
+    env.reset(seed=0)
+    env.instructions  # noqa: B018 -- starts the server
+    started = time.monotonic()
+    assert call(env, "sleep") == "Error: TimeoutError: no answer in 4 seconds"
+    assert time.monotonic() - started < 10
+    env.close()
+
+
+def test_a_copy_of_an_environment_starts_a_server_of_its_own(env: Tools) -> None:
+    process = call(env, "process")
+    again = pickle.loads(pickle.dumps(env))
+    assert call(again, "process") != process
+    assert call(env, "process") == process
+    again.close()
+
+
+def test_a_spec_in_json_names_the_server(script: str) -> None:
+    command = f"mcp:{shlex.quote(sys.executable)} {shlex.quote(script)}"
+    env: Any = Tools(gym.make("TrlEnv/GuessNumber-v0"), [command])
+    again: Any = gym.make(EnvSpec.from_json(env.spec.to_json()))
+    again.reset(seed=0)
+    assert call(again, "middle", '{"low": 1, "high": 50}') == "25"
+    again.close()
+
+
+def test_names_must_differ_from_those_of_the_functions(script: str) -> None:
+    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script]), "for_wrappers:middle"])
+    with pytest.raises(ConfigError, match="tools need names of their own"):
+        env.instructions  # noqa: B018 -- starts the server
+    env.close()
+
+
+def test_a_program_that_does_not_exist_is_named() -> None:
+    env = Tools(GuessNumber(), ["mcp:no-such-program"])
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        env.instructions  # noqa: B018 -- starts the server
+
+
+def test_a_program_that_says_nothing_is_given_up() -> None:
+    env = Tools(GuessNumber(), [MCPServer("sleep", ["60"], timeout=1)])
+    with pytest.raises(TimeoutError, match="'sleep' did not answer in 1 seconds"):
+        env.instructions  # noqa: B018 -- starts the server
+
+
+def test_without_the_extra_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    env = Tools(GuessNumber(), ["mcp:server"])
+    with pytest.raises(MissingDependencyError, match=r"gym-trl\[mcp\]"):
+        env.instructions  # noqa: B018 -- starts the server

@@ -1,0 +1,94 @@
+"""What may be done now, in the observation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from gym_trl.discovery import action_names
+from gym_trl.spaces import AnyText
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_positive, check_text, longest_observation
+
+_KEYS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
+_SENTENCE = "\nPossible actions: "
+_MORE = " and {} more"
+
+
+class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+    r"""Say below each observation which actions the environment allows now.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.wrappers.as_text import as_text
+    >>> env = AdmissibleActions(as_text(gym.make("Taxi-v4")))
+    >>> env.reset(seed=0)[0].splitlines()[-1]
+    'Possible actions: Move south, Move north'
+
+    They come from ``info``: a list under ``admissible_actions``, ``admissible_commands``, ``valid_actions`` or
+    ``available_actions``, or an ``action_mask``. Nothing else of ``info`` is shown, and nothing where there is no list.
+
+    Args:
+        env: An environment whose observations are text.
+        max_length: How many characters the list may have; the actions that do not fit are counted.
+
+    Raises:
+        ConfigError: ``max_length`` is not a positive integer.
+        NotTextError: the observations are not text.
+    """
+
+    reads_text = False
+
+    def __init__(self, env: gym.Env[str, Any], max_length: int = 2_000) -> None:
+        check_positive(max_length=max_length)
+        check_text(env, "AdmissibleActions", observations=True)
+        gym.utils.RecordConstructorArgs.__init__(self, max_length=max_length)
+        FrozenAfterEnd.__init__(self, env)
+        self.max_length = max_length
+        added = len(_SENTENCE) + max_length + len(_MORE.format(10**9))
+        self.observation_space = AnyText(longest_observation(env) + added)
+
+    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return self._with_actions(observation, info), info
+
+    def _step(self, action: Any) -> Step:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not (terminated or truncated):
+            observation = self._with_actions(observation, info)
+        return observation, reward, terminated, truncated and not terminated, info
+
+    def _with_actions(self, observation: str, info: Mapping[str, Any]) -> str:
+        actions = listed_actions(self.env, info)
+        return f"{observation}{_SENTENCE}{self._fitting(actions)}" if actions else observation
+
+    def _fitting(self, actions: Sequence[str]) -> str:
+        whole = ", ".join(actions)
+        if len(whole) <= self.max_length:
+            return whole
+        kept = whole[: self.max_length + 2].count(", ")
+        shown = ", ".join(actions[:kept])
+        # Commas of an action's own may have been counted.
+        while len(shown) > self.max_length:
+            kept -= 1
+            shown = ", ".join(actions[:kept])
+        return f"{shown}{_MORE.format(len(actions) - kept)}".strip()
+
+
+def listed_actions(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> list[str] | None:
+    """The actions that ``info`` allows, or ``None`` where it does not list them.
+
+    >>> listed_actions(gym.make("FrozenLake-v1"), {"action_mask": [0, 1, 1, 0]})
+    ['Move down', 'Move right']
+    """
+    for key in _KEYS:
+        listed = info.get(key)
+        if isinstance(listed, set | frozenset):  # whose order is not the same in every process
+            return sorted(map(str, listed))
+        if isinstance(listed, Sequence | np.ndarray) and not isinstance(listed, str | bytes):
+            return [str(action) for action in listed]
+    mask, space = info.get("action_mask"), env.action_space
+    if mask is None or not isinstance(space, spaces.Discrete) or np.shape(mask) != (int(space.n),):
+        return None
+    names = action_names(env) or [str(int(space.start) + place) for place in range(int(space.n))]
+    return [name for name, allowed in zip(names, mask, strict=True) if allowed]

@@ -1,0 +1,99 @@
+"""How much of the past an observation repeats."""
+
+from collections import deque
+from typing import Any, Literal, TypeAlias, get_args
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError
+from gym_trl.spaces import AnyText
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_positive, check_text, longest_observation
+
+Show: TypeAlias = Literal["new", "full", "window", "first_last", "current"]
+
+
+class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+    r"""Choose what of an episode's past is shown with each observation.
+
+    >>> import gymnasium as gym
+    >>> env = History(gym.make("TrlEnv/GuessNumber-v0"), show="full")
+    >>> _ = env.reset(options={"instance": 30})
+    >>> _ = env.step("25")
+    >>> print(env.step("37")[0])
+    Guess 1 to 50 in 6 tries.
+    > 25
+    Higher.
+    > 37
+    Lower.
+    >>> env.append_only
+    False
+
+    ``"new"`` shows what the environment says now and nothing else: a transcript keeps the past, which makes this the
+    one way that can be trained on. The others are for policies that see one observation at a time. ``"full"`` repeats
+    everything, ``"window"`` the last ``turns`` exchanges, ``"first_last"`` the first observation, ``"current"``
+    nothing, whatever is kept elsewhere. Where they repeat actions these stand behind ``"> "``.
+
+    A language model is trained on the tokens that it saw and wrote, in the order in which it did: what rewrites the
+    past makes each turn a text of its own. Such an environment says ``append_only = False``, which ``GymSpec`` refuses.
+
+    Args:
+        env: An environment whose observations and actions are text.
+        show: What is shown.
+        turns: How many exchanges a ``"window"`` has.
+        max_length: How many characters of the past are repeated at most; the oldest exchanges go first.
+
+    Raises:
+        ConfigError: a way that does not exist, ``turns`` without a window or a window without them, or a number that is
+            not a positive integer.
+        NotTextError: observations or actions are not text.
+    """
+
+    def __init__(
+        self, env: gym.Env[str, str], show: Show = "new", *, turns: int | None = None, max_length: int = 32_768
+    ) -> None:
+        if show not in get_args(Show):
+            raise ConfigError(f"show must be one of {list(get_args(Show))}, got {show!r}")
+        if (show == "window") != (turns is not None):
+            raise ConfigError(f"turns says how long a window is, got show={show!r} with turns={turns!r}")
+        check_positive(max_length=max_length, **({} if turns is None else {"turns": turns}))
+        check_text(env, "History", observations=True, actions=True)
+        gym.utils.RecordConstructorArgs.__init__(self, show=show, turns=turns, max_length=max_length)
+        FrozenAfterEnd.__init__(self, env)
+        self.show = show
+        self.turns = turns
+        self.max_length = max_length
+        self._past: deque[str] = deque()
+        self._first = self._last = ""
+        if show in ("full", "window", "first_last"):
+            self.observation_space = AnyText(longest_observation(env) + max_length + len("\n"))
+
+    @property
+    def append_only(self) -> bool:
+        """Whether nothing that was shown is shown again, so that a transcript can be trained on."""
+        inner = self.env.get_wrapper_attr("append_only") if self.env.has_wrapper_attr("append_only") else True
+        return self.show == "new" and bool(inner)
+
+    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._past = deque()
+        self._first = self._last = observation
+        return observation, info
+
+    def _step(self, action: str) -> Step:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        shown = "\n".join([*self._repeated(action), observation])
+        self._last = observation
+        return shown, reward, terminated, truncated and not terminated, info
+
+    def _repeated(self, action: str) -> list[str]:
+        if self.show == "first_last":
+            return [self._first[: self.max_length]]
+        if self.show not in ("full", "window"):
+            return []
+        self._past.append(f"{self._last}\n> {action}")
+        while self._past and (
+            (self.turns is not None and len(self._past) > self.turns)
+            or sum(map(len, self._past)) + len(self._past) - 1 > self.max_length
+        ):
+            self._past.popleft()
+        return list(self._past)

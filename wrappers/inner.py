@@ -1,0 +1,91 @@
+"""What wrappers ask the environment inside them, and of their arguments."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
+
+from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.spaces import MAX_LENGTH, holds_text
+
+
+def instructions_of(env: gym.Env[Any, Any]) -> str:
+    """The rules that an environment or one of its wrappers offers as ``instructions``, or the empty string.
+
+    >>> instructions_of(gym.make("TrlEnv/GuessNumber-v0"))[:40]
+    'Find the secret integer from 1 to 50. Yo'
+    >>> instructions_of(gym.make("FrozenLake-v1"))
+    ''
+    """
+    return str(env.get_wrapper_attr("instructions")) if env.has_wrapper_attr("instructions") else ""
+
+
+def longest_observation(env: gym.Env[Any, Any]) -> int:
+    """How many characters an observation of ``env`` may have."""
+    return int(getattr(env.observation_space, "max_length", MAX_LENGTH))
+
+
+def check_text(env: gym.Env[Any, Any], name: str, *, observations: bool = False, actions: bool = False) -> None:
+    """Check that a wrapper called ``name``, which reads and writes text, finds text.
+
+    Raises:
+        NotTextError: it does not; says how to put the environment into words.
+    """
+    for kind, asked, space in (
+        ("observations", observations, env.observation_space),
+        ("actions", actions, env.action_space),
+    ):
+        if asked and not holds_text(space):
+            raise NotTextError(f"{env} has {space} as {kind}; {name} needs text: put it around as_text(env)")
+
+
+def check_penalty(penalty: float) -> None:
+    """Check what something costs.
+
+    Raises:
+        ConfigError: it is negative, or no finite number.
+    """
+    if not (math.isfinite(penalty) and penalty >= 0):
+        raise ConfigError(f"penalty must not be negative, got {penalty}")
+
+
+def check_gamma(gamma: float) -> None:
+    """Check a discount.
+
+    Raises:
+        ConfigError: it is not between 0 and 1.
+    """
+    if not 0 <= gamma <= 1:
+        raise ConfigError(f"gamma must be between 0 and 1, got {gamma}")
+
+
+def check_positive(**arguments: object) -> None:
+    """Check arguments that count something.
+
+    Raises:
+        ConfigError: one of them is not a positive integer.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be a positive integer, got {value!r}")
+
+
+def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
+    """A function, also by its name, which a spec can write down as JSON.
+
+    >>> load_function("math:sqrt")(9.0)
+    3.0
+
+    Raises:
+        ConfigError: there is no function of that name.
+    """
+    if isinstance(function, str):
+        try:
+            function = load_env_creator(function)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{function!r} names no function, as 'package.module:function' would: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"a function is needed, or its name as 'package.module:function', got {function!r}")
+    return function

@@ -1,0 +1,90 @@
+"""Several actions in one answer."""
+
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError
+from gym_trl.spaces import AnyText
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
+
+_SHOWN = 100
+
+
+class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+    r"""Play several actions that one answer holds, in their order.
+
+    >>> import gymnasium as gym
+    >>> env = MultiAction(gym.make("TrlEnv/GuessNumber-v0"), limit=3)
+    >>> _ = env.reset(options={"instance": 30})
+    >>> observation, reward, terminated, truncated, info = env.step("25\n37\n31")
+    >>> print(observation)
+    > 25
+    Higher.
+    > 37
+    Lower.
+    > 31
+    Correct.
+    >>> reward, terminated, [step["action"] for step in info["steps"]]
+    (1.0, True, ['25', '37', '31'])
+
+    They are played until one ends the episode or is invalid (``info["action_valid"]`` is false); the observation names
+    those that were not. Rewards are summed. ``info`` is that of the last action played, and ``info["steps"]`` has for
+    each ``action``, ``reward`` and its own ``info``. An answer with one action is answered as without this wrapper.
+
+    Put it inside of ``ParseAction``, which takes the actions out of an answer together. ``TurnLimit`` around it counts
+    answers, inside of it actions.
+
+    Args:
+        env: An environment whose observations and actions are text.
+        limit: How many actions of an answer are played at most.
+        separator: What stands between two of them.
+
+    Raises:
+        ConfigError: ``limit`` is not a positive integer, or an empty separator.
+        NotTextError: observations or actions are not text.
+    """
+
+    def __init__(self, env: gym.Env[str, str], limit: int = 5, separator: str = "\n") -> None:
+        check_positive(limit=limit)
+        if not isinstance(separator, str) or not separator:
+            raise ConfigError(f"separator must be text that is not empty, got {separator!r}")
+        check_text(env, "MultiAction", observations=True, actions=True)
+        gym.utils.RecordConstructorArgs.__init__(self, limit=limit, separator=separator)
+        FrozenAfterEnd.__init__(self, env)
+        self.limit = limit
+        self.separator = separator
+        line = len("\n> \n") + _SHOWN
+        self.observation_space = AnyText(limit * (longest_observation(env) + line) + len(_left_out(10**9)))
+
+    @property
+    def instructions(self) -> str:
+        """The environment's own, and how to write several actions."""
+        how = "one a line" if self.separator == "\n" else f"with {self.separator!r} between them"
+        return (
+            f"{instructions_of(self.env)} You may give up to {self.limit} actions at once, {how}; "
+            "they are played in order until one is invalid."
+        ).strip()
+
+    def _step(self, action: str) -> Step:
+        # One that is empty is still an action, if it is the only one.
+        actions = [part.strip() for part in action.split(self.separator) if part.strip()] or [""]
+        shown: list[str] = []
+        steps: list[dict[str, Any]] = []
+        total = 0.0
+        for part in actions[: self.limit]:
+            observation, reward, terminated, truncated, info = self.env.step(part)
+            total += float(reward)
+            steps.append({"action": part, "reward": float(reward), "info": info})
+            shown += [f"> {part[:_SHOWN]}", observation]
+            if terminated or truncated or not info.get("action_valid", True):
+                break
+        if len(steps) < len(actions):
+            shown.append(_left_out(len(actions) - len(steps)))
+        said = observation if len(actions) == 1 else "\n".join(shown)
+        return said, total, terminated, truncated and not terminated, {**info, "steps": steps}
+
+
+def _left_out(count: int) -> str:
+    return "1 action was not played." if count == 1 else f"{count} actions were not played."

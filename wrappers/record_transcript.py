@@ -1,0 +1,104 @@
+"""What was said in each episode, kept and written down."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.parsing import split_thinking
+from gym_trl.types import StopReason
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_text, instructions_of
+
+
+class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+    """Keep the last episode as plain values, and write every episode to a file, one JSON object a line.
+
+    >>> import gymnasium as gym
+    >>> env = RecordTranscript(gym.make("TrlEnv/GuessNumber-v0"))
+    >>> _ = env.reset(seed=3, options={"instance": 24})
+    >>> _ = env.step("30"), env.step("25")
+    >>> env.transcript["stop_reason"], env.transcript["return"], env.transcript["turns"][0]["answer"]
+    ('success', 1.0, '30')
+
+    The fields are those of the records that training writes, without tokens: ``task``, ``instructions``, ``turns``
+    (``observation``, ``thinking``, ``answer``, ``reward``, ``action_valid``), ``last_observation``, ``return``,
+    ``success`` and ``stop_reason``, which is ``None`` while the episode is played. What was recorded can be replayed:
+    the task has the seed and the options.
+
+    An episode is written when it ends, and when it is given up by a reset or by closing (``"cancelled"``). Each is one
+    append, so that many environments, also of several processes, can share a file.
+
+    Args:
+        env: An environment whose observations and actions are text.
+        path: The file; ``None`` only keeps ``transcript``.
+
+    Raises:
+        NotTextError: observations or actions are not text.
+        OSError: in a step, the file cannot be written.
+    """
+
+    def __init__(self, env: gym.Env[str, str], path: str | None = None) -> None:
+        check_text(env, "RecordTranscript", observations=True, actions=True)
+        gym.utils.RecordConstructorArgs.__init__(self, path=path)
+        FrozenAfterEnd.__init__(self, env)
+        self.path = None if path is None else Path(path)
+        self.transcript: dict[str, Any] | None = None
+        """The episode that is played, or the last one."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode."""
+        self._give_up()
+        observation, info = super().reset(seed=seed, options=options)
+        spec = self.unwrapped.spec
+        self.transcript = {
+            "version": 1,
+            "task": {"env_id": spec.id if spec else None, "seed": seed, "options": dict(options or {})},
+            "instructions": instructions_of(self.env),
+            "stop_reason": None,
+            "return": 0.0,
+            "success": False,
+            "turns": [],
+            "last_observation": observation,
+        }
+        return observation, info
+
+    def close(self) -> None:
+        """Write what is unfinished, and close the environment."""
+        self._give_up()
+        super().close()
+
+    def _step(self, action: str) -> Step:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        truncated = truncated and not terminated
+        record = self.transcript
+        assert record is not None  # there was a reset
+        answer = split_thinking(action)
+        turn = {
+            "observation": record["last_observation"],
+            "thinking": answer.thinking,
+            "answer": answer.text,
+            "reward": float(reward),
+            "action_valid": bool(info.get("action_valid", True)),
+        }
+        record["turns"].append(turn)
+        record |= {"last_observation": observation, "return": record["return"] + float(reward)}
+        if terminated or truncated:
+            record["success"] = terminated and bool(info.get("success", float(reward) > 0))
+            ended = StopReason.TURN_LIMIT if truncated else StopReason.FAILURE
+            record["stop_reason"] = str(info.get("stop_reason", StopReason.SUCCESS if record["success"] else ended))
+            self._write(record)
+        return observation, reward, terminated, truncated, info
+
+    def _give_up(self) -> None:
+        record = self.transcript
+        if record is not None and record["stop_reason"] is None and record["turns"]:
+            record["stop_reason"] = str(StopReason.CANCELLED)
+            self._write(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        if self.path is not None:
+            line = f"{json.dumps(record, default=str)}\n".encode()  # ASCII, so that lone surrogates survive
+            with self.path.open("ab", buffering=0) as file:
+                file.write(line)

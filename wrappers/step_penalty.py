@@ -1,0 +1,38 @@
+"""A price for every action."""
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_penalty
+
+
+class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+    """Make every action cost something, so that the shortest solution is worth most.
+
+    >>> import gymnasium as gym
+    >>> env = StepPenalty(gym.make("TrlEnv/GuessNumber-v0"), penalty=0.125)
+    >>> _ = env.reset(options={"instance": 24})
+    >>> [env.step(guess)[1] for guess in ("30", "20", "25")]
+    [-0.125, -0.125, 0.875]
+
+    Where failing is quicker than solving it is also cheaper: keep the price of a whole episode well below the reward.
+
+    Raises:
+        ConfigError: a penalty that is negative or no finite number.
+    """
+
+    reads_text = False
+    optimal_return: ClassVar[None] = None
+    """Nobody knows how many actions perfect play takes."""
+
+    def __init__(self, env: gym.Env[Any, Any], penalty: float = 0.01) -> None:
+        check_penalty(penalty)
+        gym.utils.RecordConstructorArgs.__init__(self, penalty=penalty)
+        FrozenAfterEnd.__init__(self, env)
+        self.penalty = penalty
+
+    def _step(self, action: Any) -> Step:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, float(reward) - self.penalty, terminated, truncated and not terminated, info

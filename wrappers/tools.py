@@ -1,0 +1,186 @@
+"""Tools that can be called in words, around any environment."""
+
+import json
+import re
+import shlex
+from collections import deque
+from collections.abc import Callable, Sequence
+from os import getpid
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError
+from gym_trl.parsing import split_thinking
+from gym_trl.spaces import AnyText
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, load_function, longest_observation
+from gym_trl.wrappers.mcp_server import MCPServer
+from gym_trl.wrappers.tool import Tool, function_tool
+
+if TYPE_CHECKING:
+    from gym_trl.wrappers.mcp_connection import Connection
+
+_OPENING = re.compile("<(tool|tool_call)>")
+_FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'
+_LEFT_OUT = "\n({} more characters)"
+
+
+Source: TypeAlias = Callable[..., Any] | str | MCPServer
+"""A function, a server of tools, or the name of either."""
+
+
+class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+    r"""Let the model call functions on its way to an action; what they return is the next observation.
+
+    >>> import gymnasium as gym
+    >>> def middle(low: int, high: int) -> int:
+    ...     "The middle of two integers."
+    ...     return (low + high) // 2
+    >>> env = Tools(gym.make("TrlEnv/GuessNumber-v0"), [middle])
+    >>> _ = env.reset(options={"instance": 24})
+    >>> env.step('<tool>{"name": "middle", "arguments": {"low": 1, "high": 50}}</tool>')[:2]
+    ('25', 0.0)
+    >>> env.step('<tool>{"name": "middle", "arguments": {"low": 1}}</tool>')[0]
+    "Error: TypeError: missing a required argument: 'high'"
+    >>> env.step("25")[:2]
+    ('Correct.', 1.0)
+    >>> print(env.instructions.partition("\n")[2])
+    You can call tools, at most 8 times. For that write <tool>{"name": ..., "arguments": {...}}</tool> as your action.
+    {"name": "middle", "description": "The middle of two integers.", "parameters": {"type": "object", "properties":
+    {"low": {"type": "integer"}, "high": {"type": "integer"}}, "required": ["low", "high"]}}
+
+    A call is what the last ``<tool>`` of an answer opens (``<tool_call>``, which several models write by themselves,
+    will do as well); all other answers are actions and reach the environment. A call does not: it is no step of the
+    game and costs nothing, only wrappers around this one count it. What a tool raises is its result, beginning with
+    ``Error:``. ``info`` has ``tool``, the name that was called, and ``action_valid``, which is false for a call that
+    cannot be read, of a tool that does not exist, or beyond ``max_calls``.
+
+    Inside of ``ParseAction`` a call is marked like any action. An argument is checked against the annotated type, and
+    what the docstring says under ``Args:`` is told to the model.
+
+    Args:
+        env: An environment whose observations and actions are text.
+        tools: Functions that take and return what JSON can say; their names as ``"package.module:function"``, which a
+            spec can hold as JSON; and servers that speak the Model Context Protocol, as ``MCPServer`` or as
+            ``"mcp:COMMAND ARGUMENTS"``. Functions are shared by all environments, so they must keep no state.
+        max_calls: How many calls an episode may make.
+        max_length: How many characters of a result are shown.
+
+    Raises:
+        ConfigError: no tools, two of one name, a function that cannot be found, or a limit that is no positive integer.
+        NotTextError: observations or actions are not text.
+        MissingDependencyError: a server without the ``mcp`` extra.
+    """
+
+    def __init__(
+        self, env: gym.Env[str, str], tools: Sequence[Source], max_calls: int = 8, max_length: int = 2_000
+    ) -> None:
+        check_positive(max_calls=max_calls, max_length=max_length)
+        if isinstance(tools, str) or not tools:
+            raise ConfigError(f"tools must be a list of functions or servers with at least one, got {tools!r:.80}")
+        check_text(env, "Tools", observations=True, actions=True)
+        gym.utils.RecordConstructorArgs.__init__(self, tools=tools, max_calls=max_calls, max_length=max_length)
+        FrozenAfterEnd.__init__(self, env)
+        self.max_calls = max_calls
+        self.max_length = max_length
+        self._calls = 0
+        sources = [_server(source) for source in tools]
+        self._servers = [source for source in sources if isinstance(source, MCPServer)]
+        functions = [source for source in sources if not isinstance(source, MCPServer)]
+        self._functions = _by_name([function_tool(load_function(function)) for function in functions])
+        self._connections: list[Connection] = []
+        self._served: dict[str, Tool] = {}
+        room = max_length + len(_LEFT_OUT.format(10**9))
+        self.observation_space = AnyText(max(longest_observation(env), room))
+
+    @property
+    def instructions(self) -> str:
+        """The environment's own, and the tools with what they take."""
+        often = "once" if self.max_calls == 1 else f"{self.max_calls} times"
+        how = f"You can call tools, at most {often}. For that write {_FORM} as your action."
+        return "\n".join(part for part in (instructions_of(self.env), how, *map(str, self._tools().values())) if part)
+
+    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._calls = 0
+        if any(connection.failed for connection in self._connections):
+            self._disconnect()
+        return observation, info
+
+    def _step(self, action: str) -> Step:
+        body = _find_call(split_thinking(action).text)
+        if body is None:
+            return self.env.step(action)
+        self._calls += 1
+        tool, arguments, error = self._read(body)
+        valid = tool is not None
+        result = f"Error: {error}" if tool is None else _result(tool, arguments)
+        if len(result) > self.max_length:
+            result = result[: self.max_length] + _LEFT_OUT.format(len(result) - self.max_length)
+        return result, 0.0, False, False, {"action_valid": valid, "success": False, "tool": tool.name if tool else None}
+
+    def close(self) -> None:
+        """End the servers, and close the environment."""
+        self._disconnect()
+        super().close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A running server stays where it is; the copy starts its own.
+        return {**self.__dict__, "_connections": [], "_served": {}}
+
+    def _tools(self) -> dict[str, Tool]:
+        if any(connection.process != getpid() for connection in self._connections):
+            self._connections = []
+        if self._servers and not self._connections:
+            self._connections = [server.connect() for server in self._servers]
+            self._served = _by_name([tool for connection in self._connections for tool in connection.tools])
+        return _by_name([*self._functions.values(), *self._served.values()])
+
+    def _disconnect(self) -> None:
+        connections, self._connections, self._served = self._connections, [], {}
+        for connection in connections:
+            connection.close()
+
+    def _read(self, body: str) -> tuple[Tool | None, dict[str, Any], str]:
+        """The tool that is called and its arguments, or what is wrong with the call."""
+        if self._calls > self.max_calls:
+            return None, {}, "No calls are left. Answer with an action."
+        try:
+            call = json.loads(body)
+            name, arguments = call["name"], call.get("arguments", {})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None, {}, f"This is no call. Write {_FORM}."
+        tools = self._tools()
+        if not isinstance(name, str) or name not in tools:
+            return None, {}, f"There is no tool {name!r:.80}, only {', '.join(tools)}."
+        if not isinstance(arguments, dict):
+            return None, {}, f"The arguments must be an object. Write {_FORM}."
+        return tools[name], arguments, ""
+
+
+def _find_call(text: str) -> str | None:
+    last = deque(_OPENING.finditer(text), maxlen=1)
+    return text[last[0].end() :].partition(f"</{last[0][1]}>")[0] if last else None
+
+
+def _result(tool: Tool, arguments: dict[str, Any]) -> str:
+    try:
+        result = tool.call(**arguments)
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+    except Exception as error:  # whatever a tool raises is its result
+        return f"Error: {type(error).__name__}: {error}"
+
+
+def _server(source: Source) -> Source:
+    """The server that a source names, or the source itself."""
+    if not isinstance(source, str) or not source.startswith("mcp:"):
+        return source
+    command, *args = shlex.split(source.removeprefix("mcp:")) or [""]
+    return MCPServer(command, args)
+
+
+def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    named = {tool.name: tool for tool in tools}
+    if len(named) < len(tools):
+        raise ConfigError(f"tools need names of their own, got {[tool.name for tool in tools]}")
+    return named
