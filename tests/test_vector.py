@@ -237,9 +237,9 @@ def test_a_worker_says_what_was_raised_and_goes_on():
 
 
 def test_a_worker_that_cannot_build_says_why():
-    worker = Worker(lambda: os.environ["no such variable"])
+    worker = Worker(lambda: os.environ["NO_SUCH_VARIABLE"])
     worker.ask("anything")
-    with pytest.raises(WorkerError, match="KeyError: 'no such variable'"):
+    with pytest.raises(WorkerError, match="KeyError: 'NO_SUCH_VARIABLE'"):
         worker.answer()
     worker.close()
 

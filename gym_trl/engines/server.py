@@ -8,17 +8,19 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.request import getproxies
 
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.types import Completion, FinishReason, Logprobs, Request
 
 if TYPE_CHECKING:
+    import aiohttp
     import httpx
 
 # Said with every request: what is left out is filled in from the model's generation_config.json (vLLM's
@@ -106,7 +108,7 @@ class ServerEngine:
 
     Raises:
         ConfigError: an argument that cannot work.
-        MissingDependencyError: httpx is not installed.
+        MissingDependencyError: aiohttp or httpx is not installed.
     """
 
     def __init__(
@@ -238,6 +240,7 @@ def context_length(base_url: str) -> int | None:
 
 def _import_httpx() -> Any:
     try:
+        import aiohttp  # noqa: F401 -- for the requests, of which there are many: httpx takes three times as long
         import httpx
     except ImportError as error:
         raise MissingDependencyError("ServerEngine", extra="server") from error
@@ -263,10 +266,24 @@ class _Server:
     failed_at: float | None = None
     answered_at: float = -math.inf
     hung_at: float = -math.inf
-    idle: "list[httpx.AsyncClient]" = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.room = asyncio.Semaphore(self.concurrency)
+
+
+class _Reply(NamedTuple):
+    """A response, as ``httpx.Response`` calls its parts."""
+
+    url: str
+    status_code: int
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+    def json(self) -> Any:
+        return json.loads(self.content)
 
 
 class _Unanswered(Exception):  # noqa: N818 -- not an error yet
@@ -303,6 +320,7 @@ class _Sender:
         self._retries = retries
         self._homes: dict[str, _Server] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._session: aiohttp.ClientSession | None = None
         self._chance = random.Random()
         self.ssl = _import_httpx().create_ssl_context()  # takes 20 ms: made once
         self._loop = asyncio.new_event_loop()
@@ -353,8 +371,9 @@ class _Sender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for client in (client for server in self._servers for client in server.idle):
-            await client.aclose()
+        if self._session:
+            await self._session.close()
+        await asyncio.sleep(0)  # in which the event loop closes the sockets
 
     async def _serve(self, ticket: int, request: Request) -> None:
         try:
@@ -404,25 +423,22 @@ class _Sender:
         raise AssertionError("unreachable")
 
     async def _ask(self, server: _Server, request: Request, deadline: asyncio.Timeout) -> Completion:
-        import httpx
+        import aiohttp
 
+        url = f"{server.url}/v1/completions"
         async with _room(server, deadline, self._deadline_s):
-            client = server.idle.pop() if server.idle else self._client()
-            asked_at = self._loop.time()
+            asked_at, body = self._loop.time(), self._body(server, request)
             try:
-                response = await client.post(
-                    f"{server.url}/v1/completions", content=self._body(server, request), headers=server.headers
-                )
+                async with self._connections().post(url, data=body, headers=server.headers) as response:
+                    reply = _Reply(url, response.status, await response.read())
                 server.answered_at = self._loop.time()
-            except httpx.TransportError as error:
+            except aiohttp.ClientError as error:
                 raise _Unanswered(_unreachable(server.url, error), unreachable=True) from error
             except asyncio.CancelledError:
                 if deadline.expired() and server.answered_at < asked_at:
                     server.failed_at = server.hung_at = self._loop.time()
                 raise
-            finally:
-                server.idle.append(client)
-        return _read(response, request)
+        return _read(reply, request)
 
     def _body(self, server: _Server, request: Request) -> bytes:
         # The server refuses what does not fit into the context; in-process engines end the answer there, so ask for
@@ -436,17 +452,19 @@ class _Sender:
         model = {} if server.model is None else {"model": server.model}
         return json.dumps({**self._options, **model, **own}).encode()
 
-    def _client(self) -> "httpx.AsyncClient":
-        import httpx
+    def _connections(self) -> "aiohttp.ClientSession":
+        """As many as there are requests at once; made on the thread that uses them."""
+        import aiohttp
 
-        # One connection each: httpcore's pool looks at all its connections for every request, which at 256 takes
-        # seven times the processor time that the request itself does.
-        return httpx.AsyncClient(
-            verify=self.ssl,
-            headers={"Content-Type": "application/json", **self._headers},
-            timeout=httpx.Timeout(None, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_S),
-        )
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=self.ssl),
+                headers={"Content-Type": "application/json", **self._headers},
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=bool(getproxies()),  # it takes a look at the environment for every request
+            )
+        return self._session
 
     def _home(self, episode: str) -> _Server:
         """The server that an episode is with; another one if it is down and another one is up."""
@@ -486,7 +504,7 @@ async def _room(server: _Server, deadline: asyncio.Timeout, deadline_s: float) -
         yield
 
 
-def _read(response: "httpx.Response", request: Request) -> Completion:
+def _read(response: _Reply, request: Request) -> Completion:
     """What the server answered.
 
     Raises:
@@ -520,14 +538,14 @@ def _sampled(choice: Mapping[str, Any]) -> tuple[list[int] | None, Logprobs | No
     return choice.get("token_ids"), logprobs
 
 
-def _raise_status(response: "httpx.Response") -> None:
+def _raise_status(response: _Reply) -> None:
     message = f"{response.url} answered {response.status_code}: {_error_text(response)}"
     if response.status_code in _TOO_BUSY | _UNREACHABLE:
         raise _Unanswered(message, unreachable=response.status_code in _UNREACHABLE)
     raise _Refused(message)
 
 
-def _error_text(response: "httpx.Response") -> str:
+def _error_text(response: "_Reply | httpx.Response") -> str:
     """What an error says in words; vLLM wraps them as ``{"error": {"message": ...}}``."""
     try:
         return str(response.json()["error"]["message"])
