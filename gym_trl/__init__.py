@@ -61,15 +61,23 @@ _ENVS = {
     "TrlEnv/Echo-v0": "gym_trl.envs.echo:Echo",
     "TrlEnv/FrozenLake-v0": "gym_trl.envs.frozen_lake:FrozenLake",
     "TrlEnv/GuessNumber-v0": "gym_trl.envs.guess_number:GuessNumber",
+    "TrlEnv/KuhnPoker-v0": "gym_trl.envs.kuhn_poker:KuhnPoker",
     "TrlEnv/LightsOut-v0": "gym_trl.envs.lights_out:LightsOut",
     "TrlEnv/Mastermind-v0": "gym_trl.envs.mastermind:Mastermind",
     "TrlEnv/Maze-v0": "gym_trl.envs.maze:Maze",
+    "TrlEnv/Minesweeper-v0": "gym_trl.envs.minesweeper:Minesweeper",
+    "TrlEnv/Nim-v0": "gym_trl.envs.nim:Nim",
+    "TrlEnv/PocketCube-v0": "gym_trl.envs.pocket_cube:PocketCube",
     "TrlEnv/Secretary-v0": "gym_trl.envs.secretary:Secretary",
     "TrlEnv/SlidingPuzzle-v0": "gym_trl.envs.sliding_puzzle:SlidingPuzzle",
     "TrlEnv/Sokoban-v0": "gym_trl.envs.sokoban:Sokoban",
     "TrlEnv/TicTacToe-v0": "gym_trl.envs.tic_tac_toe:TicTacToe",
     "TrlEnv/ToolUse-v0": "gym_trl.envs.tool_use:ToolUse",
     "TrlEnv/TowerOfHanoi-v0": "gym_trl.envs.tower_of_hanoi:TowerOfHanoi",
+}
+
+# Other people's, each of which needs its extra; not among the games that are validated and documented as this library's.
+_EXTERNAL = {
 }
 
 # Loaded when they are touched, so that registering the games costs nothing and needs no trainer.
@@ -96,7 +104,7 @@ _MODULES = {
     "make_rollout_func": "gym_trl.grpo.rollout_func",
 }
 
-for _id, _entry_point in _ENVS.items():
+for _id, _entry_point in (_ENVS | _EXTERNAL).items():
     # Gymnasium warns about an id that is registered twice, as a reloaded module would.
     if _id not in gym.registry:
         _class = _entry_point.rpartition(":")[2]

@@ -1,0 +1,290 @@
+"""Poker with three cards, against an opponent."""
+
+import random
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import permutations, product
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from gym_trl.envs.text_env import Difficulty
+from gym_trl.envs.two_player import Opponent, Seat, TwoPlayerEnv, Worth
+from gym_trl.types import Policy
+
+_Card: TypeAlias = int
+_Move: TypeAlias = Literal["pass", "bet"]
+_Played: TypeAlias = tuple[_Move, ...]
+
+_CARDS = "JQK"
+_MOVES: tuple[_Move, ...] = ("pass", "bet")
+_BY_NAME: dict[str, _Move] = {move: move for move in _MOVES}
+_DEALS = tuple(permutations(range(3), 2))
+_SIGHT = re.compile(r"You are player ([12])\.\nYour card: ([JQK])\. Played: ([a-z, ]+)\.")
+_NO_MOVES = "nothing"
+_SHOWN = {
+    played: ", ".join(played) or _NO_MOVES for played in ((), *((m,) for m in _MOVES), *product(_MOVES, repeat=2))
+}
+_PLAYED = {text: played for played, text in _SHOWN.items()}
+
+# How often perfect play bets with each card, by what was played. Kuhn found all of it: the first player may bet a jack
+# with any probability up to 1/3 if it bets a king three times as often and calls with a queen 1/3 more often. This is
+# the middle.
+_BLUFF = 1 / 6
+_PERFECT: Mapping[_Played, tuple[float, float, float]] = {
+    (): (_BLUFF, 0.0, 3 * _BLUFF),
+    ("pass",): (1 / 3, 0.0, 1.0),
+    ("bet",): (0.0, 1 / 3, 1.0),
+    ("pass", "bet"): (0.0, _BLUFF + 1 / 3, 1.0),
+}
+
+
+class KuhnPoker(TwoPlayerEnv):
+    r"""Each of two players pays one chip and gets one of three cards; they may bet one more, and the higher card wins.
+
+    >>> env = KuhnPoker(opponent="random")
+    >>> print(env.reset(seed=1)[0])
+    You are player 1.
+    Your card: Q. Played: nothing.
+    >>> env.step("bet")[:3]
+    ('Played: bet, bet. Player 1 has Q, player 2 K.\nYou lost 2 chips.', -2.0, True)
+
+    The cards are a jack, a queen and a king, and the king is highest. The first player passes or bets a chip, then the
+    second. Who bets after a bet calls it, and who passes after a bet gives up and loses the one chip; after a pass and
+    a bet the first player decides once more. After two passes one chip is won, after a called bet two. Payoffs are
+    chips, from -2.0 to 2.0; a success is a game that wins some. What mistakes lose are 2 chips, the most there are.
+    Arguments that all games for two have are explained in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`; instead of
+    ``"minimax"`` there is ``"nash"``, Kuhn's perfect play, which is random, with a jack bet in 1/6 of all games.
+
+    Easy is against random moves, medium against perfect play as the first player, and hard as the first or the second.
+
+    The solver is the best response to the opponent, by trying all plans that a player can have; against a policy, and
+    in self-play, it is ``"nash"``. The mean payoff, exact and computed by the tests in another way:
+
+    ============== ========= ========= =========
+    agent          opponent  first     second
+    ============== ========= ========= =========
+    best response  random    1/2       5/12
+    nash           random    1/9       1/6
+    always bet     random    1/2       1/4
+    random         random    1/8       -1/8
+    best response  nash      -1/18     1/18
+    nash           nash      -1/18     1/18
+    always bet     nash      -1/9      -1/9
+    always pass    nash      -2/9      -1/9
+    random         nash      -1/6      -1/9
+    ============== ========= ========= =========
+
+    The first player's -1/18 is the value of the game (Kuhn 1950). Random moves are beaten without a look at the card.
+
+    Raises:
+        ConfigError: see :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"opponent": "random", "epsilon": 0.5, "seat": "random", "mistakes": 3},
+        "medium": {"opponent": "nash", "epsilon": 0.5, "seat": "first", "mistakes": 3},
+        "hard": {"opponent": "nash", "epsilon": 0.5, "seat": "random", "mistakes": 3},
+    }
+    opponents = ("random", "nash", "epsilon", "self")
+    stake = 2.0
+    garbage = "raise"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        opponent: Opponent | None = None,
+        epsilon: float | None = None,
+        seat: Seat | None = None,
+        mistakes: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        self._seat_players(self._choose(opponent=opponent, epsilon=epsilon, seat=seat, mistakes=mistakes))
+        self._cards: tuple[_Card, ...] = (0, 1)
+        self._played: _Played = ()
+        self._solvers = 0
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer."""
+        return (
+            "Poker with three cards, a jack J, a queen Q and a king K, of which K is highest. Each player pays a chip "
+            "and gets a card. In turn, players pass or bet another chip. Passing after a bet gives up; betting after a "
+            f"bet calls it. After two passes or a called bet the higher card wins all chips. {self._about()} "
+            'Answer with one word, "pass" or "bet".'
+        )
+
+    @property
+    def optimal_success(self) -> float | None:
+        """How often the solver wins chips, or ``None`` where nobody knows."""
+        optimum = self._optimum
+        return None if optimum is None else optimum.success
+
+    @property
+    def optimal_return(self) -> float | None:
+        """The solver's mean reward, the best there is, or ``None`` where nobody knows."""
+        optimum = self._optimum
+        if optimum is None:
+            return None
+        return optimum.success if self.reward == "success" else optimum.payoff
+
+    @property
+    def constant_action(self) -> str:
+        """Pass, which perfect play answers best."""
+        return "pass"
+
+    def admissible_actions(self) -> list[str]:
+        """Both, always."""
+        return list(_MOVES)
+
+    def solver(self) -> Policy:
+        """The best response to the opponent; ``"nash"`` against a policy and in self-play."""
+        if self._alone or callable(self.opponent):
+            self._solvers += 1
+            return _Perfect(self._solvers)
+        return _Response([_best_plan(seat, self._chance, self.reward == "success") for seat in (0, 1)])
+
+    @property
+    def _optimum(self) -> Worth | None:
+        # Kuhn solved the game for chips; who only wants to win some plays another game.
+        if callable(self.opponent) or (self._alone and self.reward == "success"):
+            return None
+        seats = {"first": (0,), "second": (1,)}.get(self.seat, (0, 1))
+        if self._alone:
+            worths = [_worth(_PERFECT, _PERFECT, seat) for seat in seats]
+        else:
+            worths = [_best_plan(seat, self._chance, self.reward == "success").worth for seat in seats]
+        return Worth(*(sum(part) / len(seats) for part in zip(*worths, strict=True)))
+
+    def _deal(self) -> None:
+        self._cards, self._played = self._one_of(_DEALS), ()
+
+    def _see(self) -> str:
+        return f"Your card: {_CARDS[self._cards[self._to_move]]}. Played: {_SHOWN[self._played]}."
+
+    def _show_end(self) -> str:
+        played = ", ".join(self._played)
+        if self._played[-2:] == ("bet", "pass"):
+            return f"Played: {played}."
+        first, second = (_CARDS[card] for card in self._cards)
+        return f"Played: {played}. Player 1 has {first}, player 2 {second}."
+
+    def _read(self, action: str) -> _Move | None:
+        return _BY_NAME.get(action.strip().lower()) if action.isascii() else None
+
+    @property
+    def _refusal(self) -> str:
+        return 'Not "pass" or "bet".'
+
+    def _move(self, move: _Move) -> None:
+        self._played += (move,)
+        self._to_move = 1 - self._to_move
+
+    def _payoff(self) -> float | None:
+        return _payoff(self._cards, self._played)
+
+    def _verdict(self, mine: float) -> str:
+        chips = "1 chip" if abs(mine) == 1 else "2 chips"
+        return f"{super()._verdict(mine)[:-1]} {chips}."
+
+    def _legal_moves(self) -> tuple[_Move, ...]:
+        return _MOVES
+
+    def _skilled_move(self) -> _Move:
+        bets = _PERFECT[self._played][self._cards[self._to_move]]
+        return "bet" if self.np_random.random() < bets else "pass"
+
+
+_Strategy: TypeAlias = Mapping[_Played, tuple[float, float, float]]
+"""The probability of a bet for each card, by what was played."""
+_DECISIONS: tuple[tuple[_Played, ...], ...] = (((), ("pass", "bet")), (("pass",), ("bet",)))
+"""By seat."""
+
+
+class _Perfect:
+    """Plays as Kuhn found, with dice of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def __call__(self, observation: str) -> str:
+        _, card, played = _recognise(observation)
+        return "bet" if self._rng.random() < _PERFECT[played][card] else "pass"
+
+
+class _Plan(NamedTuple):
+    worth: Worth
+    bets: _Strategy
+
+
+class _Response:
+    """Plays the plan of its seat."""
+
+    def __init__(self, plans: list[_Plan]) -> None:
+        self._plans = plans
+
+    def __call__(self, observation: str) -> str:
+        seat, card, played = _recognise(observation)
+        return "bet" if self._plans[seat].bets[played][card] else "pass"
+
+
+def _recognise(observation: str) -> tuple[int, _Card, _Played]:
+    found = _SIGHT.search(observation)
+    assert found is not None
+    return int(found[1]) - 1, _CARDS.index(found[2]), _PLAYED[found[3]]
+
+
+def _payoff(cards: tuple[_Card, ...], played: _Played) -> float | None:
+    """The first player's."""
+    higher = 1.0 if cards[0] > cards[1] else -1.0
+    match played:
+        case ("pass", "pass"):
+            return higher
+        case ("bet", "pass"):
+            return 1.0
+        case ("pass", "bet", "pass"):
+            return -1.0
+        case ("bet", "bet") | ("pass", "bet", "bet"):
+            return 2 * higher
+    return None
+
+
+@lru_cache(64)
+def _best_plan(seat: int, chance: float, for_success: bool) -> _Plan:
+    """Of the 64 plans without dice for a seat, the best against ``"nash"`` with this probability of random moves."""
+    theirs = {
+        played: tuple(chance / 2 + (1 - chance) * bets for bets in by_card) for played, by_card in _PERFECT.items()
+    }
+    plans = []
+    by_card = list(product((0.0, 1.0), repeat=3))
+    for bets in product(by_card, repeat=2):
+        mine = dict(zip(_DECISIONS[seat], bets, strict=True))
+        plans.append(_Plan(_worth(mine, theirs, seat), mine))  # type: ignore[arg-type]  # three cards
+    return max(plans, key=lambda plan: _rank(plan.worth, for_success))
+
+
+def _rank(worth: Worth, for_success: bool) -> tuple[float, float]:
+    payoff, success = round(worth.payoff, 12), round(worth.success, 12)
+    return (success, payoff) if for_success else (payoff, success)
+
+
+def _worth(mine: _Strategy, theirs: _Strategy, seat: int) -> Worth:
+    """Of one strategy against another, in the mean over all deals."""
+    strategies = (mine, theirs) if seat == 0 else (theirs, mine)
+    worths = [_follow(cards, (), strategies, seat) for cards in _DEALS]
+    return Worth(*(sum(part) / len(worths) for part in zip(*worths, strict=True)))
+
+
+def _follow(
+    cards: tuple[_Card, ...], played: _Played, strategies: tuple[_Strategy, _Strategy], seat: int
+) -> tuple[float, float]:
+    payoff = _payoff(cards, played)
+    if payoff is not None:
+        mine = -payoff if seat else payoff
+        return mine, float(mine > 0)
+    player = len(played) % 2
+    bets = strategies[player][played][cards[player]]
+    if_bet, if_pass = (_follow(cards, (*played, move), strategies, seat) for move in ("bet", "pass"))
+    return tuple(bets * one + (1 - bets) * other for one, other in zip(if_bet, if_pass, strict=True))  # type: ignore[return-value]

@@ -1,0 +1,372 @@
+"""Rubik's cube of 2x2x2, the pocket cube."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, permutations, product
+from operator import itemgetter
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
+
+Stickers: TypeAlias = tuple[str, ...]
+"""Of the faces U, R, F, D, L and B, each from its top left to its bottom right."""
+Vector: TypeAlias = tuple[int, int, int]
+"""To the right, up, and to the front."""
+
+_FACES = "URFDLB"
+_SOLVED: Stickers = tuple(face for face in _FACES for _ in range(4))
+_FACE = re.compile(r"^[URFDLB]: (.*)$", re.MULTILINE)
+_SHOWN = "\n".join(f"{face}: {{}} {{}} {{}} {{}}" for face in _FACES)
+_LONGEST_SCRAMBLE = 30
+_BY_DISTANCE = (1, 9, 54, 321, 1847, 9992, 50136, 227536, 870072, 1887748, 623800, 2644)
+"""How many positions are 0, 1, ..., 11 moves from the solved one; a test counts them."""
+
+
+class PocketCube(TextEnv):
+    """Solve a scrambled 2x2x2 cube with turns of its upper, right and front face.
+
+    >>> env = PocketCube(scramble=1, turns=4)
+    >>> print(env.reset(options={"instance": 3})[0])
+    U: U F U F
+    R: R R R R
+    F: F D F D
+    D: D B D B
+    L: L L L L
+    B: U B U B
+    4 turns left.
+    >>> env.step("L")[0].splitlines()[0]
+    'Not a move.'
+    >>> env.step("R'")[1:4]
+    (1.0, True, False)
+
+    A sticker is named by the face it belongs on, and a face is shown from its top left to its bottom right, as it lies
+    in the usual net (R, L and B beside F, U above F, D below). A move turns a face clockwise as seen from outside:
+    ``U``, ``R``, ``F``; ``'`` turns it the other way and ``2`` twice. With the other faces the cube could only be held
+    differently: the corner of D, L and B stays where it is. Anything that is no move costs a turn and changes nothing.
+
+    With ``scramble=0`` the start is any of the 3,674,159 positions that are not solved, each equally likely. Otherwise
+    it is what ``scramble`` moves lead to, each sequence equally likely that never turns a face twice in a row; one that
+    ends at the solved position is a move shorter. Easy is 1 move and 1 turn, so that the same move again and again wins
+    no more than random ones; medium is 3 moves and 6 turns, and hard any position and 22 turns, twice what the farthest
+    needs. Random moves win 1/9 of the easy games and 0.0036 of the medium ones. Arguments that are given replace the
+    preset's.
+
+    The solver plays a shortest solution, by a table of all distances (3.7 MB, made in a second or two when it is first
+    needed). So many positions are that far away, where a half turn counts as one move:
+
+    ==== === === ==== ===== ===== ====== ======= ======= ========= ======= =====
+    0    1   2   3    4     5     6      7       8       9         10      11
+    ==== === === ==== ===== ===== ====== ======= ======= ========= ======= =====
+    1    9   54  321  1847  9992  50136  227536  870072  1887748   623800  2644
+    ==== === === ==== ===== ===== ====== ======= ======= ========= ======= =====
+
+    The mean is 8.7556. The tests compute these, and that in quarter turns the farthest is 14 away; that 11 and 14 are
+    God's numbers is known.
+
+    Raises:
+        ConfigError: ``scramble`` is not from 0 to 30, or ``turns`` is below 1.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"scramble": 1, "turns": 1},
+        "medium": {"scramble": 3, "turns": 6},
+        "hard": {"scramble": 0, "turns": 22},
+    }
+    reward_modes = ("success", "efficient", "shaped")
+    garbage = "L"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        scramble: int | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(scramble=scramble, turns=turns)
+        self.scramble: int = chosen["scramble"]
+        self.turns: int = chosen["turns"]
+        check_integers(scramble=self.scramble, at_least=0)
+        check_integers(turns=self.turns, at_least=1)
+        if self.scramble > _LONGEST_SCRAMBLE:
+            raise ConfigError(f"scramble must be at most {_LONGEST_SCRAMBLE}, got {self.scramble}")
+        self._turns_left = self.turns
+        self._first = self._stickers = _SOLVED
+
+    @property
+    def instructions(self) -> str:
+        """The rules and how to answer; the example turns a face that is not turned."""
+        return (
+            f"Solve the 2x2x2 cube in {_turns(self.turns)}: bring every sticker to the face that it is named after. "
+            "The faces U (up), R (right), F (front), D (down), L (left) and B (back) are shown row by row, as they lie "
+            "in the usual net around F. A move turns the face U, R or F clockwise, with ' after it the other way, with "
+            "2 by a half turn. Answer with one move, which is a letter and nothing, ' or 2 after it, written like L' "
+            "(but L does not turn). Anything else costs a turn and changes nothing."
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """The number of positions, or of sequences of moves, that a game can start from."""
+        if self.scramble == 0:
+            return sum(_BY_DISTANCE) - 1
+        return int(9 * 6 ** (self.scramble - 1))
+
+    @property
+    def optimal_success(self) -> float | None:
+        """The share of starts that ``turns`` moves suffice for; ``None`` after scrambles that are longer than that."""
+        if self.turns >= min(self.scramble or 11, 11):
+            return 1.0
+        if self.scramble:
+            return None
+        return (list(accumulate(_BY_DISTANCE))[self.turns] - 1) / self.num_instances
+
+    @property
+    def optimal_return(self) -> float | None:
+        """Perfect play wins in the fewest moves, so that a game is worth the same when moves count."""
+        return None if self.reward == "shaped" else self.optimal_success
+
+    @property
+    def constant_action(self) -> str:
+        """The upper face, again and again."""
+        return "U"
+
+    def admissible_actions(self) -> tuple[str, ...]:
+        """The nine moves, always."""
+        return _ACTIONS
+
+    def solver(self) -> Policy:
+        """Plays a shortest solution."""
+        return _nearer
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        if self.scramble == 0:
+            self._stickers = _stickers((instance or 0) + 1)
+        else:
+            self._stickers = _scrambled(self.scramble, instance or 0)
+        self._first = self._stickers
+        self._turns_left = self.turns
+        return self._cube()
+
+    def _act(self, action: str) -> Outcome:
+        turn = _TURNS.get(action) or _TURNS.get(action.strip().upper().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+        if turn is None:
+            return self._reject("Not a move.")
+        self._stickers = turn(self._stickers)
+        return self._end_turn("", valid=True)
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._end_turn(f"{reason}\n", valid=False)
+
+    def _end_turn(self, said: str, *, valid: bool) -> Outcome:
+        self._turns_left -= 1
+        solved = self._stickers == _SOLVED
+        return Outcome(said + self._cube(), done=solved or self._turns_left == 0, success=solved, valid=valid)
+
+    def _cube(self) -> str:
+        return f"{_SHOWN.format(*self._stickers)}\n{_turns(self._turns_left)} left."
+
+    def _fewest_actions(self) -> float:
+        """The length of a shortest solution from the start."""
+        return _distances()[_number(self._first)]
+
+    def _potential(self) -> float:
+        """Less the distance as a share of the longest, 11."""
+        return 1.0 - _distances()[_number(self._stickers)] / 11
+
+
+def _turns(number: int) -> str:
+    return "1 turn" if number == 1 else f"{number} turns"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Moves of stickers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _places() -> list[tuple[Vector, Vector]]:
+    """Of every sticker the corner that it is on and where it faces, in the order that they are shown in."""
+    corners: dict[str, Callable[[int, int], Vector]] = {
+        "U": lambda row, col: (col, 1, row),
+        "R": lambda row, col: (1, -row, -col),
+        "F": lambda row, col: (col, -row, 1),
+        "D": lambda row, col: (col, -1, -row),
+        "L": lambda row, col: (-1, -row, col),
+        "B": lambda row, col: (-col, -row, -1),
+    }
+    return [(corners[face](row, col), _NORMALS[face]) for face in _FACES for row in (-1, 1) for col in (-1, 1)]
+
+
+_NORMALS: dict[str, Vector] = {
+    "U": (0, 1, 0),
+    "R": (1, 0, 0),
+    "F": (0, 0, 1),
+    "D": (0, -1, 0),
+    "L": (-1, 0, 0),
+    "B": (0, 0, -1),
+}
+_PLACES = _places()
+_CLOCKWISE: dict[str, Callable[[Vector], Vector]] = {
+    "U": lambda vector: (-vector[2], vector[1], vector[0]),
+    "R": lambda vector: (vector[0], vector[2], -vector[1]),
+    "F": lambda vector: (vector[1], -vector[0], vector[2]),
+}
+
+
+def _sources(face: str, quarters: int) -> list[int]:
+    """For every place the one that its sticker comes from."""
+    sources = list(range(24))
+    for here, (corner, facing) in enumerate(_PLACES):
+        if _dot(corner, _NORMALS[face]) == 1:
+            there = (_turned(corner, face, quarters), _turned(facing, face, quarters))
+            sources[_PLACES.index(there)] = here
+    return sources
+
+
+def _turned(vector: Vector, face: str, quarters: int) -> Vector:
+    for _ in range(quarters):
+        vector = _CLOCKWISE[face](vector)
+    return vector
+
+
+def _dot(a: Vector, b: Vector) -> int:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+_QUARTERS = {"": 1, "'": 3, "2": 2}
+_ACTIONS = tuple(face + mark for face in "URF" for mark in _QUARTERS)
+_TURNS: dict[str, Callable[[Stickers], Stickers]] = {
+    action: itemgetter(*_sources(action[0], _QUARTERS[action[1:]])) for action in _ACTIONS
+}
+
+
+def _scrambled(length: int, number: int) -> Stickers:
+    """What sequence number ``number`` leads to, or all but its last move, if it leads to the solved position."""
+    stickers = before = _SOLVED
+    faces = "URF"
+    for _ in range(length):
+        number, choice = divmod(number, 3 * len(faces))
+        face = faces[choice // 3]
+        before, stickers = stickers, _TURNS[face + list(_QUARTERS)[choice % 3]](stickers)
+        faces = "URF".replace(face, "")
+    return before if stickers == _SOLVED else stickers
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Positions by number: the order of the seven corners that move, times how they are twisted; the solved one is number 0
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Position(NamedTuple):
+    corners: tuple[int, ...]
+    """For every place the corner that is there."""
+    twists: tuple[int, ...]
+    """Where its sticker of U or D is: 0 on U or D, else 1 or 2 places on, clockwise."""
+
+
+def _corner_places() -> list[tuple[int, ...]]:
+    """Of the corners that move the places of their stickers: that on U or D first, then clockwise."""
+    found: dict[Vector, list[int]] = {}
+    for place, (corner, _) in enumerate(_PLACES):
+        found.setdefault(corner, []).append(place)
+    del found[-1, -1, -1]
+    return [_clockwise(places) for places in found.values()]
+
+
+def _clockwise(places: Sequence[int]) -> tuple[int, ...]:
+    first, second, third = sorted(places, key=lambda place: _PLACES[place][1][1] == 0)
+    a, b, c = (_PLACES[place][1] for place in (first, second, third))
+    cross = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
+    return (first, second, third) if _dot(cross, c) < 0 else (first, third, second)
+
+
+_CORNERS = _corner_places()
+_CORNER_OF = {frozenset(_SOLVED[place] for place in places): corner for corner, places in enumerate(_CORNERS)}
+
+
+@cache
+def _orders() -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
+    orders = list(permutations(range(7)))
+    return orders, {order: number for number, order in enumerate(orders)}
+
+
+@cache
+def _twistings() -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
+    """The twists of all corners add up to whole turns."""
+    twistings = [(*twists, -sum(twists) % 3) for twists in product(range(3), repeat=6)]
+    return twistings, {twists: number for number, twists in enumerate(twistings)}
+
+
+def _position(stickers: Stickers) -> _Position:
+    shown = [[stickers[place] for place in places] for places in _CORNERS]
+    return _Position(
+        tuple(_CORNER_OF[frozenset(names)] for names in shown),
+        tuple(next(twist for twist, name in enumerate(names) if name in "UD") for names in shown),
+    )
+
+
+def _number(stickers: Stickers) -> int:
+    position = _position(stickers)
+    return _orders()[1][position.corners] * 729 + _twistings()[1][position.twists]
+
+
+def _stickers(number: int) -> Stickers:
+    """The position of that number."""
+    order, twisting = divmod(number, 729)
+    stickers = list(_SOLVED)
+    for places, corner, twist in zip(_CORNERS, _orders()[0][order], _twistings()[0][twisting], strict=True):
+        for step in range(3):
+            stickers[places[(step + twist) % 3]] = _SOLVED[_CORNERS[corner][step]]
+    return tuple(stickers)
+
+
+@cache
+def _distances(actions: tuple[str, ...] = _ACTIONS) -> bytes:
+    """The fewest of these moves from every position to the solved one, by its number."""
+    orders, order_numbers = _orders()
+    twistings, twisting_numbers = _twistings()
+    moves = []
+    for action in actions:
+        corners, twists = _position(_TURNS[action](_SOLVED))
+        moves.append(
+            (
+                np.array([order_numbers[tuple(order[corner] for corner in corners)] for order in orders]) * 729,
+                np.array(
+                    [
+                        twisting_numbers[
+                            tuple((twisting[corner] + twist) % 3 for corner, twist in zip(corners, twists, strict=True))
+                        ]
+                        for twisting in twistings
+                    ]
+                ),
+            )
+        )
+    return _breadth_first(moves).tobytes()
+
+
+def _breadth_first(moves: Sequence[tuple[Any, Any]]) -> npt.NDArray[np.uint8]:
+    distances = np.full(5040 * 729, 255, dtype=np.uint8)
+    distances[0] = steps = 0
+    reached = np.zeros(1, dtype=np.int64)
+    while reached.size:
+        steps += 1
+        orders, twistings = np.divmod(reached, 729)
+        for order, twisting in moves:
+            after = order[orders] + twisting[twistings]
+            distances[after[distances[after] == 255]] = steps
+        reached = np.flatnonzero(distances == steps)
+    return distances
+
+
+def _nearer(observation: str) -> str:
+    """A move to a position that is nearer."""
+    stickers = tuple("".join(_FACE.findall(observation)).replace(" ", ""))
+    distances = _distances()
+    return min(_ACTIONS, key=lambda action: distances[_number(_TURNS[action](stickers))])

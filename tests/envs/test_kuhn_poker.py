@@ -1,0 +1,294 @@
+"""Kuhn's poker: the numbers are computed here in another way, from the table of all plans, in fractions."""
+
+from fractions import Fraction
+from itertools import permutations, product
+from statistics import fmean
+from typing import Any, Literal
+
+import pytest
+
+from gym_trl.envs.kuhn_poker import KuhnPoker
+from gym_trl.testing import check_text_env, play
+from gym_trl.types import Policy
+
+Plan = tuple[str, str, str]
+"""What a player does with a jack, a queen and a king."""
+Mix = dict[str, Fraction]
+Strategy = tuple[Mix, Mix, Mix]
+"""For each card how often which plan is followed."""
+
+FIRST = ("bet", "pass-pass", "pass-bet")
+SECOND = ("pass/pass", "pass/bet", "bet/pass", "bet/bet")
+"""What the second player does after a pass, and after a bet."""
+DEALS = list(permutations(range(3), 2))
+
+
+def chips(cards: tuple[int, ...], first: str, second: str) -> int:
+    """What the first player wins, by the two plans for these cards."""
+    after_pass, after_bet = second.split("/")
+    higher = 1 if cards[0] > cards[1] else -1
+    if first == "bet":
+        return 2 * higher if after_bet == "bet" else 1
+    if after_pass == "pass":
+        return higher
+    return 2 * higher if first == "pass-bet" else -1
+
+
+def value(first: Strategy, second: Strategy, *, won: bool = False) -> Fraction:
+    """The mean of the first player's chips, or how often it wins some."""
+    total = Fraction(0)
+    for cards in DEALS:
+        for (one, p), (other, q) in product(first[cards[0]].items(), second[cards[1]].items()):
+            payoff = chips(cards, one, other)
+            total += p * q * (int(payoff > 0) if won else payoff)
+    return total / len(DEALS)
+
+
+def pure(plans: tuple[str, ...]) -> Strategy:
+    return tuple({plan: Fraction(1)} for plan in plans)  # type: ignore[return-value]
+
+
+def uniform(seat: int) -> Strategy:
+    """Each action with probability 1/2."""
+    if seat == 0:
+        mix = {"bet": Fraction(1, 2), "pass-pass": Fraction(1, 4), "pass-bet": Fraction(1, 4)}
+    else:
+        mix = {plan: Fraction(1, 4) for plan in SECOND}
+    return mix, mix, mix
+
+
+def nash_first(bluff: Fraction) -> Strategy:
+    call = bluff + Fraction(1, 3)
+    return (
+        {"bet": bluff, "pass-pass": 1 - bluff},
+        {"pass-bet": call, "pass-pass": 1 - call},
+        {"bet": 3 * bluff, "pass-bet": 1 - 3 * bluff},
+    )
+
+
+NASH = (
+    nash_first(Fraction(1, 6)),
+    (
+        {"bet/pass": Fraction(1, 3), "pass/pass": Fraction(2, 3)},
+        {"pass/bet": Fraction(1, 3), "pass/pass": Fraction(2, 3)},
+        {"bet/bet": Fraction(1)},
+    ),
+)
+ALL = (list(map(pure, product(FIRST, repeat=3))), list(map(pure, product(SECOND, repeat=3))))
+
+
+def mine(seat: int, own: Strategy, other: Strategy) -> Fraction:
+    return value(own, other) if seat == 0 else -value(other, own)
+
+
+def best_response(seat: int, other: Strategy) -> Fraction:
+    return max(mine(seat, plan, other) for plan in ALL[seat])
+
+
+def seat_name(seat: int) -> Literal["first", "second"]:
+    return "second" if seat else "first"
+
+
+def test_no_plan_does_better_against_nash_than_the_value_of_the_game() -> None:
+    """Kuhn 1950: -1/18 for who begins."""
+    for bluff in (Fraction(0), Fraction(1, 6), Fraction(1, 3)):
+        assert value(nash_first(bluff), NASH[1]) == Fraction(-1, 18)
+        assert best_response(1, nash_first(bluff)) == Fraction(1, 18)
+    assert best_response(0, NASH[1]) == Fraction(-1, 18)
+    for opponent in ("nash", "self"):
+        assert KuhnPoker(opponent=opponent, seat="first").optimal_return == pytest.approx(-1 / 18)
+        assert KuhnPoker(opponent=opponent, seat="second").optimal_return == pytest.approx(1 / 18)
+        assert KuhnPoker(opponent=opponent, seat="random").optimal_return == pytest.approx(0)
+
+
+def test_the_best_response_to_random_moves_has_the_known_value() -> None:
+    for seat, known in enumerate((0.5, 0.4167)):
+        found = best_response(seat, uniform(1 - seat))
+        assert float(found) == pytest.approx(known, abs=5e-5)
+        assert KuhnPoker(opponent="random", seat=seat_name(seat)).optimal_return == pytest.approx(float(found))
+    assert KuhnPoker(difficulty="easy").optimal_return == pytest.approx(11 / 24)
+
+
+ALWAYS = {
+    "bet": (pure(("bet",) * 3), pure(("bet/bet",) * 3)),
+    "pass": (pure(("pass-pass",) * 3), pure(("pass/pass",) * 3)),
+    "random": (uniform(0), uniform(1)),
+    "nash": NASH,
+}
+
+
+@pytest.mark.parametrize(
+    ("player", "opponent", "first", "second"),
+    [
+        ("nash", "random", "1/9", "1/6"),
+        ("bet", "random", "1/2", "1/4"),
+        ("random", "random", "1/8", "-1/8"),
+        ("nash", "nash", "-1/18", "1/18"),
+        ("bet", "nash", "-1/9", "-1/9"),
+        ("pass", "nash", "-2/9", "-1/9"),
+        ("random", "nash", "-1/6", "-1/9"),
+    ],
+)
+def test_players_have_the_values_of_the_table(player: str, opponent: str, first: str, second: str) -> None:
+    other = ALWAYS[opponent]
+    assert mine(0, ALWAYS[player][0], other[1]) == Fraction(first)
+    assert mine(1, ALWAYS[player][1], other[0]) == Fraction(second)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("seat", [0, 1])
+def test_the_optimum_against_a_fallible_player_is_that_of_the_best_of_all_plans(epsilon: float, seat: int) -> None:
+    """For chips; and for wins, which are another goal."""
+    share = Fraction(epsilon)
+    dice, perfect = uniform(1 - seat), NASH[1 - seat]
+    decisions = _mix_by_decision(seat, dice, perfect, share)
+    env = KuhnPoker(opponent="epsilon", epsilon=epsilon, seat=seat_name(seat))
+    assert env.optimal_return == pytest.approx(float(best_response(seat, decisions)))
+    for_wins = KuhnPoker(opponent="epsilon", epsilon=epsilon, seat=seat_name(seat), reward="success")
+    won = [
+        value(plan, decisions, won=True) if seat == 0 else 1 - value(decisions, plan, won=True) for plan in ALL[seat]
+    ]
+    assert for_wins.optimal_return == for_wins.optimal_success == pytest.approx(float(max(won)))
+
+
+def _mix_by_decision(seat: int, dice: Strategy, perfect: Strategy, share: Fraction) -> Strategy:
+    """The opponent's strategy when each decision is a random one with this probability: plans of two decisions."""
+    mixed = []
+    for one, other in zip(dice, perfect, strict=True):
+        if seat == 0:
+            bets = [share * _of(one, place, SECOND) + (1 - share) * _of(other, place, SECOND) for place in (0, 1)]
+            mixed.append({f"{a}/{b}": _p(bets[0], a) * _p(bets[1], b) for a, b in product(("pass", "bet"), repeat=2)})
+        else:
+            bet = share * one["bet"] + (1 - share) * other.get("bet", Fraction(0))
+            passes = 1 - other.get("bet", Fraction(0))
+            calls = other.get("pass-bet", Fraction(0)) / passes if passes else Fraction(1)
+            call = share / 2 + (1 - share) * calls
+            mixed.append({"bet": bet, "pass-bet": (1 - bet) * call, "pass-pass": (1 - bet) * (1 - call)})
+    return tuple(mixed)  # type: ignore[return-value]
+
+
+def _of(mix: Mix, place: int, plans: tuple[str, ...]) -> Fraction:
+    return sum((mix.get(plan, Fraction(0)) for plan in plans if plan.split("/")[place] == "bet"), Fraction(0))
+
+
+def _p(bet: Fraction, move: str) -> Fraction:
+    return bet if move == "bet" else 1 - bet
+
+
+@pytest.mark.parametrize("opponent", ["random", "nash", "self"])
+@pytest.mark.parametrize("seat", ["first", "second"])
+def test_the_solver_is_paid_the_optimum(opponent: str, seat: Any) -> None:
+    env = KuhnPoker(opponent=opponent, seat=seat)
+    paid = [play(env, env.solver(), seed=seed)[-1][2] for seed in range(4_000)]
+    assert fmean(paid) == pytest.approx(env.optimal_return, abs=0.1)
+    assert fmean(payoff > 0 for payoff in paid) == pytest.approx(env.optimal_success, abs=0.04)
+
+
+def test_the_opponents_bets_are_as_often_as_kuhn_says() -> None:
+    """Its first action by card, as the first player: 1/6 of the jacks, no queen, half of the kings."""
+    bets: dict[str, list[bool]] = {card: [] for card in "JQK"}
+    for seed in range(3_000):
+        env = KuhnPoker(opponent="nash", seat="second")
+        observation, _ = env.reset(seed=seed)
+        bets["JQK"[env._cards[0]]].append(observation.endswith("Played: bet."))
+    shares = [fmean(bets[card]) for card in "JQK"]
+    assert shares == pytest.approx([1 / 6, 0, 1 / 2], abs=0.05)
+
+
+def test_all_deals_are_as_likely() -> None:
+    env = KuhnPoker()
+    deals = []
+    for seed in range(3_000):
+        env.reset(seed=seed)
+        deals.append(env._cards)
+    assert {deal: round(deals.count(deal) / 3_000, 1) for deal in set(deals)} == dict.fromkeys(DEALS, 0.2)
+
+
+def game(*moves: str, cards: tuple[int, int], seat: Any = "first") -> tuple[str, float, bool]:
+    """The end of a game in which these moves are played in turn, by the agent and a script."""
+    mine_, theirs = (moves[::2], moves[1::2]) if seat == "first" else (moves[1::2], moves[::2])
+    env = KuhnPoker(opponent=lambda: _script(theirs), seat=seat)
+    while True:
+        env.reset()
+        if env._cards == cards:
+            break
+    steps = [env.step(move) for move in mine_]
+    assert [step[2] for step in steps] == [False] * (len(steps) - 1) + [True]
+    return steps[-1][:3]
+
+
+def _script(moves: tuple[str, ...]) -> Policy:
+    left = list(moves)
+    return lambda observation: left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("moves", "cards", "first", "shown"),
+    [
+        ("pass pass", (1, 0), 1.0, "Played: pass, pass. Player 1 has Q, player 2 J."),
+        ("pass pass", (0, 2), -1.0, "Played: pass, pass. Player 1 has J, player 2 K."),
+        ("bet pass", (0, 2), 1.0, "Played: bet, pass."),
+        ("bet bet", (0, 2), -2.0, "Played: bet, bet. Player 1 has J, player 2 K."),
+        ("bet bet", (2, 1), 2.0, "Played: bet, bet. Player 1 has K, player 2 Q."),
+        ("pass bet pass", (2, 0), -1.0, "Played: pass, bet, pass."),
+        ("pass bet bet", (2, 0), 2.0, "Played: pass, bet, bet. Player 1 has K, player 2 J."),
+        ("pass bet bet", (1, 2), -2.0, "Played: pass, bet, bet. Player 1 has Q, player 2 K."),
+    ],
+)
+def test_every_way_a_game_can_end(moves: str, cards: tuple[int, int], first: float, shown: str) -> None:
+    """A card that was folded to, or folded, is not shown."""
+    for seat, sign in (("first", 1.0), ("second", -1.0)):
+        said, payoff, over = game(*moves.split(), cards=cards, seat=seat)
+        assert (payoff, over) == (sign * first, True)
+        number = "1 chip" if abs(first) == 1 else "2 chips"
+        assert said == f"{shown}\nYou {'won' if payoff > 0 else 'lost'} {number}."
+
+
+def test_a_player_does_not_see_the_others_card() -> None:
+    """What is seen is the same whatever it is."""
+    seen: dict[int, set[str]] = {0: set(), 1: set(), 2: set()}
+    env = KuhnPoker(opponent=lambda _: "bet", seat="second")
+    for seed in range(100):
+        observation, _ = env.reset(seed=seed)
+        seen[env._cards[1]].add(observation)
+        assert not env.step("check")[0].count("player 1")
+    assert all(len(observations) == 1 for observations in seen.values())
+
+
+def test_nonsense_is_no_cheaper_than_losing_a_bet() -> None:
+    env = KuhnPoker(mistakes=1)
+    env.reset(seed=0)
+    assert env.step("fold")[1:3] == (-2.0, True)
+
+
+@pytest.mark.parametrize("said", ["pass", " BET\n", "Pass"])
+def test_case_and_whitespace_do_not_matter(said: str) -> None:
+    env = KuhnPoker()
+    env.reset(seed=0)
+    assert env.step(said)[-1]["action_valid"]
+
+
+@pytest.mark.parametrize("said", ["", "check", "call", "fold", "bet bet", "p\u0430ss", "be\u0163", "bet."])
+def test_what_is_neither_pass_nor_bet_is_invalid(said: str) -> None:
+    env = KuhnPoker()
+    start, _ = env.reset(seed=0)
+    assert env.step(said)[0] == f'Not "pass" or "bet".\n{start}'
+
+
+def test_constant_passing_is_worth_less_than_random_moves() -> None:
+    env = KuhnPoker(opponent="nash", seat="random")
+    assert env.constant_action == "pass"
+    constant = sum(mine(seat, ALWAYS["pass"][seat], NASH[1 - seat]) for seat in (0, 1))
+    uniformly = sum(mine(seat, uniform(seat), NASH[1 - seat]) for seat in (0, 1))
+    assert constant < uniformly < 0
+
+
+def test_nobody_claims_to_know_how_to_win_most_games_of_self_play() -> None:
+    """Kuhn solved the game for chips."""
+    assert KuhnPoker(opponent="self", reward="success").optimal_return is None
+    assert KuhnPoker(opponent="self", reward="payoff").optimal_return is not None
+
+
+@pytest.mark.parametrize("arguments", [{"opponent": "self", "seat": "random"}, {"reward": "success"}, {"mistakes": 1}])
+def test_variants_keep_every_promise(arguments: dict[str, Any]) -> None:
+    check_text_env(lambda: KuhnPoker(**arguments), episodes=200)
