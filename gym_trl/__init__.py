@@ -76,10 +76,6 @@ _ENVS = {
     "TrlEnv/TowerOfHanoi-v0": "gym_trl.envs.tower_of_hanoi:TowerOfHanoi",
 }
 
-# Other people's, each of which needs its extra; not among the games that are validated and documented as this library's.
-_EXTERNAL = {
-}
-
 # Loaded when they are touched, so that registering the games costs nothing and needs no trainer.
 _MODULES = {
     "Answer": "gym_trl.types",
@@ -104,7 +100,7 @@ _MODULES = {
     "make_rollout_func": "gym_trl.grpo.rollout_func",
 }
 
-for _id, _entry_point in (_ENVS | _EXTERNAL).items():
+for _id, _entry_point in _ENVS.items():
     # Gymnasium warns about an id that is registered twice, as a reloaded module would.
     if _id not in gym.registry:
         _class = _entry_point.rpartition(":")[2]
