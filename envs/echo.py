@@ -7,7 +7,10 @@ from typing import Any, Literal
 
 from gym_trl.envs.text_env import Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.spaces import MAX_LENGTH
 from gym_trl.types import Policy
+
+_MOST_CHARACTERS = 1000
 
 
 class Echo(TextEnv):
@@ -31,8 +34,9 @@ class Echo(TextEnv):
     An episode has ``turns`` turns, each worth ``1 / turns``, so perfect play returns 1.0 either way.
 
     Raises:
-        ConfigError: an unknown ``reward``, a number that is no integer of at least 1, or an alphabet that is no string,
-            is empty, has whitespace or repeats.
+        ConfigError: an unknown ``reward``, a number that is no integer of at least 1, more than 1000 characters to
+            repeat in an episode, a ``max_length`` of more than 65,536 characters, which no action has, or an alphabet
+            that is no string, is empty, has whitespace or repeats.
     """
 
     reward_modes = ("repetition", "length")
@@ -49,6 +53,10 @@ class Echo(TextEnv):
     ) -> None:
         super().__init__(reward=reward, render_mode=render_mode)
         check_integers(turns=turns, word_length=word_length, max_length=max_length, at_least=1)
+        if max_length > MAX_LENGTH:
+            raise ConfigError(f"max_length must be at most {MAX_LENGTH}, got {max_length}")
+        if reward == "repetition" and turns * word_length > _MOST_CHARACTERS:
+            raise ConfigError(f"turns * word_length must be at most {_MOST_CHARACTERS}, got {turns * word_length}")
         if not isinstance(alphabet, str):
             raise ConfigError(f"alphabet must be a string of letters, got {alphabet!r}")
         if not alphabet or len(set(alphabet)) < len(alphabet) or any(char.isspace() for char in alphabet):

@@ -141,7 +141,7 @@ class Game2048(TextEnv):
     @property
     def constant_action(self) -> str:
         """The first move that is legal, which depends on the board."""
-        return self._legal[0]
+        return self._legal[0] if self._legal else "left"
 
     def admissible_actions(self) -> tuple[str, ...]:
         """The moves that change something."""

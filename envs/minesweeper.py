@@ -289,7 +289,7 @@ class _LeastRisk:
         head, _, *lines = observation[observation.index("Mines: ") :].splitlines()
         shown = _MINES.match(head)
         assert shown is not None
-        cells = [cell for line in lines for cell in line[2:].split()]
+        cells = [cell for line in lines[: self._rows] for cell in line[2:].split()]  # what wrappers add stands below
         flagged = next((place for place, cell in enumerate(cells) if cell == _FLAG), None)
         if flagged is not None:  # somebody else's note
             return self._say("flag", flagged)

@@ -159,8 +159,8 @@ class Nim(BoardEnv[_Piles, _Move]):
 
     @property
     def constant_action(self) -> str:
-        """One stick of the first pile that has one."""
-        return self._write(self._legal_moves()[0])
+        """One stick of the first pile that has one; of the first pile when there is none left."""
+        return self._write(next(iter(self._legal_moves()), (0, 1)))
 
     def admissible_actions(self) -> list[str]:
         """Each pile with each number of sticks that can be taken from it."""

@@ -119,7 +119,8 @@ class TextEnv(gym.Env[str, str], ABC):
         reward: One of the class's ``reward_modes``. ``"success"`` pays 1.0 for a game that is won and nothing else.
             ``"efficient"`` pays, for a game that is won, the fewest actions it takes divided by those it took.
             ``"shaped"`` is ``"success"`` and the change of a potential, which is 0 at the end: the sum over an episode
-            is that of ``"success"`` less the potential of the start, so nothing can be farmed.
+            is that of ``"success"`` less the potential of the start, so nothing can be farmed. Only a wrapper that cuts
+            an episode off leaves the potential of where it was cut.
         render_mode: ``"ansi"`` or ``"human"``.
 
     Raises:
@@ -145,7 +146,7 @@ class TextEnv(gym.Env[str, str], ABC):
             raise ConfigError(f"render_mode must be one of {self.metadata['render_modes']}, got {render_mode!r}")
         if reward is not None and reward not in self.reward_modes:
             raise ConfigError(f"reward must be one of {list(self.reward_modes)}, got {reward!r}")
-        if self.presets and difficulty not in self.presets:
+        if self.presets and difficulty not in list(self.presets):
             raise ConfigError(f"difficulty must be one of {list(self.presets)}, got {difficulty!r}")
         self.render_mode = render_mode
         self.reward = self.reward_modes[0] if reward is None else reward

@@ -18,7 +18,7 @@ _MOST_CHARACTERS = 500
 _MOST_FOUND = 5
 _MOST_ROWS = 10
 _MOST_INSTRUCTIONS = 300_000
-"""Of SQLite's virtual machine, for one query: some 20 ms."""
+"""Of SQLite's virtual machine, for one query: some 20 ms, or 0.1 s where it makes long texts."""
 
 _CALL = re.compile(r"(calculate|search|open|query|answer) ?: ?(.+)", re.IGNORECASE)
 _DOCUMENT = re.compile(r"[0-9]{1,6}")
@@ -62,9 +62,9 @@ class ToolUse(TextEnv):
     There are five tools. ``calculate:`` is exact, with fractions. ``search:`` finds documents by words, those with the
     words in their name first, and shows the first sentence, which says nothing that is asked for. ``open:`` shows a
     document. ``query:`` is a select of SQLite in memory, of three tables, with functions that always say the same, in
-    at most 300,000 instructions of its machine, so that it ends in some 25 ms. ``answer:`` takes one number, with
-    thousands separated or not, and ends the game. What is none of these, and what a tool cannot do, costs a turn. The
-    game is lost when the ``turns`` are over.
+    at most 300,000 instructions of its machine, so that it ends in some 25 ms, or 0.1 s where it makes long texts.
+    ``answer:`` takes one number, with thousands separated or not, and ends the game. What is none of these, and what a
+    tool cannot do, costs a turn. The game is lost when the ``turns`` are over.
 
     Easy is 1 hop among 8 documents in 6 turns, medium 3 hops among 24 in 12, hard 5 hops among 60 in 20. Arguments that
     are given replace the preset's.
@@ -424,7 +424,7 @@ _TABLES = {
 _SELECT = re.compile(r"(?:select|with|values)\b.*", re.IGNORECASE)
 _FUNCTIONS = frozenset(
     _each(
-        "sum total count avg min max abs round lower upper length substr trim instr like coalesce ifnull nullif "
+        "sum total count avg min max abs round lower upper length substr instr like coalesce ifnull nullif "
         "row_number rank"
     )
 )

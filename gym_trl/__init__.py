@@ -57,10 +57,12 @@ _ENVS = {
     "TrlEnv/Adventure-v0": "gym_trl.envs.adventure:Adventure",
     "TrlEnv/Bandit-v0": "gym_trl.envs.bandit:Bandit",
     "TrlEnv/Blackjack-v0": "gym_trl.envs.blackjack:Blackjack",
+    "TrlEnv/ConnectFour-v0": "gym_trl.envs.connect_four:ConnectFour",
     "TrlEnv/Countdown-v0": "gym_trl.envs.countdown:Countdown",
     "TrlEnv/Echo-v0": "gym_trl.envs.echo:Echo",
     "TrlEnv/FrozenLake-v0": "gym_trl.envs.frozen_lake:FrozenLake",
     "TrlEnv/GuessNumber-v0": "gym_trl.envs.guess_number:GuessNumber",
+    "TrlEnv/Hangman-v0": "gym_trl.envs.hangman:Hangman",
     "TrlEnv/KuhnPoker-v0": "gym_trl.envs.kuhn_poker:KuhnPoker",
     "TrlEnv/LightsOut-v0": "gym_trl.envs.lights_out:LightsOut",
     "TrlEnv/Mastermind-v0": "gym_trl.envs.mastermind:Mastermind",
@@ -74,6 +76,15 @@ _ENVS = {
     "TrlEnv/TicTacToe-v0": "gym_trl.envs.tic_tac_toe:TicTacToe",
     "TrlEnv/ToolUse-v0": "gym_trl.envs.tool_use:ToolUse",
     "TrlEnv/TowerOfHanoi-v0": "gym_trl.envs.tower_of_hanoi:TowerOfHanoi",
+    "TrlEnv/Wordle-v0": "gym_trl.envs.wordle:Wordle",
+}
+
+# Other people's, each of which needs its extra; not among the games that are validated and documented as our own.
+_EXTERNAL = {
+    "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
+    "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
+    "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
+    "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
 }
 
 # Loaded when they are touched, so that registering the games costs nothing and needs no trainer.
@@ -100,7 +111,7 @@ _MODULES = {
     "make_rollout_func": "gym_trl.grpo.rollout_func",
 }
 
-for _id, _entry_point in _ENVS.items():
+for _id, _entry_point in (_ENVS | _EXTERNAL).items():
     # Gymnasium warns about an id that is registered twice, as a reloaded module would.
     if _id not in gym.registry:
         _class = _entry_point.rpartition(":")[2]

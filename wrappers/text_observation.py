@@ -9,6 +9,7 @@ from gym_trl.discovery import field_names, marks
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.textify import show
+from gym_trl.wrappers.minigrid_text import minigrid_text
 from gym_trl.wrappers.toy_text import toy_text
 
 Observe = Callable[[Any, dict[str, Any]], str]
@@ -30,8 +31,9 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
     'You are on square 0.'
 
     What is shown, the first that fits: what ``observe`` says; text as it is; Gymnasium's own toy-text games as maps and
-    hands; the value itself by its space, with the names that the docstring gives its fields. For bare numbers of
-    states, and for what no words can say, it is the environment's ``"ansi"`` rendering with its colours as words.
+    hands, and MiniGrid's as what is seen where; the value itself by its space, with the names that the docstring gives
+    its fields. For bare numbers of states, and for what no words can say, it is the environment's ``"ansi"`` rendering
+    with its colours as words.
 
     Args:
         env: Any environment.
@@ -90,7 +92,7 @@ def _default(env: gym.Env[Any, Any]) -> Observe:
     if holds_text(space):
         return _Same()
     untouched = space is env.unwrapped.observation_space
-    if untouched and (own := toy_text(env)) is not None:
+    if untouched and (own := toy_text(env) or minigrid_text(env)) is not None:
         return own
     if (bare := isinstance(space, gym.spaces.Discrete)) and _renders(env):
         return _Rendered(env)

@@ -240,7 +240,7 @@ def context_length(base_url: str) -> int | None:
 
 def _import_httpx() -> Any:
     try:
-        import aiohttp  # noqa: F401 -- for the requests, of which there are many: httpx takes three times as long
+        import aiohttp  # noqa: F401 -- for the requests: httpx takes four times the processor time
         import httpx
     except ImportError as error:
         raise MissingDependencyError("ServerEngine", extra="server") from error

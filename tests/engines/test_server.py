@@ -439,8 +439,9 @@ def test_what_cannot_work_is_refused(options):
         ServerEngine(**{"base_urls": "http://127.0.0.1:1", **options})
 
 
-def test_a_bare_install_is_told_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "httpx", None)
+@pytest.mark.parametrize("missing", ["aiohttp", "httpx"])
+def test_a_bare_install_is_told_what_to_install(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingDependencyError, match=r"gym-trl\[server\]"):
         ServerEngine("http://127.0.0.1:1")
 

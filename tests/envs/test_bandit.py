@@ -167,6 +167,11 @@ def test_spaces_and_capitals_do_not_matter(said: str) -> None:
     assert env.step(said)[0].startswith("B paid")
 
 
+def test_the_instructions_say_what_is_paid() -> None:
+    assert "You have 100 turns; collect as much as you can." in Bandit().instructions
+    assert "You have 100 turns; choose that one in the last of them to win." in Bandit(reward="success").instructions
+
+
 def test_stories_differ_in_the_instructions_only() -> None:
     stories: Any = ("machines", "adverts", "treatments")
     envs = [Bandit(story=story) for story in stories]

@@ -188,6 +188,12 @@ def test_rewards_for_success_pay_one_for_a_win_and_nothing_else() -> None:
     assert {play(env, lambda _: "stick", seed=seed)[-1][2] for seed in range(100)} == {0.0, 1.0}
 
 
+def test_the_instructions_say_what_is_paid() -> None:
+    assert "If you win you get 1 (1.5 with" in Blackjack(natural=True).instructions
+    assert "if you lose -1, in a draw 0." in Blackjack().instructions
+    assert "If you win you get 1, else nothing." in Blackjack(natural=True, reward="success").instructions
+
+
 def test_the_dealers_hidden_card_is_not_shown() -> None:
     env = Blackjack(sums=False)
     observation, _ = env.reset(seed=3)

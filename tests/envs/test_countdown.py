@@ -287,3 +287,9 @@ def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said:
 def test_games_that_nobody_can_win_are_refused_at_reset() -> None:
     with pytest.raises(ConfigError, match="of 2000 deals with these arguments none can be won"):
         Countdown(high=1).reset(seed=0)
+
+
+def test_that_nobody_can_win_is_found_out_with_fewer_deals_of_many_numbers() -> None:
+    env = Countdown(difficulty="hard", high=60, target_low=10**9, target_high=10**9)
+    with pytest.raises(ConfigError, match="of 200 deals with these arguments none can be won"):
+        env.reset(seed=0)

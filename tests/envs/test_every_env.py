@@ -86,6 +86,8 @@ def test_a_difficulty_or_reward_that_does_not_exist_is_refused(env_id: str) -> N
     if game_class(env_id).presets:
         with pytest.raises(ConfigError, match="difficulty must be one of"):
             gym.make(env_id, difficulty="nightmare")
+        with pytest.raises(ConfigError, match="difficulty must be one of"):
+            gym.make(env_id, difficulty=["easy"])
 
 
 @every_env

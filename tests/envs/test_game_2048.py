@@ -286,6 +286,13 @@ def test_the_game_is_over_when_nothing_can_move() -> None:
         assert steps[-1][2:4] == (0.0, True)
 
 
+def test_random_play_can_go_on_asking_when_nothing_can_move() -> None:
+    env = Game2048(difficulty="medium")
+    lost = play(env, env.random_policy(0), seed=0)[-1][1]
+    assert env.admissible_actions() == ()
+    assert env.random_policy(1)(lost) in ACTIONS
+
+
 def test_the_target_is_won_at_once_also_with_the_last_turn() -> None:
     env = Game2048(size=2, target=8, turns=1)
     env.reset(seed=0)

@@ -373,6 +373,16 @@ def test_a_runaway_query_is_stopped(sql: str) -> None:
     assert time.process_time() - start < 2
 
 
+def test_no_function_works_long_on_long_texts() -> None:
+    """``trim`` with a set of characters compares each of the one with each of the other, in one instruction."""
+    env = started(documents=100)
+    text, characters = "a" * 180, "cdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-*/()ba"
+    long = f"select c || c || c x from (select '{text}' || a.id || b.id c from orders a, orders b)"
+    start = time.process_time()
+    assert said(env, f"query: select count(*) from ({long}) where trim(x, '{characters}') = ''").startswith("The query")
+    assert time.process_time() - start < 2
+
+
 @pytest.mark.parametrize(
     "sql",
     [

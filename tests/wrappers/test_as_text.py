@@ -23,7 +23,9 @@ def can_be_made(env_id):
     return True
 
 
-FOREIGN = [env_id for env_id in sorted(gym.registry) if not env_id.startswith("TrlEnv/") and can_be_made(env_id)]
+FOREIGN = [
+    env_id for env_id in sorted(gym.registry) if not env_id.startswith(("TrlEnv/", "External/")) and can_be_made(env_id)
+]
 
 
 class Picture(gym.Env):

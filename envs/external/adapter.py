@@ -1,0 +1,103 @@
+"""What every adapter to other people's environments shares."""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.error import ResetNeeded
+
+from gym_trl.envs.external.own_global_random import OwnGlobalRandom
+from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.spaces import AnyText
+
+
+class Played(NamedTuple):
+    """What an action led to.
+
+    >>> Played("You win.", 1.0, terminated=True, success=True).valid
+    True
+    """
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    valid: bool = True
+    more: dict[str, Any] = {}  # noqa: RUF012 -- nothing writes to it
+    """What else ``info`` has; never an answer."""
+
+
+class Adapter(gym.Env[str, str], ABC):
+    """An environment of other people's as a Gymnasium environment with text observations and text actions.
+
+    >>> class Coin(Adapter):
+    ...     def _begin(self, seed, options):
+    ...         self.side = ("heads", "tails")[seed % 2]
+    ...         return "It is in the air.", {}
+    ...     def _play(self, action):
+    ...         right = action == self.side
+    ...         return Played(self.side, float(right), terminated=True, success=right)
+    >>> env = Coin()
+    >>> _ = env.reset(seed=0)
+    >>> env.step("tails")
+    ('tails', 1.0, True, False, {'action_valid': True, 'success': True})
+    >>> env.step("tails")[1]  # over is over
+    0.0
+
+    Each episode has a seed that is drawn from ``np_random``, a Python integer from 1 to 2**31 - 1, and global random
+    generators of its own. What ended answers every action with its last observation and no reward.
+
+    Raises:
+        ActionTypeError: an action that is not a string.
+        ConfigError: a reset option that does not exist.
+        gymnasium.error.ResetNeeded: a step before the first reset.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
+    instructions = ""
+    """The rules and how to answer, where the first observation does not say them."""
+    option_names = frozenset[str]()
+    """Reset options that it knows."""
+
+    def __init__(self) -> None:
+        self.observation_space: AnyText = AnyText()
+        self.action_space: AnyText = AnyText()
+        self._random: OwnGlobalRandom | None = None
+        self._end: Played | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode."""
+        options = dict(options or {})
+        if unknown := [name for name in options if name not in self.option_names]:
+            known = sorted(self.option_names) or "none"
+            raise ConfigError(f"{type(self).__name__} has no reset option {unknown[0]!r}; it has {known}")
+        super().reset(seed=seed)
+        own_seed = int(self.np_random.integers(1, 2**31))
+        self._random, self._end = OwnGlobalRandom(own_seed), None
+        with self._random:
+            return self._begin(own_seed, options)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play an action."""
+        if not isinstance(action, str):
+            raise ActionTypeError(f"{type(self).__name__} takes text, got {type(action).__name__}: {action!r:.100}")
+        if self._random is None:
+            raise ResetNeeded(f"{type(self).__name__} has no game to play yet: call reset() before step()")
+        if self._end is not None:
+            played = self._end._replace(reward=0.0)
+        else:
+            with self._random:
+                played = self._play(action)
+        if played.terminated or played.truncated:
+            self._end = played
+        observation, reward, terminated, truncated, success, valid, more = played
+        info = {"action_valid": valid, "success": success, **more}
+        return observation, reward, terminated, truncated and not terminated, info
+
+    @abstractmethod
+    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Start an episode: its first observation and ``info``."""
+
+    @abstractmethod
+    def _play(self, action: str) -> Played: ...

@@ -1,0 +1,65 @@
+"""The environments of GEM."""
+
+import logging
+from typing import Any
+
+from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.errors import ConfigError, MissingDependencyError
+
+
+class GEM(Adapter):
+    r"""An environment of GEM, whose actions stand in ``\boxed{}``.
+
+    ::
+
+        env = gym.make("External/GEM-v0", game="game:GuessTheNumber-v0-easy")
+        env.step("\\boxed{5}")[0]
+        'At turn 1, you guessed 5, and the target number is higher than 5.\nEnter your next guess.'
+
+    What GEM puts into ``info["suffix"]``, where some games have their board, is part of the observation. The
+    environments look for ``\boxed{}`` themselves, so leave answers as they are: ``GymSpec("External/GEM-v0",
+    env_kwargs={"game": ...}, action_format=None)``. An episode has a new environment and random generators of its own,
+    because they draw from the process-wide ones. ``success`` is an end with a reward of 1.0.
+
+    Args:
+        game: An id of GEM's.
+        render_mode: None; the observations are all that there is.
+        **settings: Of the environment.
+
+    Raises:
+        MissingDependencyError: GEM is not installed.
+        ConfigError: no such environment.
+    """
+
+    def __init__(self, game: str, *, render_mode: None = None, **settings: Any) -> None:
+        super().__init__()
+        root = logging.getLogger()
+        before, level = list(root.handlers), root.level
+        try:
+            import gem
+            import gem.envs
+        except ImportError as error:
+            raise MissingDependencyError("External/GEM-v0", extra="gem") from error
+        finally:  # its import configures the whole process's logging
+            root.handlers[:] = before
+            root.setLevel(level)
+        if game not in gem.envs.registration.ENV_REGISTRY:
+            raise ConfigError(f"GEM has no environment {game!r}")
+        self.game = game
+        self._make, self._settings = gem.make, settings
+        self._env: Any = None
+
+    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._env = self._make(self.game, **self._settings)
+        return _shown(*self._env.reset(seed=seed)), {}
+
+    def _play(self, action: str) -> Played:
+        observation, reward, terminated, truncated, info = self._env.step(action)
+        # GEM says both where its turns are used up.
+        over = bool(terminated) and not truncated
+        shown = str(observation) if terminated or truncated else _shown(observation, info)
+        return Played(shown, float(reward), over, bool(truncated), success=over and float(reward) >= 1.0)
+
+
+def _shown(observation: Any, info: dict[str, Any]) -> str:
+    return "\n".join(str(part) for part in (observation, info.get("suffix")) if part)

@@ -1,0 +1,59 @@
+"""Process-wide random generators for environments that know no others."""
+
+import random
+from threading import RLock
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+_LOCK = RLock()
+
+
+class OwnGlobalRandom:
+    """Within a ``with`` block Python's and NumPy's global generators are this object's, and outside as they were.
+
+    >>> own = OwnGlobalRandom(seed=0)
+    >>> random.seed(5)
+    >>> with own:
+    ...     first = random.random()
+    >>> with own:
+    ...     second = random.random()
+    >>> random.random() == random.Random(5).random()
+    True
+    >>> [first, second] == [rng.random() for rng in [random.Random(0)] for _ in range(2)]
+    True
+
+    Many environments seed and draw from the global generators: two that take turns would draw each other's numbers, and
+    the trainer's would be overwritten. One block at a time runs in a process. It costs some tens of microseconds.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._own: tuple[Any, Any] = (
+            random.Random(seed).getstate(),
+            np.random.RandomState(seed % 2**32).get_state(),
+        )
+        self._outside: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        """Put this object's generators in the place of the global ones."""
+        _LOCK.acquire()
+        self._outside.append(_states())
+        _set_states(self._own)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Put the global ones back."""
+        self._own = _states()
+        _set_states(self._outside.pop())
+        _LOCK.release()
+
+
+def _states() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_states(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])

@@ -1,0 +1,38 @@
+"""The word lists that games share; ``make_lists.py`` makes them, and ``COPYRIGHT`` says whose the words are."""
+
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def answers() -> tuple[str, ...]:
+    """Words of five letters that most people know, in alphabetical order.
+
+    >>> len(answers()), answers()[0]
+    (1965, 'aback')
+    """
+    return _read("answers.txt")
+
+
+@cache
+def guesses() -> tuple[str, ...]:
+    """Words of five letters, among them all ``answers``, in alphabetical order.
+
+    >>> len(guesses()), set(answers()) <= set(guesses())
+    (6329, True)
+    """
+    return _read("guesses.txt")
+
+
+@cache
+def common() -> tuple[str, ...]:
+    """Common words of 5 to 10 letters, in alphabetical order.
+
+    >>> len(common()), common()[0]
+    (4358, 'aardvark')
+    """
+    return _read("common.txt")
+
+
+def _read(name: str) -> tuple[str, ...]:
+    return tuple((files(__package__) / name).read_text("ascii").split())

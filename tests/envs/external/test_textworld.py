@@ -1,0 +1,86 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import gym_trl  # noqa: F401 -- registers the ids
+
+pytest.importorskip("textworld", reason="TextWorld is not installed")
+pytestmark = pytest.mark.external
+
+make: Any = gym.make  # whose type knows only its own arguments
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two games of tw-make's."""
+    folder = tmp_path_factory.mktemp("games")
+    program = str(Path(sys.executable).with_name("tw-make"))
+    size = ["--world-size", "2", "--nb-objects", "4", "--quest-length", "3"]
+    for seed in ("1", "2"):
+        subprocess.run(
+            [program, "custom", *size, "--seed", seed, "--output", str(folder / f"{seed}.z8")],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+    return folder
+
+
+def walkthrough(path):
+    import textworld
+
+    env = textworld.start(str(path), textworld.EnvInfos(policy_commands=True))
+    commands = list(env.reset().policy_commands)
+    env.close()
+    return commands
+
+
+def test_its_own_walkthrough_wins_and_returns_one(folder):
+    for path in sorted(folder.glob("*.z8")):
+        env = make("External/TextWorld-v0", path=path)
+        env.reset(seed=0)
+        results = [env.step(command) for command in walkthrough(path)]
+        assert sum(result[1] for result in results) == pytest.approx(1.0)
+        assert results[-1][2]
+        assert results[-1][4]["success"]
+        assert all(result[4]["action_valid"] for result in results)
+
+
+def test_the_score_is_paid_once(folder):
+    env = make("External/TextWorld-v0", path=folder / "1.z8")
+    env.reset(seed=0)
+    commands = walkthrough(folder / "1.z8")
+    total = 0.0
+    for command in commands:
+        total += env.step("look")[1] + env.step(command)[1] + env.step("inventory")[1]
+    assert total == pytest.approx(1.0)
+
+
+def test_neither_the_banner_nor_the_status_line_is_shown(folder):
+    env = make("External/TextWorld-v0", path=folder / "1.z8")
+    shown = env.reset(seed=0)[0] + env.step("look")[0]
+    assert "$$" not in shown
+    assert not any(line.lstrip().startswith(">") for line in shown.splitlines())
+
+
+def test_one_action_is_one_command_and_none_goes_to_the_interpreter(folder):
+    env = make("External/TextWorld-v0", path=folder / "1.z8")
+    env.reset(seed=0)
+    looked = env.step("look\ninventory")
+    assert looked[0] == env.step("look")[0]
+    for command in ("quit", "RESTART", "save", "", "  ", "a" * 500, "\x00", "\\p,I", "look \\q"):
+        assert not env.step(command)[4]["action_valid"], command
+    assert env.step("look")[0] == looked[0]
+
+
+def test_a_folder_is_as_many_games_as_it_holds(folder):
+    env = make("External/TextWorld-v0", path=folder)
+    assert env.unwrapped.num_instances == 2
+    shown = {number: env.reset(options={"instance": number})[0] for number in (0, 1)}
+    assert shown[0] != shown[1]
+    assert {env.reset(seed=seed)[0] for seed in range(10)} == set(shown.values())

@@ -1,0 +1,72 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model for a few steps on each of some environments: run by the tests, in a process of its own.
+
+Arguments: a folder to write to, and a JSON list of ``GymSpec``'s arguments.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+
+def train(folder: Path, arguments):
+    """The logged steps, and how each episode went."""
+    episodes: list[dict[str, Any]] = []
+
+    def keep(rollout: Rollout) -> None:
+        episodes.extend(
+            {
+                "stop": str(trajectory.stop_reason),
+                "error": trajectory.error,
+                "turns": len(trajectory.turns),
+                "first": trajectory.turns[0].observation if trajectory.turns else "",
+                "task": trajectory.task.to_json(),
+            }
+            for trajectory in rollout.trajectories
+        )
+
+    spec = GymSpec(
+        **{"action_format": "plain", "turn_limit": 3, "num_tasks": 16, "num_eval_tasks": 0, **arguments},
+        max_tokens_per_turn=4,
+        on_rollout=keep,
+    )
+    tokenizer = tiny_tokenizer()
+    trainer = GRPOTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            output_dir=str(folder / "out"),
+            max_steps=2,
+            per_device_train_batch_size=8,
+            num_generations=4,
+            max_completion_length=800,
+            logging_steps=1,
+            use_cpu=True,
+            bf16=False,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        train_dataset=spec.train_dataset,
+        rollout_func=spec.rollout_func,
+        reward_funcs=spec.reward_funcs,
+    )
+    trainer.train()
+    return {"logs": trainer.state.log_history, "episodes": episodes}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    runs = [train(Path(sys.argv[1]), arguments) for arguments in json.loads(sys.argv[2])]
+    (Path(sys.argv[1]) / "runs.json").write_text(json.dumps(runs))
