@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """How much of what ``vllm serve`` can do is left when 256 episodes play on it? Ours, bare clients, big requests.
 
-$ python benchmarks/bench_server.py
+$ python benchmarks/bench_server.py [tokens per turn]
 
 Every way makes the server answer the very same requests, from an empty prefix cache, in turn and several times over:
 
@@ -46,6 +46,7 @@ from gym_trl.types import Request, Task
 RESULTS = Path(__file__).parent / "results"
 EPISODES = 256
 ROUNDS = 6
+TOKENS = int(sys.argv[1]) if len(sys.argv) > 1 else 12
 FLAGS = ["--max-num-seqs", str(EPISODES), "--max-num-batched-tokens", str(EPISODES * CONTEXT)]
 
 
@@ -68,7 +69,7 @@ def play(engine: ServerEngine, chat: TemplateChat) -> int:
         Episode(
             Task("TrlEnv/GuessNumber-v0", index // 8),
             chat=chat,
-            limits=Limits(tokens_per_turn=12, context=CONTEXT),
+            limits=Limits(tokens_per_turn=TOKENS, context=CONTEXT),
             seed=derive_seed("sampling", index),
         )
         for index in range(EPISODES)
@@ -182,7 +183,7 @@ def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
         # Each way has each place once: machines that are shared drift.
         names = list(ways)[round_ % len(ways) :] + list(ways)[: round_ % len(ways)]
         for name in names:
-            if name == "httpx" and round_:
+            if name == "httpx" and round_:  # takes minutes
                 continue
             httpx.post(f"{server.url}/reset_prefix_cache", timeout=60).raise_for_status()
             steps = server.metric("iteration_tokens_total_count")
@@ -231,7 +232,8 @@ def main() -> None:
         )
     RESULTS.mkdir(exist_ok=True)
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
-    report = {**machine, "command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), **report}
+    machine = {**machine, "command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), "tokens_per_turn": TOKENS}
+    report = {**machine, **report}
     (RESULTS / "server.json").write_text(json.dumps(report, indent=2) + "\n")
 
 

@@ -6,6 +6,7 @@ import math
 import random
 import warnings
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -319,6 +320,8 @@ class _Sender:
         self._deadline_s = deadline_s
         self._retries = retries
         self._homes: dict[str, _Server] = {}
+        self._arrivals: deque[tuple[int, Request]] = deque()
+        self._woken = False  # to see them
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._chance = random.Random()
@@ -335,7 +338,10 @@ class _Sender:
     def start(self, ticket: int, request: Request) -> None:
         if not self.alive:
             raise EngineError("this ServerEngine is closed, or of another process: make a new one")
-        self._loop.call_soon_threadsafe(self._start, ticket, request)
+        self._arrivals.append((ticket, request))
+        if not self._woken:  # once for what comes together: to wake a thread costs as much as half a request
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._start_all)
 
     def cancel(self, ticket: int) -> None:
         if self.alive:
@@ -356,6 +362,11 @@ class _Sender:
         finally:
             self._loop.run_until_complete(self._hang_up())
             self._loop.close()
+
+    def _start_all(self) -> None:
+        self._woken = False  # before the look, so that what arrives after it wakes the thread again
+        while self._arrivals:
+            self._start(*self._arrivals.popleft())
 
     def _start(self, ticket: int, request: Request) -> None:
         self._tasks[ticket] = task = self._loop.create_task(self._serve(ticket, request))
