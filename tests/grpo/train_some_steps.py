@@ -19,6 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.curriculum import Curriculum
+from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 
@@ -104,7 +105,7 @@ def main(folder: Path, options):
         "evaluation": evaluation,
     }
     (folder / f"rank{trainer.accelerator.process_index}.json").write_text(json.dumps(report))
-    trainer.accelerator.end_training()  # gloo's threads would now and then abort a process that just ends
+    leave_process_group()
 
 
 def logprob_difference(columns, trainer):

@@ -20,6 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.generation import vllm_client, vllm_generation
 
 from gym_trl import GymSpec
+from gym_trl.grpo.processes import leave_process_group
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 
 # The client needs no vLLM in its own process, except for the weights.
@@ -80,7 +81,7 @@ def main(folder: Path, url, options):
     trainer.train()
     report = {"rank": rank, "rollouts": rollouts, "logs": trainer.state.log_history}
     (folder / f"rank{rank}.json").write_text(json.dumps(report))
-    trainer.accelerator.end_training()  # gloo's threads would now and then abort a process that just ends
+    leave_process_group()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from transformers import Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
+from gym_trl.grpo.processes import leave_process_group
 
 KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns")
 
@@ -155,7 +156,7 @@ def main(folder: Path, options):
         "sleeper": sleeper.calls if sleeper else [],
     }
     (folder / f"rank{rank}.json").write_text(json.dumps(report))
-    trainer.accelerator.end_training()  # gloo's threads would now and then abort a process that just ends
+    leave_process_group()
 
 
 if __name__ == "__main__":
