@@ -111,6 +111,7 @@ class Episode:
         self._answer = Answer("", "")
         self._span = (0, 0)
         self._closed = False
+        self._terminated = False
         self._turns: list[Turn] = []
 
     def started(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
@@ -143,10 +144,13 @@ class Episode:
         if isinstance(reply, EnvFailure):
             return self.stopped(reply.reason, reply.error)
         valid = bool(reply.info.get("action_valid", True))
-        self._turns.append(Turn(self._observation, self._answer, reply.reward, valid, *self._span))
+        action = reply.info.get("action")
+        read = action if isinstance(action, str) else None
+        self._turns.append(Turn(self._observation, self._answer, reply.reward, valid, *self._span, read))
         self._observation = reply.observation
         if reply.terminated or reply.truncated:
             self._messages.append(Message("user", reply.observation))
+            self._terminated = reply.terminated
             return self.stopped(reason_to_stop(reply))
         self._hear(reply.observation)
         self._delta = self._chat.reply(reply.observation, closed=self._closed)
@@ -165,6 +169,7 @@ class Episode:
             turns=tuple(self._turns),
             messages=tuple(self._messages),
             error=error,
+            terminated=self._terminated,
         )
 
     def _hear(self, text: str) -> None:

@@ -1,64 +1,374 @@
-"""Trajectories on disk: one JSON object a line, appended to, and readable after a crash."""
+"""Episodes on disk: one schema for training and evaluation, appended to line by line and readable after a crash."""
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, cast
 
-from gym_trl.errors import ConfigError
-from gym_trl.types import Trajectory, Turn
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.types import Message, TokenIds, Trajectory, Turn
 
 VERSION = 1
+ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
+"""The files of a folder: what could be scored, and what could not."""
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The schema, which docs/records.md explains
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-def as_record(trajectory: Trajectory, *, tokens: bool = False, **extra: Any) -> dict[str, Any]:
+class TaskRecord(TypedDict):
+    """Which game was played."""
+
+    id: str
+    """The same for records of the same game, and for no others; ``task_id`` makes it."""
+    env_id: str | None
+    env_kwargs: dict[str, Any]
+    """For ``gym.make``."""
+    seed: int | None
+    options: dict[str, Any]
+    """For ``reset``, with the seed."""
+
+
+class MessageRecord(TypedDict):
+    """A message as chat templates know it."""
+
+    role: str
+    content: str
+
+
+class TurnRecord(TypedDict):
+    """One exchange: what was seen, said and done, and what that was worth."""
+
+    observation: str
+    thinking: str
+    answer: str
+    """What the model said after its thinking, which is what the environment was given."""
+    action: str | None
+    """What was read from the answer, where a wrapper such as ``ParseAction`` reads one and found it."""
+    reward: float
+    action_valid: bool
+    start: int | None
+    """Index of the turn's first sampled id in ``completion_ids``; ``None`` where nothing was tokenised."""
+    stop: int | None
+    """Index after the last one."""
+
+
+# "return" is a keyword, so it cannot be named in the body of a class.
+_Return = TypedDict("_Return", {"return": float | None})
+
+
+class Record(_Return):
+    """One episode as plain JSON values; ``docs/records.md`` says what each field means.
+
+    ``return`` is the undiscounted sum of the rewards, ``None`` where the episode cannot be scored.
+    """
+
+    version: int
+    task: TaskRecord
+    spec: dict[str, Any]
+    """How the environment was wrapped, by the names of ``GymSpec``'s arguments; empty for a plain ``gym.make``."""
+    policy: str | None
+    """Who played: a model, or a policy by name."""
+    split: str | None
+    """``"train"`` or ``"eval"``."""
+    step: int | None
+    """The training step that the episode was for; ``None`` outside training."""
+    greedy: bool | None
+    """Whether the likeliest token was taken instead of sampling."""
+    group: int | None
+    """Index of the task within its step or evaluation; the members of a group play the same game."""
+    attempt: int
+    """Index within the group."""
+    opening: list[MessageRecord]
+    """What the model was shown before it first spoke: system prompt, rules and first observation."""
+    turns: list[TurnRecord]
+    last_observation: str | None
+    """What the environment said to the last action; ``None`` where it said nothing any more."""
+    unanswered: str | None
+    """An answer that the environment did not live to take; it is in no turn."""
+    success: bool
+    terminated: bool
+    """The environment ended the episode."""
+    truncated: bool
+    """Something cut it off: a turn limit, a token limit, the context."""
+    stop_reason: str
+    """One of ``StopReason``'s values."""
+    error: str | None
+    num_turns: int
+    invalid_actions: int
+    prompt_tokens: int | None
+    """``None``, as all three, where nobody counted."""
+    completion_tokens: int | None
+    sampled_tokens: int | None
+    model_seconds: float | None
+    """From asking to the answer, summed over the turns: waiting for others in the batch counts."""
+    env_seconds: float | None
+    """The same for the environment, its reset included."""
+    prompt_ids: list[int] | None
+    """``None``, as the following, where tokens were not asked for."""
+    completion_ids: list[int] | None
+    mask: list[int] | None
+    logprobs: list[float | None] | None
+    token_texts: list[str] | None
+    """Each of ``completion_ids`` as text, for people to read."""
+
+
+_RECORD_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(Record.__annotations__),
+    "attempt": 0,
+    "success": False,
+    "terminated": False,
+    "truncated": False,
+}
+_TASK_DEFAULTS: dict[str, Any] = {"env_id": None, "seed": None}
+
+
+def task_id(
+    env_id: str | None,
+    seed: int | None,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    """A short name that is the same for the same game and for no other one.
+
+    >>> task_id("TrlEnv/Echo-v0", 3)
+    'TrlEnv/Echo-v0#3'
+    >>> task_id("TrlEnv/GuessNumber-v0", 3, env_kwargs={"high": 8}, options={"instance": 5})
+    'TrlEnv/GuessNumber-v0#3#d19f6752'
+    """
+    name = f"{env_id}#{seed}"
+    if not env_kwargs and not options:
+        return name
+    held = json.dumps([_plain(env_kwargs or {}), _plain(options or {})], sort_keys=True)
+    return f"{name}#{blake2b(held.encode(), digest_size=4).hexdigest()}"
+
+
+def as_record(
+    trajectory: Trajectory,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    policy: str | None = None,
+    split: str | None = None,
+    step: int | None = None,
+    greedy: bool | None = None,
+    group: int | None = None,
+    attempt: int = 0,
+    tokens: bool = False,
+    decode: Callable[[TokenIds], str] | None = None,
+    **extra: Any,
+) -> Record:
     """A trajectory as plain JSON values, with ``extra`` beside it.
 
     >>> from gym_trl.types import Answer, StopReason, Task
     >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
     >>> task = Task("TrlEnv/Echo-v0", 1)
     >>> played = Trajectory(task, StopReason.SUCCESS, [5], [6, 7], [1, 1], [-0.1, -0.2], (turn,), ())
-    >>> record = as_record(played, step=3)
-    >>> record["version"], record["step"], record["return"], record["turns"][0]["answer"]
-    (1, 3, 1.0, 'ox')
+    >>> record = as_record(played, step=3, policy="tiny")
+    >>> record["version"], record["step"], record["return"], record["turns"][0]["answer"], record["task"]["id"]
+    (1, 3, 1.0, 'ox', 'TrlEnv/Echo-v0#1')
 
     Args:
         trajectory: What was played.
+        env_kwargs: What its environment was made with.
+        spec: How it was wrapped, by the names of ``GymSpec``'s arguments.
+        policy: Who played.
+        split: ``"train"`` or ``"eval"``.
+        step: The training step that it was for.
+        greedy: Whether the likeliest token was taken instead of sampling.
+        group: Index of the task within its step or evaluation.
+        attempt: Index within the group.
         tokens: Keep the token ids, the mask and the logprobs as well, not only their numbers.
-        extra: Under names of their own, such as ``step=3``; a name of the record's own wins.
+        decode: Ids to text, to keep each token's text with ``tokens``.
+        extra: Under names of their own; a name of the record's own wins.
     """
-    task, messages = trajectory.task, trajectory.messages
-    record = {
+    task, messages, turns = trajectory.task, trajectory.messages, trajectory.turns
+    tokenised = bool(trajectory.prompt_ids)
+    spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    opening = messages[: spoken[0]] if spoken else messages
+    ended = messages[-1] if messages else Message("", "")
+    record: dict[str, Any] = {
         **extra,
         "version": VERSION,
-        "task": {"env_id": task.env_id, "seed": task.seed, "options": dict(task.options)},
-        "stop_reason": trajectory.stop_reason.value,
+        "task": {
+            "id": task_id(task.env_id, task.seed, env_kwargs=env_kwargs, options=task.options),
+            "env_id": task.env_id,
+            "env_kwargs": dict(env_kwargs or {}),
+            "seed": task.seed,
+            "options": dict(task.options),
+        },
+        "spec": dict(spec or {}),
+        "policy": policy,
+        "split": split,
+        "step": step,
+        "greedy": greedy,
+        "group": group,
+        "attempt": attempt,
+        "opening": [message.as_dict() for message in opening],
+        "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
+        # The observations before the last one are in the turns.
+        "last_observation": ended.content if turns and ended.role == "user" else None,
+        "unanswered": ended.content if len(spoken) > len(turns) else None,
         "return": trajectory.episode_return,
         "success": trajectory.success,
-        "turns": [_turn(turn) for turn in trajectory.turns],
-        # What the environment said to the last action; the observations before it are in the turns.
-        "last_observation": messages[-1].content if messages and messages[-1].role == "user" else None,
+        "terminated": trajectory.terminated,
+        "truncated": trajectory.scored and not trajectory.terminated,
+        "stop_reason": trajectory.stop_reason.value,
         "error": trajectory.error,
-        "prompt_tokens": len(trajectory.prompt_ids),
-        "completion_tokens": len(trajectory.completion_ids),
-        "sampled_tokens": sum(trajectory.mask),
+        "num_turns": len(turns),
+        "invalid_actions": trajectory.invalid_actions,
+        "prompt_tokens": len(trajectory.prompt_ids) if tokenised else None,
+        "completion_tokens": len(trajectory.completion_ids) if tokenised else None,
+        "sampled_tokens": sum(trajectory.mask) if tokenised else None,
+        "model_seconds": round(trajectory.model_seconds, 6),
+        "env_seconds": round(trajectory.env_seconds, 6),
+        **dict.fromkeys(_TOKENS),
     }
-    if tokens:
+    if tokens and tokenised:
         record |= {name: getattr(trajectory, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
-    return record
+        record["token_texts"] = [decode([id_]) for id_ in trajectory.completion_ids] if decode else None
+    return cast(Record, record)
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
+_TOKENS = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts")
+
+
+def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:
     return {
         "observation": turn.observation,
         "thinking": turn.answer.thinking,
         "answer": turn.answer.text,
+        "action": turn.action,
         "reward": turn.reward,
         "action_valid": turn.action_valid,
+        "start": turn.start if tokenised else None,
+        "stop": turn.stop if tokenised else None,
     }
+
+
+def messages_of(record: Record) -> list[MessageRecord]:
+    """The whole conversation of an episode, without the model's thinking.
+
+    >>> from gym_trl.types import Answer, Message, StopReason, Task
+    >>> turn, said = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2), Message("user", "Repeat words. Say ox.")
+    >>> messages = (said, Message("assistant", "ox"), Message("user", "Right."))
+    >>> won = Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, [5], [6], [1], [-0.1], (turn,), messages)
+    >>> [message["content"] for message in messages_of(as_record(won))]
+    ['Repeat words. Say ox.', 'ox', 'Right.']
+    """
+    messages = list(record["opening"])
+    for index, turn in enumerate(record["turns"]):
+        if index:
+            messages.append({"role": "user", "content": turn["observation"]})
+        messages.append({"role": "assistant", "content": turn["answer"]})
+    if record["turns"] and record["last_observation"] is not None:
+        messages.append({"role": "user", "content": record["last_observation"]})
+    if record["unanswered"] is not None:
+        messages.append({"role": "assistant", "content": record["unanswered"]})
+    return messages
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The episodes in a file of JSON Lines or of Parquet, or in a run's folder, one after another.
+
+    A folder's are those of ``rollouts.jsonl`` and then those of ``failures.jsonl``. Fields that a writer left out, as
+    ``RecordTranscript`` does with tokens, have their defaults; fields of others are kept. Memory is for one episode.
+
+    Raises:
+        ConfigError: there are no records, a line is none, or it is of a version that this release cannot read; says
+            which line.
+    """
+    if path.is_dir():
+        files = [path / name for name in (ROLLOUTS, FAILURES) if (path / name).exists()]
+        if not files:
+            raise ConfigError(f"{path} holds no records: there is no {ROLLOUTS} in it")
+        for file in files:
+            yield from read_records(file)
+    elif path.suffix == ".parquet":
+        yield from _read_parquet(path)
+    else:
+        for number, value in _numbered(path):
+            yield _complete(value, f"line {number} of {path}")
+
+
+def _complete(value: Mapping[str, Any], where: str) -> Record:
+    """A record with all of its fields."""
+    if not isinstance(value.get("task"), Mapping) or not isinstance(value.get("turns"), list):
+        raise ConfigError(f"{where} is not the record of an episode: it needs task and turns, and has {sorted(value)}")
+    if value.get("version") != VERSION:
+        raise ConfigError(f"{where} is a record of version {value.get('version')!r}, and this release reads {VERSION}")
+    record: dict[str, Any] = _RECORD_DEFAULTS | {"spec": {}, "opening": []} | dict(value)
+    task: dict[str, Any] = _TASK_DEFAULTS | {"env_kwargs": {}, "options": {}} | dict(value["task"])
+    task.setdefault("id", task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"]))
+    turns = [{"action": None, "start": None, "stop": None, **turn} for turn in value["turns"]]
+    record |= {"task": task, "turns": turns}
+    if record["num_turns"] is None:
+        record["num_turns"] = len(turns)
+    if record["invalid_actions"] is None:
+        record["invalid_actions"] = sum(not turn["action_valid"] for turn in turns)
+    return cast(Record, record)
+
+
+class RecordWriter:
+    """Appends episodes to a folder, those that could not be scored to a file of their own.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from gym_trl.types import StopReason, Task
+    >>> failed = Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.ENV_ERROR, [], [], [], [], (), (), "it broke")
+    >>> with TemporaryDirectory() as folder:
+    ...     with RecordWriter(Path(folder)) as records:
+    ...         records.write(as_record(failed))
+    ...     [file.name for file in Path(folder).iterdir()], [record["error"] for record in read_records(Path(folder))]
+    (['failures.jsonl'], ['it broke'])
+
+    Every episode is one write, which the operating system has when ``write`` returns: killing the process loses no
+    episode that was written. A line that a crash has torn is cut off when a writer is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, JsonLinesWriter] = {}
+        for name in (ROLLOUTS, FAILURES):
+            _mend(folder / name)
+
+    def __enter__(self) -> Self:
+        """Use the writer in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the files."""
+        self.close()
+
+    def write(self, record: Record) -> None:
+        """Append an episode.
+
+        Raises:
+            OSError: the disk is full, or the file cannot be written.
+        """
+        name = FAILURES if record["return"] is None else ROLLOUTS
+        if name not in self._writers:
+            self._writers[name] = JsonLinesWriter(self._folder / name)
+        self._writers[name].write(record)
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# JSON Lines
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -67,6 +377,11 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     >>> to_json({"text": "\ud800", "loss": float("nan")})
     '{"text": "\\ud800", "loss": null}'
     """
+    if indent is None:
+        try:
+            return _ENCODER.encode(value)
+        except (ValueError, TypeError):  # it holds what JSON has no word for
+            pass
     return json.dumps(_plain(value), allow_nan=False, indent=indent)
 
 
@@ -80,6 +395,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)  # many times faster where everything is plain already
 
 
 class JsonLinesWriter:
@@ -130,32 +448,40 @@ class JsonLinesWriter:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON Lines, without a last line that a crash has torn.
+    """The objects in a file of JSON Lines, one after another, without a last line that a crash has torn.
 
     Raises:
         ConfigError: any other line is not a JSON object.
     """
-    lines = path.read_bytes().split(b"\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    for number, line in enumerate(lines, start=1):
-        if (record := _object(line)) is not None:
-            yield record
-        elif number < len(lines):
-            raise ConfigError(f"line {number} of {path} is not a JSON object: {line[:80]!r}")
+    return (value for _, value in _numbered(path))
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if (value := _object(line)) is not None:
+                yield number, value
+            elif line.strip() and line.endswith(b"\n"):
+                raise ConfigError(f"line {number} of {path} is not a JSON object: {line[:80]!r}")
 
 
 def keep_json_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Drop the objects that are not wanted; a crash leaves the old file or the new one."""
-    kept = [record for record in read_json_lines(path) if wanted(record)]
-    replace_text(path, "".join(f"{to_json(record)}\n" for record in kept))
+    beside = _beside(path)
+    with beside.open("w", encoding="ascii") as file:
+        file.writelines(f"{to_json(value)}\n" for value in read_json_lines(path) if wanted(value))
+    beside.replace(path)
 
 
 def replace_text(path: Path, text: str) -> None:
     """Write a whole file; a crash leaves the old file or the new one."""
-    beside = path.with_name(f".{path.name}.new")
+    beside = _beside(path)
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -170,10 +496,112 @@ def _mend(path: Path) -> None:
     """Drop a torn last line, or end a whole one that lacks its line break."""
     if not path.exists():
         return
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if content[whole:].strip() and _object(content[whole:]) is not None:
-        with path.open("ab") as file:
+    with path.open("r+b") as file:
+        start = _start_of_last_line(file)
+        last = file.read()
+        if last.strip() and _object(last) is not None:
             file.write(b"\n")
-    else:
-        os.truncate(path, whole)
+        else:
+            file.truncate(start)
+
+
+def _start_of_last_line(file: Any, block: int = 2**16) -> int:
+    """Go to where the line begins that no line break ends, and say where that is."""
+    start = file.seek(0, os.SEEK_END)
+    found = -1
+    while start and found < 0:
+        start = max(0, start - block)
+        file.seek(start)
+        found = file.read(block).rfind(b"\n")
+    return int(file.seek(start + found + 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parquet
+# ---------------------------------------------------------------------------------------------------------------------
+
+_ROWS_AT_ONCE = 1_000
+_AS_JSON = ("env_kwargs", "options", "spec")  # whose keys differ from record to record, which a table has no room for
+
+
+def write_parquet(records: Iterable[Record], path: Path) -> int:
+    """Write episodes as a table that ``datasets.load_dataset("parquet", data_files=...)`` reads; says how many.
+
+    ``env_kwargs``, ``options`` and ``spec`` are JSON in it, fields that are not of the schema are left out, and lone
+    surrogates, which it cannot hold, are U+FFFD. ``read_records`` reads it back.
+    """
+    try:
+        import pyarrow
+        from datasets import Features
+        from pyarrow.parquet import ParquetWriter
+    except ImportError as error:
+        raise MissingDependencyError("Parquet", extra="train") from error
+
+    schema = Features(_features()).arrow_schema
+    rows, written = (_as_row(record) for record in records), 0
+    beside = _beside(path)
+    with ParquetWriter(beside, schema) as writer:
+        while batch := list(islice(rows, _ROWS_AT_ONCE)):
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+            written += len(batch)
+    beside.replace(path)
+    return written
+
+
+def _read_parquet(path: Path) -> Iterator[Record]:
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise MissingDependencyError("Parquet", extra="train") from error
+
+    with ParquetFile(path) as file:
+        rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            for held in (row, row.get("task") or {}):
+                held |= {name: json.loads(held[name]) for name in _AS_JSON if name in held}
+            yield _complete(row, f"row {number} of {path}")
+
+
+def _as_row(record: Record) -> dict[str, Any]:
+    row: dict[str, Any] = {name: _encodable(record.get(name)) for name in Record.__annotations__}
+    for held in (row, row["task"]):
+        held |= {name: to_json(held[name]) for name in _AS_JSON if name in held}
+    return row
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {name: _encodable(held) for name, held in value.items()}
+    if isinstance(value, Sequence):
+        return value if value and isinstance(value[0], int) else [_encodable(held) for held in value]
+    return value
+
+
+def _features() -> dict[str, Any]:
+    """The columns of a table of records, by the types of the schema's fields."""
+    from datasets import List, Value
+
+    text, whole, real, truth = Value("string"), Value("int64"), Value("float64"), Value("bool")
+    return {
+        **dict.fromkeys(("version", "step", "group", "attempt", "num_turns", "invalid_actions"), whole),
+        **dict.fromkeys(("prompt_tokens", "completion_tokens", "sampled_tokens"), whole),
+        **dict.fromkeys(("spec", "policy", "split", "last_observation", "unanswered", "stop_reason", "error"), text),
+        **dict.fromkeys(("greedy", "success", "terminated", "truncated"), truth),
+        **dict.fromkeys(("return", "model_seconds", "env_seconds"), real),
+        "task": {**dict.fromkeys(("id", "env_id", "env_kwargs", "options"), text), "seed": whole},
+        "opening": List({"role": text, "content": text}),
+        "turns": List(
+            {
+                **dict.fromkeys(("observation", "thinking", "answer", "action"), text),
+                "reward": real,
+                "action_valid": truth,
+                "start": whole,
+                "stop": whole,
+            }
+        ),
+        **{name: List(whole) for name in ("prompt_ids", "completion_ids", "mask")},
+        "logprobs": List(real),
+        "token_texts": List(text),
+    }

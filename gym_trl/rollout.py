@@ -1,6 +1,9 @@
 """The one loop: it keeps every engine slot and every environment busy, and no episode waits for another."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Sample
@@ -75,6 +78,9 @@ class _Loop:
         self._stepping: set[int] = set()
         self._sampling: dict[str, int] = {}
         self._turn = 0
+        self._asked: dict[int, float] = {}  # when each episode began to wait for what it is waiting for
+        self._env_seconds: defaultdict[int, float] = defaultdict(float)
+        self._model_seconds: defaultdict[int, float] = defaultdict(float)
         self.finished: dict[int, Trajectory] = {}
 
     def run(self, max_alive: int) -> None:
@@ -82,6 +88,7 @@ class _Loop:
         while len(self.finished) < len(self._episodes):
             while admitted < len(self._episodes) and admitted - len(self.finished) < max_alive:
                 self._resetting.add(admitted)
+                self._asked[admitted] = perf_counter()
                 self._pool.reset(str(admitted), self._episodes[admitted].task)
                 admitted += 1
             for key, reply in self._pool.collect(block=not self._sampling and not self._shared):
@@ -98,6 +105,7 @@ class _Loop:
             self._pool.release(str(index))
 
     def _environment_answered(self, index: int, reply: EnvReply | EnvFailure) -> None:
+        self._env_seconds[index] += perf_counter() - self._asked[index]
         episode = self._episodes[index]
         if index in self._resetting:
             self._resetting.remove(index)
@@ -108,9 +116,11 @@ class _Loop:
 
     def _engine_answered(self, completion: Completion) -> None:
         index = self._sampling.pop(completion.request_id)
+        self._model_seconds[index] += perf_counter() - self._asked[index]
         self._go_on(index, self._episodes[index].sampled(completion))
 
     def _go_on(self, index: int, todo: Sample | Act | Trajectory) -> None:
+        self._asked[index] = perf_counter()
         match todo:
             case Sample():
                 self._turn += 1
@@ -122,6 +132,8 @@ class _Loop:
                 self._pool.step(str(index), todo.action)
             case Trajectory():
                 self._pool.release(str(index))
-                self.finished[index] = todo
+                self.finished[index] = played = replace(
+                    todo, model_seconds=self._model_seconds.pop(index, 0.0), env_seconds=self._env_seconds.pop(index)
+                )
                 if self._on_finish:
-                    self._on_finish(index, todo)
+                    self._on_finish(index, played)

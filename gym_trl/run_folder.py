@@ -3,7 +3,7 @@
 import platform
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from json import JSONDecodeError, loads
@@ -12,8 +12,20 @@ from typing import Any
 
 from gym_trl.errors import MissingDependencyError
 from gym_trl.options import TrainOptions
-from gym_trl.records import JsonLinesWriter, as_record, keep_json_lines, read_json_lines, replace_text, to_json
+from gym_trl.records import (
+    FAILURES,
+    ROLLOUTS,
+    JsonLinesWriter,
+    RecordWriter,
+    as_record,
+    keep_json_lines,
+    read_json_lines,
+    replace_text,
+    to_json,
+)
 from gym_trl.types import Trajectory
+
+_WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,8 @@ class RunFolder:
         self.summary: dict[str, Any] = {}
         self._writes = writes
         self._metrics: JsonLinesWriter | None = None
-        self._rollouts: JsonLinesWriter | None = None
+        self._rollouts: RecordWriter | None = None
+        self._about: dict[str, Any] = {}  # what all records of the run have in common
         self._drawn, self._drawing = time.monotonic(), 0.0
 
     def open(self, options: TrainOptions, start: Checkpoint, processes: int) -> None:
@@ -65,11 +78,16 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions()}
         replace_text(self.path / "config.json", to_json(config, indent=2))
-        for name in ("metrics.jsonl", "rollouts.jsonl"):
+        for name in ("metrics.jsonl", ROLLOUTS, FAILURES):
             if (self.path / name).exists():
                 keep_json_lines(self.path / name, lambda record: _lasts(record, start, options.steps))
         self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
-        self._rollouts = JsonLinesWriter(self.path / "rollouts.jsonl")
+        self._rollouts = RecordWriter(self.path)
+        self._about = {
+            "policy": options.model or "tiny",
+            "env_kwargs": options.env_kwargs,
+            "spec": {name: getattr(options, name) for name in _WRAPPING},
+        }
         last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
         self.summary["seconds"] = last[0]["seconds"] if last else 0.0
 
@@ -84,11 +102,18 @@ class RunFolder:
         if self._metrics:
             self._metrics.write(record)
 
-    def rollouts(self, trajectories: Sequence[Trajectory], *, step: int, split: str, greedy: bool) -> None:
-        """Append what was played, and whether the model said what was likeliest instead of sampling."""
+    def rollouts(self, played: Iterable[tuple[int, Trajectory]], *, group_size: int, **about: Any) -> None:
+        """Append some of what was played, each with its place in the batch.
+
+        Args:
+            played: Places and trajectories.
+            group_size: How many places in a row play the same game.
+            about: More about all of them, such as ``step``, by the names of ``as_record``'s arguments.
+        """
         if self._rollouts:
-            for trajectory in trajectories:
-                self._rollouts.write(as_record(trajectory, step=step, split=split, greedy=greedy))
+            for place, trajectory in played:
+                group, attempt = divmod(place, group_size)
+                self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **self._about, **about))
 
     def save_summary(self) -> None:
         """Write down what is known so far."""

@@ -378,8 +378,10 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """Keep some of what was played."""
         # In training a rollout comes before the step that it is for.
         step = rollout.step + (rollout.split == "train")
-        chosen, greedy = _some(rollout.trajectories, self.options.records_per_step), not self._trainer.args.temperature
-        self._folder.rollouts(chosen, step=step, split=rollout.split, greedy=greedy)
+        group_size = self.options.group_size if rollout.split == "train" else 1
+        chosen = _some(rollout.trajectories, self.options.records_per_step, group_size)
+        greedy = not self._trainer.args.temperature
+        self._folder.rollouts(chosen, group_size=group_size, step=step, split=rollout.split, greedy=greedy)
         failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
         if failed and not self._failure_told:
             self._failure_told = True
@@ -455,11 +457,13 @@ def _playing(trainer: Any, temperature: float) -> Iterator[None]:
         model.train(training)
 
 
-def _some(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
-    """``count`` of them from all over the batch, with one that failed if there is one."""
-    count = min(count, len(trajectories))
-    chosen = [trajectories[i * len(trajectories) // count] for i in range(count)]
-    failed = [played for played in trajectories if not played.scored]
-    if chosen and failed and all(played.scored for played in chosen):
-        chosen[-1] = failed[0]
-    return chosen
+def _some(trajectories: Sequence[Trajectory], count: int, group_size: int) -> list[tuple[int, Trajectory]]:
+    """``count`` of them with their places: whole groups from all over the batch, and one that failed if any did."""
+    starts = range(0, len(trajectories), group_size)
+    wanted = min(len(starts), math.ceil(count / group_size))
+    groups = [starts[i * len(starts) // wanted] for i in range(wanted)]
+    places = [place for start in groups for place in range(start, min(start + group_size, len(trajectories)))][:count]
+    failed = [place for place, played in enumerate(trajectories) if not played.scored]
+    if places and failed and not set(places) & set(failed):
+        places[-1] = failed[0]
+    return [(place, trajectories[place]) for place in places]

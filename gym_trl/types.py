@@ -168,6 +168,8 @@ class Turn:
     """Index of the first sampled id of this turn in ``Trajectory.completion_ids``."""
     stop: int
     """Index after the last one."""
+    action: str | None = None
+    """What a wrapper such as ``ParseAction`` read from the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,12 @@ class Trajectory:
     turns: tuple[Turn, ...]
     messages: tuple[Message, ...]
     error: str | None = None
+    terminated: bool = False
+    """The environment ended the episode; one that is scored and was not terminated was cut off."""
+    model_seconds: float = field(default=0.0, compare=False)
+    """From asking the engine to its answer, summed over the turns."""
+    env_seconds: float = field(default=0.0, compare=False)
+    """The same for the environment, its reset included."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.completion_ids), len(self.mask), len(self.logprobs)}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.records import JsonLinesWriter, as_record, keep_json_lines, read_json_lines, to_json
+from gym_trl.records import JsonLinesWriter, as_record, keep_json_lines, read_json_lines, task_id, to_json
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
@@ -22,8 +22,20 @@ def trajectory(text: str = "ox", **changes: Any) -> Trajectory:
         "completion_ids": [4, 5, 6],
         "mask": [1, 0, 1],
         "logprobs": [-0.5, 0.0, -0.25],
-        "turns": (Turn(text, Answer("hm", text), 0.5, True, 0, 1), Turn("go on", Answer("", "no"), -1.0, False, 2, 3)),
-        "messages": (Message("user", text), Message("assistant", text), Message("user", "Over.")),
+        "turns": (
+            Turn(text, Answer("hm", text), 0.5, True, 0, 1),
+            Turn("go on", Answer("", "no"), -1.0, False, 2, 3, "n"),
+        ),
+        "messages": (
+            Message("user", text),
+            Message("assistant", text),
+            Message("user", "go on"),
+            Message("assistant", "no"),
+            Message("user", "Over."),
+        ),
+        "terminated": True,
+        "model_seconds": 0.5,
+        "env_seconds": 0.25,
     }
     return Trajectory(**{**fields, **changes})
 
@@ -36,22 +48,61 @@ def written(path: Path, *records: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_record_says_what_was_played() -> None:
-    assert as_record(trajectory(), step=2) == {
-        "step": 2,
+    about: dict[str, Any] = {"step": 2, "policy": "tiny", "split": "train", "group": 4, "attempt": 1, "greedy": False}
+    assert as_record(trajectory(), env_kwargs={"turns": 3}, spec={"action_format": "tag"}, **about) == {
+        **about,
         "version": 1,
-        "task": {"env_id": "TrlEnv/Echo-v0", "seed": 3, "options": {"instance": 7}},
-        "stop_reason": "failure",
-        "return": -0.5,
-        "success": False,
+        "task": {
+            "id": task_id("TrlEnv/Echo-v0", 3, env_kwargs={"turns": 3}, options={"instance": 7}),
+            "env_id": "TrlEnv/Echo-v0",
+            "env_kwargs": {"turns": 3},
+            "seed": 3,
+            "options": {"instance": 7},
+        },
+        "spec": {"action_format": "tag"},
+        "opening": [{"role": "user", "content": "ox"}],
         "turns": [
-            {"observation": "ox", "thinking": "hm", "answer": "ox", "reward": 0.5, "action_valid": True},
-            {"observation": "go on", "thinking": "", "answer": "no", "reward": -1.0, "action_valid": False},
+            {
+                "observation": "ox",
+                "thinking": "hm",
+                "answer": "ox",
+                "action": None,
+                "reward": 0.5,
+                "action_valid": True,
+                "start": 0,
+                "stop": 1,
+            },
+            {
+                "observation": "go on",
+                "thinking": "",
+                "answer": "no",
+                "action": "n",
+                "reward": -1.0,
+                "action_valid": False,
+                "start": 2,
+                "stop": 3,
+            },
         ],
         "last_observation": "Over.",
+        "unanswered": None,
+        "return": -0.5,
+        "success": False,
+        "terminated": True,
+        "truncated": False,
+        "stop_reason": "failure",
         "error": None,
+        "num_turns": 2,
+        "invalid_actions": 1,
         "prompt_tokens": 3,
         "completion_tokens": 3,
         "sampled_tokens": 2,
+        "model_seconds": 0.5,
+        "env_seconds": 0.25,
+        "prompt_ids": None,
+        "completion_ids": None,
+        "mask": None,
+        "logprobs": None,
+        "token_texts": None,
     }
 
 

@@ -343,7 +343,8 @@ def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: 
     told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 27}), out=folder, console=silent())
     assert (told["steps"], told["interrupted"]) == (5, False)
     assert [line["env/unscored"] for line in lines(folder)] == [0, 1 / 8, 0, 0, 0]
-    [failed] = [record for record in lines(folder, "rollouts.jsonl") if record["stop_reason"] == "env_error"]
+    [failed] = lines(folder, "failures.jsonl")
+    assert failed["stop_reason"] == "env_error"
     assert (failed["step"], failed["return"], failed["error"]) == (2, None, "step raised RuntimeError: the fuse burnt")
 
 

@@ -22,10 +22,11 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> env.transcript["stop_reason"], env.transcript["return"], env.transcript["turns"][0]["answer"]
     ('success', 1.0, '30')
 
-    The fields are those of the records that training writes, without tokens: ``task``, ``instructions``, ``turns``
-    (``observation``, ``thinking``, ``answer``, ``reward``, ``action_valid``), ``last_observation``, ``return``,
-    ``success`` and ``stop_reason``, which is ``None`` while the episode is played. What was recorded can be replayed:
-    the task has the seed and the options.
+    The fields are those of the records that training writes (``docs/records.md``), without what only a model's run
+    knows: ``task``, ``opening``, ``turns`` (``observation``, ``thinking``, ``answer``, ``action``, ``reward``,
+    ``action_valid``), ``last_observation``, ``return``, ``success``, ``terminated``, ``truncated`` and ``stop_reason``,
+    which is ``None`` while the episode is played; ``instructions`` beside. What was recorded can be replayed: the task
+    has the seed and the options.
 
     An episode is written when it ends, and when it is given up by a reset or by closing (``"cancelled"``). Each is one
     append, so that many environments, also of several processes, can share a file.
@@ -51,14 +52,19 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         """Start an episode."""
         self._give_up()
         observation, info = super().reset(seed=seed, options=options)
-        spec = self.unwrapped.spec
+        spec, instructions = self.unwrapped.spec, instructions_of(self.env)
         self.transcript = {
             "version": 1,
             "task": {"env_id": spec.id if spec else None, "seed": seed, "options": dict(options or {})},
-            "instructions": instructions_of(self.env),
+            "instructions": instructions,
+            "opening": [
+                {"role": "user", "content": f"{instructions}\n\n{observation}" if instructions else observation}
+            ],
             "stop_reason": None,
             "return": 0.0,
             "success": False,
+            "terminated": False,
+            "truncated": False,
             "turns": [],
             "last_observation": observation,
         }
@@ -79,12 +85,14 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             "observation": record["last_observation"],
             "thinking": answer.thinking,
             "answer": answer.text,
+            "action": info["action"] if isinstance(info.get("action"), str) else None,
             "reward": float(reward),
             "action_valid": bool(info.get("action_valid", True)),
         }
         record["turns"].append(turn)
         record |= {"last_observation": observation, "return": record["return"] + float(reward)}
         if terminated or truncated:
+            record |= {"terminated": terminated, "truncated": truncated}
             record["success"] = terminated and bool(info.get("success", float(reward) > 0))
             ended = StopReason.TURN_LIMIT if truncated else StopReason.FAILURE
             record["stop_reason"] = str(info.get("stop_reason", StopReason.SUCCESS if record["success"] else ended))

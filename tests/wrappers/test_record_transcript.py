@@ -29,6 +29,7 @@ def test_every_episode_becomes_a_line(tmp_path: Path) -> None:
         "observation": "Guess 1 to 50 in 6 tries.",
         "thinking": "Half.",
         "answer": "<action>25</action>",
+        "action": "25",
         "reward": 0.0,
         "action_valid": True,
     }
@@ -52,7 +53,7 @@ def test_the_fields_are_those_of_the_records_that_training_writes() -> None:
     assert env.transcript is not None
     written = as_record(trajectory)
     assert env.transcript.keys() - written.keys() == {"instructions"}
-    assert env.transcript["turns"][0].keys() == written["turns"][0].keys()
+    assert env.transcript["turns"][0].keys() == written["turns"][0].keys() - {"start", "stop"}
     assert env.transcript["version"] == written["version"]
 
 
