@@ -82,6 +82,8 @@ _ENVS = {
 # Other people's, each of which needs its extra; not among the games that are validated and documented as our own.
 _EXTERNAL = {
     "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
+    "External/MiniWoB-v0": "gym_trl.envs.external.miniwob:MiniWoB",
+    "External/PettingZoo-v0": "gym_trl.envs.external.pettingzoo:PettingZoo",
     "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
     "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
     "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",

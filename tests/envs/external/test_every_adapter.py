@@ -2,10 +2,12 @@
 """What is asked of every adapter to other people's environments, with the real ones."""
 
 import random
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,24 @@ def textworld_game(folder):
 
 # What to import, the id, its arguments, and actions that do not all end it.
 CASES = {
+    "miniwob": (
+        "miniwob",
+        "External/MiniWoB-v0",
+        {"task": "click-button"},
+        ['press("<Tab>")', "out of order", 'type(4, "a")', *(f"click({number})" for number in range(4, 12))],
+    ),
+    "pettingzoo/tictactoe": (
+        "pettingzoo",
+        "External/PettingZoo-v0",
+        {"game": "classic/tictactoe-v3", "seat": 1},
+        ["4", "nine", *"01235678"],
+    ),
+    "pettingzoo/chess": (
+        "pettingzoo",
+        "External/PettingZoo-v0",
+        {"game": "classic/chess-v6"},
+        ["e2e4", "e2e4", "d2d3", "b1c3"],
+    ),
     "reasoning-gym": ("reasoning_gym", "External/ReasoningGym-v0", {"dataset": "leg_counting"}, ["12"]),
     "reasoning-gym/sokoban": ("reasoning_gym", "External/ReasoningGym-v0", {"dataset": "sokoban"}, ["LRUD"]),
     "textarena": ("textarena", "External/TextArena-v0", {"game": "GuessTheNumber-v0"}, ["[1]", "20", "?", "[3]"]),
@@ -51,13 +71,33 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])
 def case(request, tmp_path_factory):
     package, env_id, kwargs, actions = CASES[request.param]
-    pytest.importorskip(package, reason=f"{package} is not installed")
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    if package == "miniwob":
+        if not (shutil.which("chromium") and shutil.which("chromedriver")):
+            pytest.skip("there is no Chromium")
+        request.getfixturevalue("open_browser")
     if package == "textworld":
         kwargs = {"path": textworld_game(tmp_path_factory.getbasetemp())}
     return env_id, kwargs, actions
+
+
+@pytest.fixture(scope="module")
+def open_browser():
+    """One that stays from game to game, because starting it takes seconds."""
+    from gym_trl.envs.external.browser import Tab
+
+    tab = Tab()
+    yield
+    tab.close()
+
+
+def several(case):
+    """Seeds; few where a game takes half a second."""
+    return range(3 if "MiniWoB" in case[0] else 8)
 
 
 def play(case, seed, *, before=lambda: None):
@@ -91,7 +131,7 @@ def test_the_same_seed_and_actions_are_the_same_game(case):
 
 def test_other_seeds_are_other_games_or_another_luck(case):
     env_id, kwargs, _ = case
-    games = {str(play((env_id, kwargs, case[2]), seed=seed)) for seed in range(8)}
+    games = {str(play((env_id, kwargs, case[2]), seed=seed)) for seed in several(case)}
     assert len(games) > (0 if "TextWorld" in env_id else 1)  # one file, one game
 
 
@@ -117,9 +157,9 @@ def test_games_that_take_turns_are_the_games_alone(case):
 
 
 def test_games_in_threads_are_the_games_alone(case):
-    alone = [play(case, seed=seed) for seed in range(8)]
+    alone = [play(case, seed=seed) for seed in several(case)]
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(lambda seed: play(case, seed=seed), range(8))) == alone
+        assert list(threads.map(lambda seed: play(case, seed=seed), several(case))) == alone
 
 
 def test_what_is_over_pays_nothing_more(case):
@@ -134,7 +174,7 @@ def test_what_is_over_pays_nothing_more(case):
                 assert (observation, terminated, truncated) == (ended[0], ended[2], ended[3])
                 assert reward == 0.0
                 return
-    assert "TextWorld" in env_id  # which has no limit of turns
+    assert "TextWorld" in env_id or "chess" in str(kwargs)  # which have no limit of turns
 
 
 def test_a_new_episode_shows_nothing_of_the_old_one(case):
@@ -160,7 +200,7 @@ def test_mistakes_of_a_caller_are_said(case):
 def test_a_game_that_does_not_exist_is_said(case):
     env_id, kwargs, _ = case
     with pytest.raises(ConfigError):
-        make(env_id, **{name: "nonesuch" if name in ("dataset", "game", "path") else 1 for name in kwargs})
+        make(env_id, **{name: "nonesuch" if name in ("dataset", "game", "path", "task") else 1 for name in kwargs})
 
 
 def test_an_evaluation_plays_it(case):
@@ -177,6 +217,6 @@ def test_an_evaluation_plays_it(case):
 )
 def test_what_is_not_installed_is_named_with_its_extra(package, env_id, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    named = {"textworld": "path", "reasoning_gym": "dataset"}.get(package, "game")
+    named = {"textworld": "path", "reasoning_gym": "dataset", "miniwob": "task"}.get(package, "game")
     with pytest.raises(MissingDependencyError, match=rf"{env_id} needs .*pip install 'gym-trl\[{extra}\]'"):
         make(env_id, **{named: "x"})

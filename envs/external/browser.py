@@ -1,0 +1,143 @@
+"""One headless Chromium for all environments of a process, a tab for each."""
+
+import atexit
+import shutil
+import tempfile
+from contextlib import suppress
+from threading import RLock
+from typing import Any, ClassVar
+
+from gym_trl.errors import ConfigError
+
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # Tabs that are not looked at run as fast as the one that is.
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+)
+_CHROMIUM, _DRIVER = ("chromium", "chromium-browser", "google-chrome"), ("chromedriver",)
+_LIMIT = 30
+"""Seconds that the browser has for anything."""
+
+
+class Tab:
+    """A tab of the process's browser, which starts with the first one and ends, all its processes, with the last.
+
+    ::
+
+        tab = Tab()
+        with tab as driver:  # selenium's, with this tab in front; other threads wait
+            driver.get("about:blank")
+        tab.close()
+
+    What is not closed ends with the interpreter.
+
+    Raises:
+        ConfigError: there is no Chromium, or no driver of it, on the path.
+    """
+
+    _lock: ClassVar[Any] = RLock()
+    _driver: ClassVar[Any] = None
+    _home: ClassVar[str] = ""
+    _profile: ClassVar[str] = ""
+    _open: ClassVar[set["Tab"]] = set()
+
+    def __init__(self) -> None:
+        with Tab._lock:
+            try:
+                Tab._new()
+            except Exception:  # the browser is there no more, and how it shows depends on what of it is not
+                if Tab._driver is None:
+                    raise
+                Tab._end()
+                Tab._new()
+            self._of = Tab._driver
+            self._handle = self._of.current_window_handle
+            Tab._open.add(self)
+
+    def __enter__(self) -> Any:
+        """The browser's driver, with this tab in front, and nobody else's until the end of the ``with`` block."""
+        Tab._lock.acquire()
+        try:
+            self._of.switch_to.window(self._handle)
+        except BaseException:
+            Tab._lock.release()
+            raise
+        return self._of
+
+    def __exit__(self, *raised: object) -> None:
+        Tab._lock.release()
+
+    def close(self) -> None:
+        """Close the tab, and the browser if it was the last one."""
+        with Tab._lock:
+            if self not in Tab._open:
+                return
+            Tab._open.discard(self)
+            if not Tab._open:
+                Tab._end()
+            else:
+                with suppress(Exception), self as driver:  # of a browser that is gone nothing has to be closed
+                    driver.close()
+
+    @classmethod
+    def _new(cls) -> None:
+        if cls._driver is None:
+            cls._start()
+        cls._driver.switch_to.window(cls._home)  # another may be closed, from which none can be opened
+        cls._driver.switch_to.new_window("tab")
+        # Its page has the focus, whichever tab is in front, so that what follows from it happens.
+        cls._driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
+
+    @classmethod
+    def _start(cls) -> None:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+
+        options = webdriver.ChromeOptions()
+        options.binary_location = _program(_CHROMIUM)
+        options.unhandled_prompt_behavior = "dismiss"
+        cls._profile = tempfile.mkdtemp(prefix="gym-trl-browser-")
+        for flag in (*_FLAGS, f"--user-data-dir={cls._profile}"):
+            options.add_argument(flag)
+        cls._driver = webdriver.Chrome(options=options, service=Service(_program(_DRIVER)))
+        cls._home = cls._driver.current_window_handle
+        atexit.register(cls._end)
+        cls._driver.set_page_load_timeout(_LIMIT)
+        cls._driver.set_script_timeout(_LIMIT)
+        cls._driver.command_executor.client_config.timeout = 2 * _LIMIT
+
+    @classmethod
+    def _end(cls) -> None:
+        import psutil
+
+        driver, cls._driver = cls._driver, None
+        cls._open.clear()
+        if driver is None:
+            return
+        tree: list[Any] = []
+        with suppress(psutil.Error):
+            top = psutil.Process(driver.service.process.pid)
+            tree = [top, *top.children(recursive=True)]
+        with suppress(Exception):  # what does not end by itself is killed below
+            driver.quit()
+        for process in psutil.wait_procs(tree, timeout=3)[1]:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(tree, timeout=3)
+        shutil.rmtree(cls._profile, ignore_errors=True)
+
+
+def _program(names: tuple[str, ...]) -> str:
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise ConfigError(f"there is no {names[0]} on the path: apt-get install chromium chromium-driver")
