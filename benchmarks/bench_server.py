@@ -1,7 +1,9 @@
 # mypy: allow-untyped-calls
 """How much of what ``vllm serve`` can do is left when 256 episodes play on it? Ours, bare clients, big requests.
 
-$ python benchmarks/bench_server.py [tokens per turn]
+$ python benchmarks/bench_server.py [tokens per turn] [apart]
+
+``apart`` keeps the server on the first core and the clients on the second one, as if they were two machines.
 
 Every way makes the server answer the very same requests, from an empty prefix cache, in turn and several times over:
 
@@ -46,7 +48,8 @@ from gym_trl.types import Request, Task
 RESULTS = Path(__file__).parent / "results"
 EPISODES = 256
 ROUNDS = 6
-TOKENS = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+APART = "apart" in sys.argv
+TOKENS = int(next((word for word in sys.argv[1:] if word != "apart"), 12))
 FLAGS = ["--max-num-seqs", str(EPISODES), "--max-num-batched-tokens", str(EPISODES * CONTEXT)]
 
 
@@ -212,7 +215,11 @@ def main() -> None:
         _, tokenizer = vllm_cpu.save_model(saved)
         server = Server(saved, *TRL, *FLAGS)
         try:
+            if APART:
+                os.sched_setaffinity(0, {0})  # which the server inherits
             server.start()
+            if APART:
+                os.sched_setaffinity(0, {1})
             server.wait()
             report = measure(server, TemplateChat(tokenizer))
         finally:
