@@ -143,10 +143,7 @@ class Episode:
         """The environment took the action."""
         if isinstance(reply, EnvFailure):
             return self.stopped(reply.reason, reply.error)
-        valid = bool(reply.info.get("action_valid", True))
-        action = reply.info.get("action")
-        read = action if isinstance(action, str) else None
-        self._turns.append(Turn(self._observation, self._answer, reply.reward, valid, *self._span, read))
+        self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))
         self._observation = reply.observation
         if reply.terminated or reply.truncated:
             self._messages.append(Message("user", reply.observation))
@@ -194,6 +191,13 @@ class Episode:
     def _overflow(self, needed: int) -> str:
         what = "the next turn" if self._turns else "the first observation"
         return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
+
+
+def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, stop: int = 0) -> Turn:
+    """What was seen and said, with what the environment made of it."""
+    action = reply.info.get("action")
+    valid = bool(reply.info.get("action_valid", True))
+    return Turn(observation, answer, reply.reward, valid, start, stop, action if isinstance(action, str) else None)
 
 
 def reason_to_stop(reply: EnvReply) -> StopReason:

@@ -1,19 +1,46 @@
 """Plays tasks with any policy and says how well it went."""
 
 import itertools
+import json
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from time import perf_counter
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeAlias
 
-from gym_trl.episode import EnvReply, reason_to_stop
-from gym_trl.pool import EnvFactory, TextEnvironment, read_step
+from gym_trl.episode import EnvReply, as_turn, reason_to_stop
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.policies import (
+    Attempt,
+    Conversation,
+    Model,
+    ModelStopped,
+    Words,
+    environment_policy,
+    function_policy,
+)
+from gym_trl.pool import MAX_TURNS, EnvFactory, TextEnvironment, play_on, read_instructions, read_step
+from gym_trl.records import (
+    FAILURES,
+    Record,
+    RecordWriter,
+    as_record,
+    keep_json_lines,
+    read_records,
+    replace_text,
+    task_id,
+    to_json,
+)
+from gym_trl.scores import Row, Scoreboard
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Policy, StopReason, Task
-
-_MAX_TURNS = 10_000
+from gym_trl.types import Answer, Message, Policy, StopReason, Task, TokenIds, Trajectory
 
 
 class Result(NamedTuple):
@@ -96,21 +123,40 @@ def play_tasks(
     >>> play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
     [Result(episode_return=1.0, success=True, turns=1, invalid_actions=0)]
     """
-    envs: dict[str, TextEnvironment] = {}
-    try:
-        results = []
+    results = []
+    with _Instances(make) as instances:
         for task in tasks:
-            if task.env_id not in envs:
-                envs[task.env_id] = make(task.env_id)
-            played = play_task(envs[task.env_id], task, policy_for)
+            played = play_task(instances.of(task), task, policy_for)
             results.append(_result(played))
             if isinstance(played[-1], Exception):
-                with suppress(Exception):  # it is broken, and may not even close
-                    envs.pop(task.env_id).close()
-        return results
-    finally:
-        for env in envs.values():
+                instances.give_up(task)
+    return results
+
+
+class _Instances:
+    """Environments that are used again, one for each id, until one of them breaks."""
+
+    def __init__(self, make: EnvFactory) -> None:
+        self._make = make
+        self._envs: dict[str, TextEnvironment] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for env in self._envs.values():
             env.close()
+
+    def of(self, task: Task) -> TextEnvironment:
+        if task.env_id not in self._envs:
+            self._envs[task.env_id] = self._make(task.env_id)
+        return self._envs[task.env_id]
+
+    def give_up(self, task: Task) -> None:
+        with suppress(Exception):  # it is broken, and may not even close
+            self._envs.pop(task.env_id).close()
 
 
 def play_task(
@@ -128,14 +174,13 @@ def play_task(
     try:
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
         policy = policy_for(env)
-        for _ in range(_MAX_TURNS):
-            action = policy(observation)
-            reply = read_step(*env.step(action))
+        for action, *step in play_on(env, policy, observation):
+            reply = read_step(*step)
             exchanges.append(Exchange(observation, action, reply))
-            if reply.terminated or reply.truncated:
-                return exchanges
             observation = reply.observation
-        raise RuntimeError(f"the episode did not end in {_MAX_TURNS} turns")
+        if not (reply.terminated or reply.truncated):
+            raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
+        return exchanges
     except Exception as error:  # whatever an environment raises is its episode's data
         return [*exchanges, error]
 
@@ -193,3 +238,450 @@ def _result(exchanges: list[Exchange | Exception]) -> Result:
 
 def _mean(values: list[float]) -> float | None:
     return statistics.fmean(values) if values else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluations, which are written down as they go on
+# ---------------------------------------------------------------------------------------------------------------------
+
+Player: TypeAlias = Words | Model
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluation found."""
+
+    rows: list[Row]
+    """One for each policy on each environment."""
+    folder: Path | None
+    """Where its episodes are."""
+    played: int
+    """How many episodes were played now, and not before."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain JSON values."""
+        rows = [row.as_dict() for row in self.rows]
+        return {"version": 1, "rows": rows, "folder": None if self.folder is None else str(self.folder)}
+
+
+def evaluate(
+    env: str | Sequence[str],
+    policy: "str | Callable[[TextEnvironment], Policy] | Player | Sequence[str | Player]",
+    *,
+    episodes: int = 100,
+    attempts: int = 1,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    action_format: str | None = "tag",
+    spec: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    tokens: bool = False,
+    retry: bool = False,
+    on_begin: Callable[[int, int], None] | None = None,
+    on_episode: Callable[[Record, Scoreboard], None] | None = None,
+) -> Evaluation:
+    """Play held-out games with policies, write every episode down, and say how well it went.
+
+    >>> found = evaluate("TrlEnv/GuessNumber-v0", "solver", episodes=20)
+    >>> [(row.policy, row.episodes, str(row.success)) for row in found.rows]
+    [('solver', 20, '1.000 [0.839, 1.000]')]
+    >>> evaluate("TrlEnv/Echo-v0", lambda env: lambda observation: observation, episodes=4).rows[0].success.mean
+    1.0
+
+    Every policy plays the same games, of seeds that training never sees: those of the ``"eval"`` split (``task_seed``).
+    With ``out``, each episode is in the folder before the next is counted, and the same call goes on where a killed one
+    stopped: no episode is lost, and none is played twice. Another policy adds to the folder.
+
+    Args:
+        env: An id, or several.
+        policy: ``"solver"``, ``"random"`` or another of the environments' ``baselines``; ``"package.module:function"``,
+            which makes an episode's policy from its environment, as a function given here does; a path or hub id of a
+            model; ``Model(...)`` or ``server(...)`` of ``gym_trl.policies`` with more to say; or several of these.
+        episodes: How many each policy plays on each environment.
+        attempts: How many of them play the same game, for pass@k; ``episodes`` must be a multiple.
+        seed: Of the games and of what is random in a policy.
+        env_kwargs: For ``gym.make``; with several ids, ``{id: kwargs}``.
+        action_format: How language models mark their actions; the other policies act without marks.
+        spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``.
+        out: The folder of the records.
+        tokens: Keep the ids, mask and logprobs of models that run here.
+        retry: Play again what could not be scored before.
+        on_begin: Is told how many episodes there are, and how many of them were played before.
+        on_episode: Is told every episode that is played now, and the score so far.
+
+    Raises:
+        ConfigError: an argument that cannot work, or a folder of another evaluation.
+        EngineError: a server refuses, or generation itself failed.
+        OSError: the folder cannot be written.
+    """
+    envs = [env] if isinstance(env, str) else list(env)
+    given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
+    players = [_player(one) for one in given]
+    _check_counts(episodes, attempts)
+    if len({player.name for player in players}) < len(players):
+        raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
+    plans = [
+        _Plan(player, env_id, _kwargs(envs, env_id, env_kwargs), _wrapping(player, action_format, spec))
+        for player in players
+        for env_id in envs
+    ]
+    for plan in plans:
+        plan.check(seed)
+    board, done = Scoreboard(), set[_Key]()
+    with _Folder(Path(out) if out is not None else None) as folder:
+        folder.agree({player.name: _settings(player, seed, attempts, plans) for player in players})
+        if retry:
+            folder.forget_failures({player.name for player in players})
+        for record in folder.records():
+            done.add(_key(record))
+            board.add(record)
+        todo = [(plan, plan.attempts(seed, episodes, attempts, done)) for plan in plans]
+        missing = sum(len(left) for _, left in todo)
+        if on_begin:
+            on_begin(len(plans) * episodes, len(plans) * episodes - missing)
+        for player in players:
+            loaded = None
+            for plan, left in todo:
+                if plan.player is not player or not left:
+                    continue
+
+                def write(
+                    one: Attempt,
+                    played: Trajectory,
+                    decode: Callable[[TokenIds], str] | None = None,
+                    plan: _Plan = plan,
+                    more: Mapping[str, Any] | None = None,
+                ) -> None:
+                    record = plan.record(one, played, decode, tokens=tokens)
+                    record |= more or {}  # type: ignore[typeddict-item]  # counts of the server's own
+                    folder.write(record)
+                    board.add(record)
+                    if on_episode:
+                        on_episode(record, board)
+
+                if isinstance(player, Model):
+                    loaded = loaded or player.load()
+                    loaded.play(plan.spec(seed).make, left, seed, write)
+                else:
+                    _play_in_words(player, plan.spec(seed).make, left, seed, write)
+    return Evaluation(board.rows(), folder.path, missing)
+
+
+def _player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Player:
+    if isinstance(given, Words | Model):
+        return given
+    if not isinstance(given, str):
+        return Words(getattr(given, "__name__", type(given).__name__), lambda env, seed: given(env))
+    if given in _BASELINES:
+        return environment_policy(given)
+    if given.startswith(("http://", "https://")):
+        raise ConfigError(f"{given} is a server: give gym_trl.policies.server({given!r}), or --base-url")
+    module, colon, _ = given.partition(":")
+    if colon and module.replace(".", "").isidentifier() and not Path(given).exists():
+        return function_policy(given)
+    return Model(given)
+
+
+_BASELINES = ("solver", "random", "constant", "garbage", "noop")
+
+
+def _check_counts(episodes: int, attempts: int) -> None:
+    for name, value in (("episodes", episodes), ("attempts", attempts)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+    if episodes % attempts:
+        raise ConfigError(f"{episodes} episodes cannot be divided into games of {attempts} attempts each")
+
+
+def _kwargs(envs: Sequence[str], env_id: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not given:
+        return {}
+    if len(envs) == 1:
+        return dict(given[env_id] if set(given) == {env_id} else given)
+    if unknown := sorted(set(given) - set(envs)):
+        raise ConfigError(f"with several ids env_kwargs must be {{id: kwargs}}; {unknown[0]!r} is none of the ids")
+    return dict(given.get(env_id, {}))
+
+
+def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How a player's environments are wrapped, by the names of ``GymSpec``'s arguments."""
+    return {"action_format": action_format, **(spec or {})} if player.marks else {"action_format": None}
+
+
+def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
+    """What a policy's episodes must have in common to be counted together."""
+    wrapping = next(plan.wrapping for plan in plans if plan.player is player)
+    settings = {**player.settings, "seed": seed, "attempts": attempts, "spec": wrapping}
+    read: dict[str, Any] = json.loads(to_json(settings))
+    return read
+
+
+_Key: TypeAlias = tuple[str | None, str, int]
+
+
+def _key(record: Record) -> _Key:
+    """What no two episodes of an evaluation have in common."""
+    return record["policy"], record["task"]["id"], record["attempt"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """One policy on one environment."""
+
+    player: Player
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    wrapping: Mapping[str, Any]
+
+    def spec(self, seed: int, num_tasks: int = 1) -> GymSpec:
+        # Games are drawn by their seeds, so that a longer evaluation begins with the games of a shorter one.
+        return GymSpec(
+            self.env_id,
+            num_tasks=1,
+            num_eval_tasks=num_tasks,
+            seed=seed,
+            env_kwargs=self.env_kwargs,
+            spread=False,
+            **self.wrapping,
+        )
+
+    def check(self, seed: int) -> None:
+        """Say now what cannot work."""
+        spec = self.spec(seed)
+        if isinstance(self.player, Words):
+            env = spec.make(self.env_id)
+            try:
+                self.player.check(env)
+            finally:
+                env.close()
+
+    def attempts(
+        self, seed: int, episodes: int, attempts: int, done: set[tuple[str | None, str, int]]
+    ) -> list[Attempt]:
+        """What is left to be played."""
+        tasks = self.spec(seed, episodes // attempts).tasks("eval")
+        every = (Attempt(task, group, number) for group, task in enumerate(tasks) for number in range(attempts))
+        return [one for one in every if (self.player.name, self._task_id(one.task), one.number) not in done]
+
+    def record(
+        self, one: Attempt, played: Trajectory, decode: Callable[[TokenIds], str] | None, *, tokens: bool
+    ) -> Record:
+        return as_record(
+            played,
+            env_kwargs=self.env_kwargs,
+            spec=self.wrapping,
+            policy=self.player.name,
+            split="eval",
+            greedy=self.player.greedy if isinstance(self.player, Model) else None,
+            group=one.group,
+            attempt=one.number,
+            tokens=tokens,
+            decode=decode,
+        )
+
+    def _task_id(self, task: Task) -> str:
+        return task_id(task.env_id, task.seed, env_kwargs=self.env_kwargs, options=task.options)
+
+
+class _Folder:
+    """Where an evaluation is written down, if it is."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._writer: RecordWriter | None = None
+        self._lock: Any = None
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            if self.path.exists() and not self.path.is_dir():
+                raise ConfigError(f"{self.path} is a file; an evaluation needs a folder")
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path / ".lock")
+            self._writer = RecordWriter(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._writer:
+            self._writer.close()
+            self._lock.close()
+
+    def agree(self, policies: Mapping[str, Any]) -> None:
+        """Check that what the folder holds of these policies was played as they are to play, and write it down.
+
+        Raises:
+            ConfigError: it was not.
+        """
+        if self.path is None:
+            return
+        path = self.path / "config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+            known = config["evaluation"]["policies"]
+        except FileNotFoundError:
+            if any(self.path.glob("*.jsonl")):
+                raise ConfigError(f"{self.path} holds records and no evaluation; choose another folder") from None
+            known = {}
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"{path} is not of an evaluation; choose another folder") from error
+        for name in policies.keys() & known.keys():
+            for what in policies[name].keys() | known[name].keys():
+                now, then = policies[name].get(what), known[name].get(what)
+                if now != then:
+                    raise ConfigError(f"{self.path} has episodes of {name!r} with {what}={then!r}, not {now!r}")
+        replace_text(path, to_json({"version": 1, "evaluation": {"policies": {**known, **policies}}}, indent=2))
+
+    def forget_failures(self, policies: Collection[str]) -> None:
+        """Drop what policies could not be scored for."""
+        if self.path is not None and (self.path / FAILURES).exists():
+            keep_json_lines(self.path / FAILURES, lambda record: record["policy"] not in policies)
+
+    def records(self) -> Iterator[Record]:
+        if self.path is not None and any(self.path.glob("*.jsonl")):
+            yield from read_records(self.path)
+
+    def write(self, record: Record) -> None:
+        if self._writer:
+            self._writer.write(record)
+
+
+def _locked(path: Path) -> Any:
+    """A file that is locked as long as it is open, also by a process that is killed."""
+    file = path.open("a")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # not on Windows
+        pass
+    except OSError as error:
+        file.close()
+        raise ConfigError(f"another process is evaluating into {path.parent}") from error
+    return file
+
+
+_OnWords: TypeAlias = Callable[..., None]
+
+
+def _play_in_words(
+    player: Words, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnWords
+) -> None:
+    """Play ``attempts`` in as many threads as the player may use, and tell of each in this one."""
+    if player.concurrency == 1:
+        with _Instances(make) as instances:
+            for one in attempts:
+                played, more = _play_attempt(instances, one, player, seed)
+                on_played(one, played, more=more)
+        return
+    queue, lock, stop = SimpleQueue[Any](), Lock(), Event()
+    left = iter(attempts)
+
+    def work() -> None:
+        try:
+            with _Instances(make) as instances:
+                while not stop.is_set():
+                    with lock:
+                        one = next(left, None)
+                    if one is None:
+                        break
+                    queue.put((one, *_play_attempt(instances, one, player, seed)))
+            queue.put(None)
+        except BaseException as error:  # raised where it is heard
+            queue.put(error)
+
+    threads = [Thread(target=work, daemon=True) for _ in range(min(player.concurrency, len(attempts)))]
+    for thread in threads:
+        thread.start()
+    running = len(threads)
+    try:
+        while running:
+            match queue.get():
+                case None:
+                    running -= 1
+                case BaseException() as error:
+                    raise error
+                case one, played, more:
+                    on_played(one, played, more=more)
+    finally:
+        stop.set()
+
+
+def _play_attempt(instances: _Instances, one: Attempt, player: Words, seed: int) -> tuple[Trajectory, dict[str, Any]]:
+    """Play one episode of a policy in words; what its environment or its policy raises is its data."""
+    watched = _Watched()
+
+    def policy_for(env: TextEnvironment) -> Policy:
+        watched.instructions = read_instructions(env)
+        watched.policy = player.make(env, one.seed(seed))
+        return watched
+
+    began = perf_counter()
+    try:
+        exchanges = play_task(instances.of(one.task), one.task, policy_for)
+    except Exception as raised:  # the environment cannot even be made any more
+        exchanges = [raised]
+    seconds = perf_counter() - began
+    failure = exchanges[-1] if isinstance(exchanges[-1], Exception) else None
+    if isinstance(failure, EngineError):
+        raise failure
+    if failure is not None and not isinstance(failure, ModelStopped):
+        instances.give_up(one.task)
+    replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
+    played = watched.trajectory(one.task, replies, failure)
+    timed = replace(played, model_seconds=watched.seconds, env_seconds=seconds - watched.seconds)
+    if not isinstance(watched.policy, Conversation):
+        return timed, {}
+    counts = watched.policy
+    return timed, {"prompt_tokens": counts.prompt_tokens, "sampled_tokens": counts.sampled_tokens}
+
+
+class _Watched:
+    """A policy, with an eye on what it is asked, what it says and how long it takes."""
+
+    def __init__(self) -> None:
+        self.policy: Policy | None = None
+        self.instructions = ""
+        self.seconds = 0.0
+        self._said: list[tuple[str, str]] = []
+
+    def __call__(self, observation: str) -> str:
+        assert self.policy is not None
+        began = perf_counter()
+        try:
+            action = self.policy(observation)
+        except (EngineError, ModelStopped):
+            raise
+        except Exception as error:  # whatever a policy raises is its episode's data
+            raise ModelStopped(StopReason.CANCELLED, f"the policy raised {type(error).__name__}: {error}") from error
+        finally:
+            self.seconds += perf_counter() - began
+        self._said.append((observation, action))
+        return action
+
+    def trajectory(self, task: Task, replies: Sequence[EnvReply], failure: Exception | None) -> Trajectory:
+        """What was said in an episode that nobody tokenised."""
+        thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
+        answers = [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
+        turns = tuple(
+            as_turn(observation, answer, reply)
+            for (observation, _), answer, reply in zip(self._said, answers, replies, strict=False)
+        )
+        if failure is None:
+            reason, error = reason_to_stop(replies[-1]), None
+        elif isinstance(failure, ModelStopped):
+            reason, error = failure.reason, str(failure)
+        else:
+            reason, error = StopReason.ENV_ERROR, f"{type(failure).__name__}: {failure}"
+        ended = failure is None and replies[-1].terminated
+        return Trajectory(task, reason, [], [], [], [], turns, tuple(self._messages(replies)), error, terminated=ended)
+
+    def _messages(self, replies: Sequence[EnvReply]) -> Iterator[Message]:
+        if isinstance(self.policy, Conversation) and self.policy.system_prompt is not None:
+            yield Message("system", self.policy.system_prompt)
+        for index, (observation, action) in enumerate(self._said):
+            rules = "" if index else self.instructions
+            yield Message("user", "\n\n".join(part for part in (rules, observation) if part))
+            yield Message("assistant", action)
+        if replies and len(replies) == len(self._said):
+            yield Message("user", replies[-1].observation)

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -14,7 +14,7 @@ import gymnasium as gym
 
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError
-from gym_trl.types import Task
+from gym_trl.types import Policy, Task
 
 TextEnvironment: TypeAlias = gym.Env[str, str]
 EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
@@ -281,6 +281,27 @@ def read_instructions(env: gym.Env[Any, Any]) -> str:
         return str(env.get_wrapper_attr("instructions"))
     except AttributeError:
         return ""
+
+
+MAX_TURNS = 10_000
+"""After so many an episode is taken for one that does not end."""
+
+
+def play_on(env: TextEnvironment, policy: Policy, observation: str) -> Iterator[tuple[Any, ...]]:
+    """Let ``policy`` play on from an observation: each action with what ``step`` returned, for ``MAX_TURNS`` at most.
+
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> observation, _ = env.reset(seed=0)
+    >>> [step[:3] for step in play_on(env, lambda observation: observation, observation)]
+    [('woadw', '5 of 5 right.', 1.0)]
+    """
+    for _ in range(MAX_TURNS):
+        action = policy(observation)
+        step = env.step(action)
+        yield (action, *step)
+        observation, _, terminated, truncated, _ = step
+        if terminated or truncated:
+            return
 
 
 def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> EnvReply:

@@ -18,6 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ActionTypeError
 from gym_trl.parsing import split_thinking
+from gym_trl.pool import MAX_TURNS, play_on
 from gym_trl.types import Answer, Message, Policy, TokenIds
 
 __all__ = ["ByteChat", "ScriptedEngine", "check_text_env", "play"]
@@ -28,7 +29,6 @@ __all__ = ["ByteChat", "ScriptedEngine", "check_text_env", "play"]
 
 EnvMaker: TypeAlias = Callable[[], gym.Env[str, str]]
 
-_MAX_TURNS = 10_000
 _STRANGE_ACTIONS = ("", "x" * 1_000_000, "\x00", "\ud800", "\u202e{}\\n<action>")
 _NOT_ACTIONS = (None, 1, b"1", ["1"], {"action": "1"})
 _SEEDS = range(5)
@@ -72,14 +72,9 @@ def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[tuple[Any
     ('woadw', '5 of 5 right.', 1.0, True, False, {'action_valid': True, 'success': True})
     """
     observation, info = env.reset(**reset)
-    steps: list[tuple[Any, ...]] = [(observation, info)]
-    for _ in range(_MAX_TURNS):
-        action = policy(observation)
-        steps.append((action, *env.step(action)))
-        observation, _, terminated, truncated, _ = steps[-1][1:]
-        if terminated or truncated:
-            return steps
-    raise AssertionError(f"an episode must end, and {env} did not in {_MAX_TURNS} turns")
+    steps: list[tuple[Any, ...]] = [(observation, info), *play_on(env, policy, observation)]
+    _expect(steps[-1][3] or steps[-1][4], f"an episode must end, and {env} did not in {MAX_TURNS} turns")
+    return steps
 
 
 def _maker(make: EnvMaker | str) -> EnvMaker:

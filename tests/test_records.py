@@ -1,4 +1,5 @@
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def trajectory(text: str = "ox", **changes: Any) -> Trajectory:
     return Trajectory(**{**fields, **changes})
 
 
-def written(path: Path, *records: dict[str, Any]) -> list[dict[str, Any]]:
+def written(path: Path, *records: Mapping[str, Any]) -> list[dict[str, Any]]:
     with JsonLinesWriter(path) as writer:
         for record in records:
             writer.write(record)

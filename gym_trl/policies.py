@@ -1,0 +1,437 @@
+"""Who plays an evaluation: models, servers, the environments' own policies, a Python function, or a person."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from gym_trl.chat import TemplateChat
+from gym_trl.engines.protocol import Engine
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import ConfigError, EngineError, GymTRLError, MissingDependencyError
+from gym_trl.parsing import split_thinking
+from gym_trl.pool import EnvFactory, TextEnvironment, make_pool, read_instructions
+from gym_trl.rollout import stream_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Message, Policy, StopReason, Task, TokenIds, Trajectory
+from gym_trl.wrappers.inner import load_function
+
+PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
+"""Makes the policy of one episode, from the environment after its reset and a seed of the episode's own."""
+
+_RETRIES, _LONGEST_PAUSE_S, _CONNECT_S = 6, 8.0, 10.0
+_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+_OVERFLOW = ("context length", "context_length", "maximum context", "too long")
+
+
+class Attempt(NamedTuple):
+    """One episode that is to be played: which game, and for the how manyth time."""
+
+    task: Task
+    group: int
+    """Index of the task in the evaluation."""
+    number: int
+    """Index among the attempts at the task."""
+
+    def seed(self, base: int) -> int:
+        """A seed for whoever plays it: the same whatever was played before, and in whatever order."""
+        return derive_seed(base, "sampling", self.task.env_id, self.task.seed, self.number)
+
+
+OnPlayed: TypeAlias = Callable[[Attempt, Trajectory, Callable[[TokenIds], str] | None], None]
+"""Is called with every episode as soon as it is over, and with what makes text of its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Answers in words to words: a function, a server, a person."""
+
+    name: str
+    make: PolicyMaker
+    concurrency: int = 1
+    """How many episodes are played at once, each in a thread; right for what waits for something outside Python."""
+    marks: bool = False
+    """Whether it marks its actions as ``action_format`` asks, and reads instructions, as language models do."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What else its numbers depend on."""
+    needs: Sequence[str] = ()
+    """Attributes of which an environment must have one."""
+
+    def check(self, env: TextEnvironment) -> None:
+        """Check that it can play an environment.
+
+        Raises:
+            ConfigError: the environment has no such policy.
+        """
+        if self.needs and not any(env.has_wrapper_attr(name) for name in self.needs):
+            raise ConfigError(f"{env} has no policy {self.name!r}: it offers none of {', '.join(self.needs)}")
+        if "baselines" in self.needs and env.has_wrapper_attr("baselines"):
+            known = sorted(env.get_wrapper_attr("baselines"))
+            if self.name not in known:
+                raise ConfigError(f"there is no policy {self.name!r}; {env} has {', '.join(known)}")
+
+
+class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches the caller
+    """A model did not answer; the episode ends with ``reason``."""
+
+    def __init__(self, reason: StopReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def environment_policy(name: str) -> Words:
+    """A policy that environments bring along: ``"solver"``, ``"random"``, and the others in their ``baselines``.
+
+    >>> import gymnasium as gym
+    >>> env = gym.make("TrlEnv/GuessNumber-v0")
+    >>> environment_policy("solver").make(env, 0)("Guess 1 to 50 in 6 tries.")
+    '25'
+    """
+
+    def make(env: TextEnvironment, seed: int) -> Policy:
+        if env.has_wrapper_attr("baselines"):
+            policy: Policy = env.get_wrapper_attr("baselines")[name].policy(seed)
+        elif name == "solver":
+            policy = env.get_wrapper_attr("solver")()
+        else:
+            policy = env.get_wrapper_attr("random_policy")(seed)
+        return policy
+
+    own = {"solver": "solver", "random": "random_policy"}.get(name)
+    return Words(name, make, needs=(*([own] if own else []), "baselines"))
+
+
+def function_policy(name: str) -> Words:
+    """The policy that a function named ``"package.module:function"`` makes from an environment.
+
+    It is called after each reset, and returns what answers each observation with an action.
+
+    Raises:
+        ConfigError: there is no function of that name.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    function = load_function(name)
+    return Words(name, lambda env, seed: function(env))
+
+
+def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> Words:
+    """Whoever sits at the terminal.
+
+    Args:
+        ask: Asks for an action; ``None`` stops the evaluation, which can be resumed.
+        say: Shows a text.
+    """
+
+    def make(env: TextEnvironment, seed: int) -> Policy:
+        say(f"\n{read_instructions(env)}\n")
+
+        def policy(observation: str) -> str:
+            say(observation)
+            if (action := ask("> ")) is None:
+                raise KeyboardInterrupt
+            return action
+
+        return policy
+
+    return Words("person", make)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Servers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def server(
+    base_url: str,
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    sampling: Mapping[str, Any] | None = None,
+    max_tokens: int = 256,
+    system_prompt: str | None = None,
+    concurrency: int = 16,
+    timeout_s: float = 600.0,
+) -> Words:
+    """A model behind an OpenAI-compatible address: ``POST {base_url}/chat/completions`` with the whole conversation.
+
+    ::
+
+        evaluate("TrlEnv/GuessNumber-v0", server("http://localhost:8000/v1", model="Qwen/Qwen3-0.6B"))
+
+    What is not answered (no connection, status 429 or 5xx) is asked again with growing pauses; an episode that still
+    has no answer then cannot be scored, and the others go on. What the server refuses for every episode alike is
+    raised.
+
+    Args:
+        base_url: With its ``/v1``.
+        model: Which of the server's models; by default its first.
+        api_key: Is sent as a bearer token.
+        sampling: Sent with every request, such as ``{"temperature": 0.7}``.
+        max_tokens: What the model may say in a turn.
+        system_prompt: Is said first.
+        concurrency: How many episodes are played at once.
+        timeout_s: How long an answer may take.
+
+    Raises:
+        ConfigError: the address is none.
+        EngineError: the server is missing, or refuses.
+        MissingDependencyError: httpx is not installed.
+    """
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingDependencyError("asking a server", extra="server") from error
+    if not base_url.startswith(("http://", "https://")):
+        raise ConfigError(f"the address of a server begins with http:// or https://, got {base_url!r}")
+    client = httpx.Client(
+        base_url=base_url.rstrip("/"),
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
+        limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+    )
+    name = model or _first_model(client)
+    body = {**(sampling or {}), "model": name, "max_tokens": max_tokens}
+
+    def make(env: TextEnvironment, seed: int) -> Policy:
+        return Conversation(client, body, seed, read_instructions(env), system_prompt)
+
+    settings = {"base_url": base_url, "sampling": dict(sampling or {}), "max_tokens": max_tokens}
+    return Words(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
+
+
+def _first_model(client: Any) -> str:
+    answer = _answer(lambda: client.get("/models"), client)
+    try:
+        return str(answer["data"][0]["id"])
+    except (LookupError, TypeError) as error:
+        raise EngineError(f"{client.base_url} names no models: say which with --model") from error
+
+
+class Conversation:
+    """One episode's conversation with a server; a policy that remembers what was said and counts tokens."""
+
+    def __init__(
+        self, client: Any, body: Mapping[str, Any], seed: int, instructions: str, system_prompt: str | None
+    ) -> None:
+        self.messages = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        self.system_prompt = system_prompt
+        self.thinking: list[str] = []
+        self.prompt_tokens: int | None = None
+        self.sampled_tokens: int | None = None
+        self._client, self._body, self._seed, self._instructions = client, body, seed, instructions
+
+    def __call__(self, observation: str) -> str:
+        """Say what the environment said, and return the answer without its thinking."""
+        text = observation if self.thinking else "\n\n".join(part for part in (self._instructions, observation) if part)
+        # JSON has a word for lone surrogates, and servers refuse them.
+        self.messages.append(
+            {"role": "user", "content": text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")}
+        )
+        # Some servers take seeds of 32 bits only.
+        body = {**self._body, "messages": self.messages, "seed": derive_seed(self._seed, len(self.thinking)) % 2**31}
+        answer = _answer(lambda: self._client.post("/chat/completions", json=body), self._client)
+        try:
+            message = answer["choices"][0]["message"]
+            thinking, said = split_thinking(message.get("content") or "")
+            thinking = message.get("reasoning_content") or message.get("reasoning") or thinking
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ModelStopped(StopReason.CANCELLED, f"the server's answer has no message: {answer!r:.200}") from error
+        self.thinking.append(str(thinking))
+        self.messages.append({"role": "assistant", "content": said})
+        self._count(answer.get("usage"))
+        return said
+
+    def _count(self, usage: Any) -> None:
+        if isinstance(usage, Mapping) and isinstance(usage.get("completion_tokens"), int):
+            self.sampled_tokens = (self.sampled_tokens or 0) + usage["completion_tokens"]
+            if self.prompt_tokens is None and isinstance(usage.get("prompt_tokens"), int):
+                self.prompt_tokens = usage["prompt_tokens"]
+
+
+def _answer(ask: Callable[[], Any], client: Any) -> Any:
+    """A server's answer as JSON, asked for again as long as that may help."""
+    import httpx
+
+    pause, reason = 0.25, StopReason.CANCELLED
+    for attempt in range(_RETRIES + 1):
+        try:
+            response = ask()
+        except httpx.TimeoutException as error:
+            reason, problem = StopReason.TIMEOUT, f"{client.base_url} did not answer in time: {type(error).__name__}"
+        except httpx.HTTPError as error:
+            reason, problem = StopReason.CANCELLED, f"{client.base_url}: {type(error).__name__}: {error}"
+        else:
+            if response.status_code not in _AGAIN:
+                return _read(response, client)
+            reason, problem = StopReason.CANCELLED, f"{client.base_url} answered {response.status_code}"
+        if attempt < _RETRIES:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+    raise ModelStopped(reason, problem)
+
+
+def _read(response: Any, client: Any) -> Any:
+    if response.is_success:
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ModelStopped(StopReason.CANCELLED, f"{client.base_url} did not answer in JSON") from error
+    said = " ".join(response.text.split())[:300]
+    if any(words in said.lower() for words in _OVERFLOW):
+        raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
+    raise EngineError(f"{client.base_url} answered {response.status_code}: {said}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models in this process
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model from a path or from the hub, in this process; its transcripts have tokens and logprobs.
+
+    Args:
+        path: A folder or hub id.
+        label: What it is called in tables and records; by default its path.
+        vllm: Generate with vLLM instead of Transformers.
+        sampling: What shapes the distribution, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
+        max_tokens: What it may say in a turn.
+        max_completion: Tokens of a whole episode, the environment's included; by default what its context holds.
+        system_prompt: Is said first.
+        concurrency: How many episodes are played at once.
+        llm: Arguments for ``vllm.LLM``.
+    """
+
+    path: str
+    label: str | None = None
+    vllm: bool = False
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int = 256
+    max_completion: int | None = None
+    system_prompt: str | None = None
+    concurrency: int = 64
+    llm: Mapping[str, Any] = field(default_factory=dict)
+    marks = True
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and records."""
+        return self.label or self.path
+
+    @property
+    def greedy(self) -> bool:
+        """Whether it says what is likeliest."""
+        return self.sampling.get("temperature") == 0 or self.sampling.get("do_sample") is False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What else its numbers depend on."""
+        return {
+            "model": self.path,
+            "vllm": self.vllm,
+            "sampling": dict(self.sampling),
+            "max_tokens": self.max_tokens,
+            "max_completion": self.max_completion,
+            "system_prompt": self.system_prompt,
+        }
+
+    def load(self) -> "LoadedModel":
+        """Load it.
+
+        Raises:
+            ConfigError: there is no such model.
+            MissingDependencyError: what runs it is not installed.
+        """
+        return _with_vllm(self) if self.vllm else _with_transformers(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can play."""
+
+    model: Model
+    engine: Engine
+    chat: TemplateChat
+    context: int | None
+    decode: Callable[[TokenIds], str]
+
+    def play(self, make: EnvFactory, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed) -> None:
+        """Play ``attempts``, telling of each as soon as it is over."""
+        model = self.model
+        limits = Limits(model.max_tokens, model.max_completion, self.context)
+        preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
+        episodes = (
+            (one, Episode(one.task, chat=self.chat, limits=limits, preamble=preamble, seed=one.seed(seed)))
+            for one in attempts
+        )
+        pool = make_pool(make)
+        try:
+            stream_episodes(
+                episodes,
+                pool=pool,
+                engine=self.engine,
+                max_alive=model.concurrency,
+                go_on=lambda: True,
+                on_finish=lambda one, played: on_played(one, played, self.decode),
+            )
+        finally:
+            pool.close()
+
+
+def _with_transformers(model: Model) -> LoadedModel:
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from gym_trl.engines.transformers import TransformersEngine
+    except GymTRLError:
+        raise
+    except ImportError as error:
+        raise MissingDependencyError("a model", extra="train") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model.path)
+        weights = AutoModelForCausalLM.from_pretrained(model.path, dtype="auto")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
+    if torch.accelerator.is_available():
+        weights = weights.to(torch.accelerator.current_accelerator())
+    chat = TemplateChat(tokenizer)
+    engine = TransformersEngine(
+        weights,
+        pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+        eos_ids={*_eos_ids(weights, tokenizer), *chat.stop_ids},
+        sampling=model.sampling,
+        stop_strings=chat.stop_strings,
+        decode=tokenizer.decode,
+        max_batch=model.concurrency,
+    )
+    context = getattr(weights.config.get_text_config(), "max_position_embeddings", None)
+    return LoadedModel(model, engine, chat, context, tokenizer.decode)
+
+
+def _eos_ids(weights: Any, tokenizer: Any) -> list[int]:
+    ids = getattr(weights.generation_config, "eos_token_id", None)
+    listed = ids if isinstance(ids, list) else [ids]
+    return [id_ for id_ in (*listed, tokenizer.eos_token_id) if id_ is not None]
+
+
+def _with_vllm(model: Model) -> LoadedModel:
+    try:
+        from vllm import LLM
+    except ImportError as error:
+        raise MissingDependencyError("a model on vLLM", extra="vllm") from error
+    from gym_trl.engines.vllm import VLLMEngine, context_length
+
+    try:
+        llm = LLM(model.path, **{"logprobs_mode": "processed_logprobs", **model.llm})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"vLLM cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
+    tokenizer = llm.get_tokenizer()
+    chat = TemplateChat(tokenizer)
+    eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}
+    engine = VLLMEngine(llm, eos_ids=eos, sampling=model.sampling, stop_strings=chat.stop_strings)
+    return LoadedModel(model, engine, chat, context_length(llm), tokenizer.decode)

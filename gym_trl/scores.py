@@ -1,0 +1,333 @@
+"""What episodes on record say about who played them: means with intervals, pass@k, and comparisons task by task."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+from gym_trl.errors import ConfigError
+from gym_trl.records import Record, to_json
+
+_Z = NormalDist().inv_cdf(0.975)
+_FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # where the expansion is not good enough yet
+
+
+class Estimate(NamedTuple):
+    """A mean and its 95% interval; ``None`` where nothing can be said.
+
+    >>> str(Estimate(0.62, 0.574, 0.664)), str(Estimate(1.0, None, None)), str(Estimate(None, None, None))
+    ('0.620 [0.574, 0.664]', '1.000', '-')
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "-"
+        return f"{self.mean:.3f}" + ("" if self.low is None else f" [{self.low:.3f}, {self.high:.3f}]")
+
+
+def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
+    """The mean over all values, where those of a task belong together.
+
+    >>> mean_estimate([[1.0], [0.0], [1.0], [0.0]]).mean, mean_estimate([[1.0, 0.0]]), mean_estimate([])
+    (0.5, Estimate(mean=0.5, low=None, high=None), Estimate(mean=None, low=None, high=None))
+    >>> alone, together = mean_estimate([[1.0], [0.0]] * 8), mean_estimate([[1.0] * 4, [0.0] * 4] * 2)
+    >>> together.high - together.low > alone.high - alone.low  # as many values, of fewer tasks
+    True
+
+    The standard error is the cluster-robust one (Miller, "Adding Error Bars to Evals", arXiv:2411.00640, section 2.2)
+    with the correction ``tasks / (tasks - 1)``, and the interval is Student's with ``tasks - 1`` degrees of freedom.
+    """
+    values = [value for task in tasks for value in task]
+    if not values:
+        return Estimate(None, None, None)
+    mean = math.fsum(values) / len(values)
+    error = _clustered_error(tasks, mean)
+    if error is None:
+        return Estimate(mean, None, None)
+    reach = _student(sum(map(bool, tasks)) - 1) * error
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
+    """The share of successes, where those of a task belong together.
+
+    >>> str(share_estimate([[True]] * 20))  # twenty successes in a row are no certainty
+    '1.000 [0.839, 1.000]'
+    >>> share_estimate([[True, True], [False, False]] * 9) == share_estimate([[True], [False]] * 9)  # nothing new
+    True
+
+    The interval is Wilson's (1927), which stays within 0 and 1, with the number of episodes divided by the design
+    effect: by how much the clustered variance exceeds that of independent episodes. Where all went alike, every task
+    counts as one.
+    """
+    values = [value for task in tasks for value in task]
+    if not values:
+        return Estimate(None, None, None)
+    share, count = sum(values) / len(values), sum(map(bool, tasks))
+    error = _clustered_error(tasks, share)
+    if error is None:
+        size = 1.0
+    elif share in (0.0, 1.0):
+        size = float(count)
+    else:
+        size = min(len(values), share * (1 - share) / error**2) if error else float(len(values))
+    middle = (share + _Z**2 / (2 * size)) / (1 + _Z**2 / size)
+    reach = _Z / (1 + _Z**2 / size) * math.sqrt(share * (1 - share) / size + _Z**2 / (4 * size**2))
+    # A hair of rounding must not put the share outside its interval.
+    return Estimate(share, max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach)))
+
+
+def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float | None:
+    """The standard error of a mean over values that belong together by task."""
+    tasks = [task for task in tasks if task]
+    if len(tasks) < 2:
+        return None
+    residuals = [math.fsum(task) - len(task) * mean for task in tasks]
+    variance = math.fsum(residual**2 for residual in residuals) * len(tasks) / (len(tasks) - 1)
+    return math.sqrt(variance) / sum(map(len, tasks))
+
+
+def _student(freedom: int) -> float:
+    """The 97.5% quantile of Student's distribution (Abramowitz and Stegun, 26.7.5; exact to 0.002).
+
+    >>> round(_student(4), 3), round(_student(5), 2), round(_student(30), 3), round(_student(10**6), 3)
+    (2.776, 2.57, 2.042, 1.96)
+    """
+    if freedom in _FEW:
+        return _FEW[freedom]
+    z = _Z
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + math.fsum(term / freedom**power for power, term in enumerate(terms, start=1))
+
+
+def pass_at(k: int, attempts: int, successes: int) -> float:
+    """The chance that at least one of ``k`` attempts succeeds, estimated without bias from more of them.
+
+    >>> pass_at(1, 4, 1), pass_at(2, 4, 1), pass_at(4, 4, 1)
+    (0.25, 0.5, 1.0)
+
+    It is ``1 - C(attempts - successes, k) / C(attempts, k)`` (Chen et al., "Evaluating Large Language Models Trained
+    on Code", arXiv:2107.03374, equation 1).
+
+    Raises:
+        ConfigError: there are fewer attempts than ``k``, or fewer than successes.
+    """
+    if not 1 <= k <= attempts or not 0 <= successes <= attempts:
+        raise ConfigError(f"pass@{k} needs at least {k} attempts, got {attempts} of which {successes} succeeded")
+    return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one policy did on one environment."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    policy: str
+    tasks: int
+    """How many different games had an episode that could be scored."""
+    episodes: int
+    """How many episodes could be scored; all means are over these."""
+    unscored: int
+    """How many could not."""
+    success: Estimate
+    mean_return: Estimate
+    pass_at: Mapping[int, float]
+    """By the number of attempts: 1, 2, 4, ... and the most that every task has."""
+    turns: float | None
+    """Per episode, as the tokens and seconds."""
+    tokens: float | None
+    """What the model sampled; ``None`` where nobody counted."""
+    invalid: float | None
+    """The share of turns whose action could not be read or was rejected."""
+    model_seconds: float | None
+    env_seconds: float | None
+    stop_reasons: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as plain JSON values, estimates as ``{"mean", "low", "high"}``."""
+        return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The numbers of one policy on one environment; no text is kept."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    policy: str
+    returns: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    successes: defaultdict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    sums: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    stop_reasons: Counter[str] = field(default_factory=Counter)
+    unscored: int = 0
+
+    def add(self, record: Record) -> None:
+        self.stop_reasons[record["stop_reason"]] += 1
+        if record["return"] is None:
+            self.unscored += 1
+            return
+        self.returns[record["task"]["id"]].append(record["return"])
+        self.successes[record["task"]["id"]].append(record["success"])
+        for name in ("num_turns", "invalid_actions", "sampled_tokens", "model_seconds", "env_seconds"):
+            if (value := record[name]) is not None:
+                self.sums[name].append(value)
+
+    def row(self) -> Row:
+        successes = [self.successes[name] for name in sorted(self.successes)]
+        turns = sum(self.sums["num_turns"])
+        return Row(
+            env_id=self.env_id,
+            env_kwargs=self.env_kwargs,
+            policy=self.policy,
+            tasks=len(successes),
+            episodes=sum(map(len, successes)),
+            unscored=self.unscored,
+            success=share_estimate(successes),
+            mean_return=mean_estimate([self.returns[name] for name in sorted(self.returns)]),
+            pass_at=_passes(successes),
+            turns=self._mean("num_turns"),
+            tokens=self._mean("sampled_tokens"),
+            invalid=sum(self.sums["invalid_actions"]) / turns if turns else None,
+            model_seconds=self._mean("model_seconds"),
+            env_seconds=self._mean("env_seconds"),
+            stop_reasons=dict(sorted(self.stop_reasons.items())),
+        )
+
+    def _mean(self, name: str) -> float | None:
+        values = self.sums[name]
+        return math.fsum(values) / len(values) if values else None
+
+
+def _passes(tasks: Sequence[Sequence[bool]]) -> dict[int, float]:
+    most = min(map(len, tasks), default=0)
+    counts = sorted({*(2**power for power in range(most.bit_length())), most} - {0})
+    return {k: math.fsum(pass_at(k, len(task), sum(task)) for task in tasks) / len(tasks) for k in counts if k <= most}
+
+
+class Scoreboard:
+    """Counts episodes as they come, and says how every policy did on every environment.
+
+    >>> from gym_trl.records import as_record
+    >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+    >>> board = Scoreboard()
+    >>> for seed in range(20):
+    ...     turn = Turn("", Answer("", ""), float(seed % 2), True, 0, 0)
+    ...     ended = StopReason.SUCCESS if seed % 2 else StopReason.FAILURE
+    ...     board.add(as_record(Trajectory(Task("TrlEnv/Echo-v0", seed), ended, [], [], [], [], (turn,), ())))
+    >>> [row] = board.rows()
+    >>> str(row.success), row.stop_reasons
+    ('0.500 [0.295, 0.705]', {'failure': 10, 'success': 10})
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._tallies: dict[tuple[str, str, str], _Tally] = {}
+        self._scored, self._successes, self._return = 0, 0, 0.0
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Count one more episode."""
+        task, policy = record["task"], record["policy"] or ""
+        env_id = task["env_id"] or ""
+        key = (env_id, to_json(task["env_kwargs"]), policy)
+        if key not in self._tallies:
+            self._tallies[key] = _Tally(env_id, task["env_kwargs"], policy)
+        self._tallies[key].add(record)
+        if record["return"] is not None:
+            self._scored += 1
+            self._successes += record["success"]
+            self._return += record["return"]
+
+    def rows(self) -> list[Row]:
+        """A row for each policy on each environment, by environment and then by policy."""
+        return [self._tallies[key].row() for key in sorted(self._tallies)]
+
+    def means(self) -> dict[str, float]:
+        """Success and return over everything so far, for a progress bar; empty before the first episode."""
+        if not self._scored:
+            return {}
+        return {"success": self._successes / self._scored, "return": self._return / self._scored}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a second run did better than a first one, on the games that both played."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    policies: tuple[str, str]
+    tasks: int
+    """How many games both played."""
+    success: Estimate
+    """The mean difference, the second less the first, as ``mean_return``."""
+    mean_return: Estimate
+    better: int
+    """Games with a higher mean return in the second run."""
+    worse: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The difference as plain JSON values."""
+        return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
+
+
+def compare(first: Iterable[Record], second: Iterable[Record]) -> list[Difference]:
+    """Compare runs game by game: of each policy in the first with each in the second, on the same environment.
+
+    >>> from gym_trl.records import as_record
+    >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+    >>> def run(paid):
+    ...     for seed in range(10):
+    ...         turn = Turn("", Answer("", ""), paid + seed, True, 0, 0)
+    ...         yield as_record(Trajectory(Task("Bag-v0", seed), StopReason.SUCCESS, [], [], [], [], (turn,), ()))
+    >>> [found] = compare(run(0.0), run(0.25))
+    >>> found.tasks, found.better, str(found.mean_return)  # however much the games differ among each other
+    (10, 10, '0.250 [0.250, 0.250]')
+
+    A game's value is the mean over its attempts, and the interval is Student's over the games' differences (Miller,
+    arXiv:2411.00640, section 4.2). Games that only one of the runs played are left out.
+
+    Raises:
+        ConfigError: the runs have no game in common.
+    """
+    before, after = Scoreboard(first)._tallies, Scoreboard(second)._tallies
+    pairs = [
+        (a, b) for (*env, _), a in sorted(before.items()) for (*other, _), b in sorted(after.items()) if env == other
+    ]
+    found = [difference for a, b in pairs if (difference := _difference(a, b)).tasks]
+    if not found:
+        raise ConfigError("the two runs have no game in common: evaluate the same environments with the same --seed")
+    return found
+
+
+def _difference(first: _Tally, second: _Tally) -> Difference:
+    tasks = sorted(first.returns.keys() & second.returns.keys())
+    returns = list(_deltas(tasks, first.returns, second.returns))
+    return Difference(
+        first.env_id,
+        first.env_kwargs,
+        (first.policy, second.policy),
+        len(tasks),
+        success=mean_estimate([[delta] for delta in _deltas(tasks, first.successes, second.successes)]),
+        mean_return=mean_estimate([[delta] for delta in returns]),
+        better=sum(delta > 0 for delta in returns),
+        worse=sum(delta < 0 for delta in returns),
+    )
+
+
+def _deltas(
+    tasks: Iterable[str], first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
+) -> Iterator[float]:
+    for task in tasks:
+        before, after = (math.fsum(run[task]) / len(run[task]) for run in (first, second))
+        yield after - before
