@@ -5,6 +5,8 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 # The oldest TRL that works, tested beside the newest; it lies where only that test looks.
 OLDEST_TRL := 1.0.0
+# Gymnasium's oldest release that works and one between, in the same way.
+GYMNASIUMS := 1.0.0 1.2.0
 # The real vLLM on a CPU, other people's environments, other systems: where a list cannot be installed, the tests that
 # need it are skipped, and say so.
 LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.txt))
@@ -32,6 +34,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[dev]' requests
 	$(RUN) pip install --quiet --no-deps --upgrade --target $(VENV)/oldest-trl trl==$(OLDEST_TRL)
+	for version in $(GYMNASIUMS); do $(RUN) pip install --quiet --no-deps --upgrade --target $(VENV)/gymnasium-$$version gymnasium==$$version || exit 1; done
 	touch $@
 
 $(VENV)/.has-%: requirements-%.txt $(READY)

@@ -3,16 +3,24 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from enum import Enum
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from gym_trl.errors import ConfigError
 from gym_trl.worker import Worker, WorkerError
+
+try:
+    from gymnasium.vector import AutoresetMode
+except ImportError:  # Gymnasium 1.0, whose own vectors know the first only
+    AutoresetMode = Enum(  # type: ignore[assignment, misc]
+        "AutoresetMode", {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
+    )
 
 Maker: TypeAlias = Callable[[], gym.Env[Any, Any]]
 StepResult: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
@@ -54,6 +62,8 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         ConfigError: no environments, or an argument that cannot work.
     """
 
+    closed = True  # until there is something to close
+
     def __init__(
         self,
         makers: Sequence[Maker],
@@ -81,6 +91,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         self._observations: list[Any] = [""] * self.num_envs
         self._over = [True] * self.num_envs
         self._began = False
+        self.closed = False
 
     def reset(
         self,
