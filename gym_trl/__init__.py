@@ -7,6 +7,7 @@ import gymnasium as gym
 
 if TYPE_CHECKING:
     from gym_trl.errors import GymTRLError
+    from gym_trl.evaluation import evaluate
     from gym_trl.grpo.dataset import make_dataset
     from gym_trl.grpo.rewards import env_reward
     from gym_trl.grpo.rollout_func import make_rollout_func
@@ -48,6 +49,7 @@ __all__ = [
     "TurnLimit",
     "as_text",
     "env_reward",
+    "evaluate",
     "make_dataset",
     "make_rollout_func",
 ]
@@ -87,7 +89,11 @@ _EXTERNAL = {
     "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
     "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
     "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
+    "TrlEnv/OpenEnv-v0": "gym_trl.envs.openenv:OpenEnv",
 }
+
+GAMES = tuple(_ENVS)
+"""The ids that can be made without arguments and without anything outside of this library."""
 
 # Loaded when they are touched, so that registering the games costs nothing and needs no trainer.
 _MODULES = {
@@ -109,6 +115,7 @@ _MODULES = {
     "TurnLimit": "gym_trl.wrappers.turn_limit",
     "as_text": "gym_trl.wrappers.as_text",
     "env_reward": "gym_trl.grpo.rewards",
+    "evaluate": "gym_trl.evaluation",
     "make_dataset": "gym_trl.grpo.dataset",
     "make_rollout_func": "gym_trl.grpo.rollout_func",
 }

@@ -8,9 +8,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
@@ -22,9 +24,13 @@ from gym_trl.envs.text_env import Measured, TextEnv
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.evaluation import Exchange, optimum, play_task, random_score
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
+from gym_trl.options import DEFAULT_ENV, WRAPPING, TrainOptions, VLLMMode, read_options
+from gym_trl.policies import person
 from gym_trl.pool import TextEnvironment, read_instructions, read_step
+from gym_trl.records import to_json
+from gym_trl.scores import Row, Scoreboard
 from gym_trl.seeding import task_seed
+from gym_trl.textify import counted
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 
@@ -274,7 +280,7 @@ def info(
         for exchange in shown:
             _show(exchange)
         if len(shown) < len(played):
-            _say(f"  ({_turns(len(played))})")
+            _say(f"  ({counted(len(played), 'turn')})")
     game.close()
 
 
@@ -354,9 +360,9 @@ def play(
                 _say(f"(reward {reply.reward:g})")
             if reply.terminated or reply.truncated:
                 solved = reply.info.get("success", reply.reward > 0)
-                _say(f"\n{'Solved' if solved else 'Not solved'} in {_turns(turns)}, return {total:g}.")
+                _say(f"\n{'Solved' if solved else 'Not solved'} in {counted(turns, 'turn')}, return {total:g}.")
                 return
-        _say(f"\nLeft after {_turns(turns)}, return {total:g}.")
+        _say(f"\nLeft after {counted(turns, 'turn')}, return {total:g}.")
     finally:
         game.close()
 
@@ -370,10 +376,6 @@ def _ask() -> str | None:
     if not sys.stdin.isatty():
         _say(action)
     return None if action.strip().lower() in _LEAVE else action
-
-
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
 
 
 @contextmanager
@@ -418,7 +420,7 @@ def validate(
         raise ConfigError("give the id of one environment, or --all")
     if env_id is not None:
         _make(env_id, {}).close()
-    ids = [env_id] if env_id is not None else sorted(filter(_is_ours, gym.registry))
+    ids = [env_id] if env_id is not None else sorted(gym_trl.GAMES)
     chosen = [game for game in validation.games(ids) if difficulty in (None, game.difficulty)]
     if not chosen:
         raise ConfigError(f"there is no preset {difficulty!r}")
@@ -452,6 +454,472 @@ def _line(game: "Game", measured: Mapping[str, Measured]) -> str:
     return f"{game.env_id:<26} {game.difficulty or '':<7} {wins}  {measured['solver'].turns:.1f} turns"
 
 
+@app.command(epilog="Examples: [bold]gym-trl view runs/first[/] · [bold]gym-trl view runs/first --live[/]")
+@_clear_errors
+def view(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file of its episodes.")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default view.html in the run's folder.", show_default=False)
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page on this machine's loopback while the run goes on.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --live; any free one by default.")] = 0,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A folder with the tokenizer of the ids; by default the run's own.")
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Write a run as one page of HTML that needs no network: its curves, and its episodes down to the token."""
+    if live:
+        from gym_trl.viewer.live import LiveServer
+
+        server = LiveServer(run, port=port, tokenizer=tokenizer)
+        _say(f"{server.url} shows {run} as it goes on; Ctrl-C ends it.")
+        with suppress(KeyboardInterrupt):
+            server.serve()
+        return
+    from gym_trl.viewer.page import write_page
+
+    page = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
+    counts = write_page(run, page, tokenizer=tokenizer)
+    if counts["broken"]:
+        sys.stderr.write(f"{counted(counts['broken'], 'line')} that are no records were left out.\n")
+    _say(f"{page} shows {counted(counts['episodes'], 'episode')} in {counts['bytes'] / 1e6:.1f} MB.")
+
+
+@app.command(
+    epilog="Examples: [bold]gym-trl serve TrlEnv/GuessNumber-v0 --port 8000[/] · "
+    "[bold]gym-trl serve CartPole-v1 --port 0 --sessions 256[/]"
+)
+@_clear_errors
+def serve(
+    env_id: Annotated[str, typer.Argument(metavar="ID", help="An environment, such as TrlEnv/GuessNumber-v0.")],
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Where to listen; 0 takes a free one.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="By default only this machine can connect. There are no passwords.")
+    ] = "127.0.0.1",
+    sessions: Annotated[int, typer.Option(min=1, help="How many can play at once.")] = 64,
+    env: EnvOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Serve an environment to OpenEnv clients, one instance to each; gym.make("TrlEnv/OpenEnv-v0", base_url=...) is one.
+
+    An action is {"message": TEXT}; reset takes a seed and the environment's own options. Messages of more than a
+    megabyte are refused.
+    """
+    kwargs = _pairs(env)
+    _make(env_id, kwargs).close()
+    from gym_trl.serve import serve as serve_openenv
+
+    serve_openenv(env_id, env_kwargs=kwargs, host=host, port=port, sessions=sessions, say=_say)
+
+
+_EVAL_HELP = (
+    "Play held-out games with models and other policies, and say how well each did, with 95% intervals.\n\n"
+    "Policies are the environments' own (solver, random, constant, garbage, noop), package.module:function (which "
+    "makes an episode's policy from its environment), and person. Models are paths, hub ids, or folders of runs; with "
+    "--base-url they are those of an OpenAI-compatible server. All play the same games, of seeds that training never "
+    "sees.\n\n"
+    "With --out every episode is written down when it is over, and the same command goes on where a killed one "
+    "stopped; other policies add to the folder. Instead of ids, a file.toml can give any of the options, by name. "
+    "Exit status: 0; 1 if a success is below --fail-under, or for an error; 130 when interrupted."
+)
+_EVAL_EXAMPLES = """Examples:
+
+gym-trl eval TrlEnv/GuessNumber-v0 --policy solver --policy random --episodes 1000 --out evals/guess
+
+gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm --episodes 400 --attempts 4 --out evals/wordle
+
+gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 0 --json
+
+gym-trl eval --model runs/sixteen --fail-under 0.8
+"""
+_GAMES = "Ids of environments, or a file.toml; by default that of the run that --model names."
+
+
+@app.command("eval", help=_EVAL_HELP, epilog=_EVAL_EXAMPLES)
+@_clear_errors
+def eval_(
+    context: typer.Context,
+    *,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help=_GAMES, show_default=False)] = None,
+    env: EnvOption = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Can be given several times; see above.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="A path, hub id or run; can be given several times.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Of an OpenAI-compatible server, with its /v1; its key is $OPENAI_API_KEY.")
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="What each policy plays on each environment.")] = 100,
+    attempts: Annotated[int, typer.Option(min=1, help="How many of them play the same game, for pass@k.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=_LARGEST_SEED, help="Of the games and of the sampling.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder of the episodes.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Play again what could not be scored.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Write token ids and logprobs as well.")] = False,
+    vllm: Annotated[bool, typer.Option("--vllm", help="Generate with vLLM instead of Transformers.")] = False,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes that a model plays at once.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 takes the likeliest token.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="What a model may say in a turn; 256.")] = None,
+    max_completion: Annotated[int | None, typer.Option(min=1, help="Tokens of a whole episode.")] = None,
+    action_format: Annotated[
+        str | None, typer.Option(help='How models mark their actions: "tag" (the default), "boxed", "plain", ...')
+    ] = None,
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any other argument of GymSpec; can be given several times."),
+    ] = None,
+    system_prompt: Annotated[str | None, typer.Option(help="Said to models first.")] = None,
+    fail_under: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Exit status 1 if a policy's success is below.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Evaluate; the help is ``_EVAL_HELP``."""
+    if ids is not None and any(one.endswith(".toml") for one in ids):
+        if len(ids) > 1:
+            raise ConfigError("give one file.toml, or ids")
+        _evaluate(**_from_toml(context, Path(ids[0])))
+        return
+    _evaluate(**_parameters(context))
+
+
+def _parameters(context: typer.Context) -> dict[str, Any]:
+    """The command's options as its own function would have them."""
+    pairs = {"env", "spec"}
+    return {name: _pairs(value) if name in pairs else value for name, value in context.params.items()}
+
+
+def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
+    """The options of a file, with those of the command line over them."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    options = {**_parameters(context), "ids": None}
+    for key, value in given.items():
+        name = {"json": "as_json", "id": "ids"}.get(key, key.replace("-", "_"))
+        if name not in options:
+            close = get_close_matches(name, options, n=1)
+            raise ConfigError(
+                f"{path}: there is no option {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+            )
+        source = context.get_parameter_source(name)
+        if name == "ids" or source is None or source.name != "COMMANDLINE":
+            options[name] = value
+    for name in ("ids", "policy", "model"):
+        options[name] = [options[name]] if isinstance(options[name], str) else options[name]
+    options["out"] = options["out"] and Path(options["out"])
+    return options
+
+
+def _evaluate(
+    *,
+    ids: Sequence[str] | None,
+    env: Mapping[str, Any],
+    policy: Sequence[str] | None,
+    model: Sequence[str] | None,
+    base_url: str | None,
+    spec: Mapping[str, Any],
+    action_format: str | None,
+    fail_under: float | None,
+    as_json: bool,
+    episodes: int,
+    debug: bool,
+    **options: Any,
+) -> None:
+    from rich.console import Console
+
+    from gym_trl.evaluation import evaluate
+    from gym_trl.progress import display_on
+
+    given = {name: options.pop(name) for name in _OF_MODELS}
+    players: list[Any] = [person(lambda _: _ask(), _say) if name == "person" else name for name in policy or ()]
+    runs = {name: read_options(Path(name)) for name in model or () if _is_run(Path(name))}
+    players += [_model(name, base_url, runs.get(name), given) for name in model or ()]
+    if base_url and not model:
+        players.append(_model(None, base_url, None, given))
+    if not players:
+        raise ConfigError("say who plays: --policy solver, --policy random, --model PATH, or --base-url URL")
+    if runs and (not ids or list(ids) == [next(iter(runs.values())).env]):
+        ids, env, wrapping = _as_trained(list(runs.values()), env)
+        spec = {**wrapping, **spec}
+        action_format = action_format or spec["action_format"]
+    if not ids:
+        raise ConfigError("say what is played: the id of an environment, as gym-trl list names them")
+    for env_id in ids:
+        _make(env_id, env).close()
+    console = Console(stderr=True, quiet=bool(policy) and "person" in (policy or ()))
+    display = display_on(console, episodes * len(ids) * len(players), "episode")
+    done = 0
+
+    def begin(total: int, before: int) -> None:
+        nonlocal done
+        done = before
+        display.begin(before)
+
+    def played(record: Any, board: Any) -> None:
+        nonlocal done
+        done += 1
+        display.log(done, {f"env/{name}": value for name, value in board.means().items()})
+
+    try:
+        found = evaluate(
+            ids,
+            players,
+            episodes=episodes,
+            env_kwargs=dict.fromkeys(ids, env),
+            action_format=action_format or "tag",
+            spec={name: value for name, value in spec.items() if name != "action_format"},
+            on_begin=begin,
+            on_episode=played,
+            **options,
+        )
+    except KeyboardInterrupt:
+        display.end()
+        if options["out"] is not None:
+            _say(f"Interrupted after {done} episodes; the same command goes on from here.")
+        raise typer.Exit(130) from None
+    finally:
+        display.end()
+    if as_json:
+        _say(to_json(found.as_dict(), indent=2))
+    else:
+        _show_rows(found.rows)
+    # Others may have left their episodes in the folder, too.
+    mine = {player if isinstance(player, str) else player.name for player in players}
+    asked = [row for row in found.rows if row.policy in mine and row.env_id in ids]
+    low = [row for row in asked if not _reaches(row.success.mean, fail_under)]
+    for row in low:
+        _say_aside(f"{row.policy} on {row.env_id}: success {row.success} is below {fail_under:g}")
+    if low:
+        raise typer.Exit(1)
+
+
+_OF_MODELS = ("vllm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
+
+
+def _reaches(success: float | None, least: float | None) -> bool:
+    return least is None or (success is not None and success >= least)
+
+
+def _as_trained(
+    runs: Sequence[TrainOptions], env: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """What runs trained on: the environment, its arguments, and how it was wrapped."""
+    found = [([run.env], {**run.env_kwargs, **env}, {name: getattr(run, name) for name in WRAPPING}) for run in runs]
+    if any(one != found[0] for one in found):
+        raise ConfigError("the runs trained on different environments: evaluate one at a time, or give an id")
+    return found[0]
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.json").is_file() and (path / "model" / "config.json").is_file()
+
+
+def _model(name: str | None, base_url: str | None, run: TrainOptions | None, given: Mapping[str, Any]) -> Any:
+    """Who plays as a model, from the command line's options."""
+    from gym_trl.policies import Model, server
+
+    options = {name: given[name] for name in ("concurrency", "max_tokens", "system_prompt") if given[name] is not None}
+    options["sampling"] = {} if given["temperature"] is None else {"temperature": given["temperature"]}
+    if base_url is not None:
+        if given["vllm"] or given["max_completion"] is not None:
+            raise ConfigError(
+                "--vllm and --max-completion are for models of this process, and --base-url is for others"
+            )
+        return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), **options)
+    assert name is not None
+    if run is not None:
+        options = {"max_tokens": run.max_tokens_per_turn, "label": name, **options}
+    path = str(Path(name, "model")) if run is not None else name
+    return Model(path, vllm=given["vllm"], max_completion=given["max_completion"], **options)
+
+
+def _show_rows(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    most = [k for k in sorted({max(row.pass_at, default=1) for row in rows}) if k > 1]
+    numbers = ["episodes", "success", "return", *(f"pass@{k}" for k in most)]
+    numbers += ["turns", "tokens", "invalid", "model s", "env s"]
+    for name in ("environment", "policy", *numbers, "ended by"):
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=name != "ended by")
+    for row in rows:
+        failed = f" (+{row.unscored} failed)" if row.unscored else ""
+        ends = row.stop_reasons.items()
+        table.add_row(
+            row.env_id,
+            row.policy,
+            f"{row.episodes}{failed}",
+            str(row.success),
+            str(row.mean_return),
+            *(_form(row.pass_at.get(k), ".3f") for k in most),
+            _form(row.turns, ".2f"),
+            _form(row.tokens, ".1f"),
+            _form(row.invalid, ".1%"),
+            _form(row.model_seconds, ".3g"),
+            _form(row.env_seconds, ".3g"),
+            ", ".join(f"{reason} {count}" for reason, count in ends),
+        )
+    # In a pipe a line is as long as it is, for grep and cut.
+    console = Console() if sys.stdout.isatty() else Console(width=300)
+    console.print(table, markup=False, highlight=False)
+
+
+def _form(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def _say_aside(text: str) -> None:
+    sys.stderr.write(_encodable(f"{text}\n", sys.stderr))
+
+
+@app.command(
+    "compare",
+    epilog="Examples: [bold]gym-trl compare evals/before evals/after --fail-if-worse[/] · "
+    "[bold]gym-trl compare evals/all[/]",
+)
+@_clear_errors
+def compare_(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A folder or file of records.")],
+    second: Annotated[
+        Path | None, typer.Argument(metavar="B", help="Another one; without, A's policies are compared.")
+    ] = None,
+    *,
+    fail_if_worse: Annotated[
+        bool, typer.Option("--fail-if-worse", help="Exit status 1 if a success is lower in B, beyond chance.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare two evaluations on the games that both played: what B does better than A, with 95% intervals."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from gym_trl.records import read_records
+    from gym_trl.scores import compare
+
+    found = compare(read_records(first), None if second is None else read_records(second))
+    if as_json:
+        _say(to_json({"version": 1, "rows": [one.as_dict() for one in found]}, indent=2))
+    else:
+        table = Table(box=None, pad_edge=False)
+        for name in ("environment", "A", "B", "games", "success B-A", "return B-A", "better", "worse"):
+            table.add_column(name, justify="left" if name in ("environment", "A", "B") else "right", no_wrap=True)
+        for one in found:
+            counts = (str(one.better), str(one.worse))
+            table.add_row(one.env_id, *one.policies, str(one.tasks), str(one.success), str(one.mean_return), *counts)
+        console = Console() if sys.stdout.isatty() else Console(width=300)
+        console.print(table, markup=False, highlight=False)
+    if fail_if_worse and any(one.success.high is not None and one.success.high < 0 for one in found):
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog="Examples: [bold]gym-trl replay evals/guess[/] · [bold]gym-trl replay runs/first --env reward=efficient[/]"
+)
+@_clear_errors
+def replay(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A folder or file of records.")],
+    *,
+    env: EnvOption = None,
+    reward: Annotated[
+        str | None, typer.Option(help="package.module:function, which says what a record is worth.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the records with the new rewards, as JSON Lines.")] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Play recorded answers again, and say what goes otherwise; with --env or --reward, pay them otherwise.
+
+    Exit status 1 if an observation, a reward or an end is not what was recorded.
+    """
+    from gym_trl.records import read_records, write_json_lines
+    from gym_trl.replay import replay as play_again
+    from gym_trl.wrappers.inner import load_function
+
+    if reward is not None and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    paid = None if reward is None else load_function(reward)
+    different = count = 0
+    before, after = Scoreboard(), Scoreboard()
+
+    def again() -> Iterator[Any]:
+        nonlocal different, count
+        for number, found in enumerate(play_again(kept(), env_kwargs=_pairs(env), reward=paid), start=1):
+            count = number
+            after.add(found.record)
+            different += bool(found.differences)
+            for difference in found.differences:
+                _say(f"episode {number} ({found.record['task']['id']}) {difference}")
+            yield found.record
+
+    def kept() -> Iterator[Any]:
+        for record in read_records(path):
+            before.add(record)
+            yield record
+
+    if out is not None:
+        write_json_lines(again(), out)
+    else:
+        for _ in again():
+            pass
+    _say(f"{counted(count, 'episode')} played again, {different} with differences.")
+    if env or reward:
+        for then, now in zip(before.rows(), after.rows(), strict=True):
+            _say(
+                f"{then.policy} on {then.env_id}: return {then.mean_return} was recorded, {now.mean_return} is paid now"
+            )
+    if different:
+        raise typer.Exit(1)
+
+
+class ExportFormat(StrEnum):
+    """What ``gym-trl export`` writes."""
+
+    SFT = "sft"
+    PREFERENCES = "preferences"
+    PARQUET = "parquet"
+
+
+@app.command(
+    epilog="Examples: [bold]gym-trl export runs/first --to sft --min-return 1 --out sft.jsonl[/] · "
+    "[bold]gym-trl export evals/guess --to parquet --out guess.parquet[/]"
+)
+@_clear_errors
+def export(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A folder or file of records.")],
+    *,
+    to: Annotated[
+        ExportFormat, typer.Option(help="Chats for SFTTrainer, pairs for DPOTrainer, or all records as a table.")
+    ],
+    out: Annotated[Path, typer.Option(help="The file; one that is there is replaced.")],
+    min_return: Annotated[float | None, typer.Option(help="sft: leave episodes with a lower return out.")] = None,
+    successes: Annotated[bool, typer.Option("--successes", help="sft: leave what was not solved out.")] = False,
+    min_gap: Annotated[
+        float, typer.Option(min=0.0, help="preferences: by how much more than this the returns must differ.")
+    ] = 0.0,
+    thinking: Annotated[bool, typer.Option("--thinking", help="Put thinking before answers, in <think>.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Make a data set of records: conversations to imitate, pairs of a better and a worse one, or a table."""
+    from gym_trl.export import preference_rows, sft_rows
+    from gym_trl.records import read_records, write_json_lines, write_parquet
+
+    records = read_records(path)
+    if to is ExportFormat.PARQUET:
+        count = write_parquet(records, out)
+    elif to is ExportFormat.SFT:
+        rows = sft_rows(records, min_return=min_return, successes=successes, thinking=thinking)
+        count = write_json_lines(rows, out)
+    else:
+        count = write_json_lines(preference_rows(records, min_gap=min_gap, thinking=thinking), out)
+    _say(f"{counted(count, 'row')} written to {out}")
+
+
 _TRAIN_HELP = (
     "Train a model on an environment with TRL's GRPOTrainer, and leave a folder with everything about it.\n\n"
     "Without --model it trains a tiny model made on the spot: a tenth of a million random weights that read "
@@ -459,10 +927,10 @@ _TRAIN_HELP = (
     "game from nothing; GuessNumber is played from 1 to 8 in 4 turns and Echo with 3 of 4 letters, unless --env says "
     "otherwise. With --model it trains a model from a path or from the hub, which gets the environment's instructions "
     "and marks its action with <action>...</action>.\n\n"
-    "The folder holds config.json, metrics.jsonl, rollouts.jsonl, curve.png, model, checkpoints and summary.json with "
-    "the success on held-out games before and after. Ctrl-C stops after the step that is running and leaves a complete "
-    "folder; --resume continues it, also after a crash. Exit status: 0 when the last step was reached, 130 when "
-    "interrupted, 1 for an error."
+    "The folder holds config.json, metrics.jsonl, rollouts.jsonl, curve.png, tokenizer, model, checkpoints and "
+    "summary.json with the success on held-out games before and after; gym-trl view shows all of it, also while the "
+    "run goes on. Ctrl-C stops after the step that is running and leaves a complete folder; --resume continues it, "
+    "also after a crash. Exit status: 0 when the last step was reached, 130 when interrupted, 1 for an error."
 )
 _TRAIN_EXAMPLES = """Examples:
 

@@ -86,6 +86,8 @@ PRETRAINED = Preset(
 """A model that can read, on any game."""
 
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
+WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid")
+"""Options that say how the environment is wrapped, under the names of ``GymSpec``'s arguments."""
 _SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "generation_batch_size",

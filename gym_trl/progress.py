@@ -45,9 +45,9 @@ class Display(Protocol):
         """Nothing more will be shown."""
 
 
-def display_on(console: Console, steps: int) -> Display:
+def display_on(console: Console, steps: int, noun: str = "step") -> Display:
     """A progress bar for people, and lines for files and pipes."""
-    return _Bar(console, steps) if console.is_terminal and not console.quiet else _Lines(console, steps)
+    return _Bar(console, steps) if console.is_terminal and not console.quiet else _Lines(console, steps, noun)
 
 
 class _Bar:
@@ -85,9 +85,10 @@ class _Bar:
 class _Lines:
     """A line now and then, for files and pipes."""
 
-    def __init__(self, console: Console, steps: int) -> None:
+    def __init__(self, console: Console, steps: int, noun: str) -> None:
         self._console = console
         self._steps = steps
+        self._noun = noun
         self._logs: list[Mapping[str, Any]] = []
         self._first, self._began, self._said = 0, 0.0, 0.0
 
@@ -101,7 +102,7 @@ class _Lines:
         if step % max(1, self._steps // 20) and now - self._said < 60 and step < self._steps:
             return
         left = (now - self._began) / max(1, step - self._first) * (self._steps - step)
-        self.note(f"step {step}/{self._steps}  {_numbers(self._logs)}  {_minutes(left)} left")
+        self.note(f"{self._noun} {step}/{self._steps}  {_numbers(self._logs)}  {_minutes(left)} left")
         self._said = now
         self._logs.clear()
 

@@ -467,10 +467,18 @@ def _numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def keep_json_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Drop the objects that are not wanted; a crash leaves the old file or the new one."""
-    beside = _beside(path)
+    write_json_lines((value for value in read_json_lines(path) if wanted(value)), path)
+
+
+def write_json_lines(values: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write a whole file of objects and say how many; a crash leaves the old file or the new one."""
+    count, beside = 0, _beside(path)
     with beside.open("w", encoding="ascii") as file:
-        file.writelines(f"{to_json(value)}\n" for value in read_json_lines(path) if wanted(value))
+        for value in values:
+            file.write(f"{to_json(value)}\n")
+            count += 1
     beside.replace(path)
+    return count
 
 
 def replace_text(path: Path, text: str) -> None:

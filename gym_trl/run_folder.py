@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
-from gym_trl.options import TrainOptions
+from gym_trl.options import WRAPPING, TrainOptions
 from gym_trl.records import (
     FAILURES,
     ROLLOUTS,
@@ -24,8 +24,6 @@ from gym_trl.records import (
     to_json,
 )
 from gym_trl.types import Trajectory
-
-_WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class RunFolder:
         self._about = {
             "policy": options.model or "tiny",
             "env_kwargs": options.env_kwargs,
-            "spec": {name: getattr(options, name) for name in _WRAPPING},
+            "spec": {name: getattr(options, name) for name in WRAPPING},
         }
         last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
         self.summary["seconds"] = last[0]["seconds"] if last else 0.0
@@ -114,6 +112,11 @@ class RunFolder:
             for place, trajectory in played:
                 group, attempt = divmod(place, group_size)
                 self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **self._about, **about))
+
+    def tokenizer(self, tokenizer: Any) -> None:
+        """Keep what the ids of the records are read with."""
+        if self._writes:
+            tokenizer.save_pretrained(self.path / "tokenizer")
 
     def save_summary(self) -> None:
         """Write down what is known so far."""

@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations, product
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -40,8 +41,8 @@ def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
     >>> together.high - together.low > alone.high - alone.low  # as many values, of fewer tasks
     True
 
-    The standard error is the cluster-robust one (Miller, "Adding Error Bars to Evals", arXiv:2411.00640, section 2.2)
-    with the correction ``tasks / (tasks - 1)``, and the interval is Student's with ``tasks - 1`` degrees of freedom.
+    The standard error is the cluster-robust one (Miller, "Adding Error Bars to Evals", arXiv:2411.00640) with the
+    correction ``tasks / (tasks - 1)``, and the interval is Student's with ``tasks - 1`` degrees of freedom.
     """
     values = [value for task in tasks for value in task]
     if not values:
@@ -172,6 +173,10 @@ class _Tally:
     stop_reasons: Counter[str] = field(default_factory=Counter)
     unscored: int = 0
 
+    @property
+    def env(self) -> tuple[str, str]:
+        return self.env_id, to_json(self.env_kwargs)
+
     def add(self, record: Record) -> None:
         self.stop_reasons[record["stop_reason"]] += 1
         if record["return"] is None:
@@ -251,7 +256,12 @@ class Scoreboard:
 
     def rows(self) -> list[Row]:
         """A row for each policy on each environment, by environment and then by policy."""
-        return [self._tallies[key].row() for key in sorted(self._tallies)]
+        return [tally.row() for tally in self.tallies]
+
+    @property
+    def tallies(self) -> list[_Tally]:
+        """What the rows are made of, in their order."""
+        return [self._tallies[key] for key in sorted(self._tallies)]
 
     def means(self) -> dict[str, float]:
         """Success and return over everything so far, for a progress bar; empty before the first episode."""
@@ -281,8 +291,8 @@ class Difference:
         return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
 
 
-def compare(first: Iterable[Record], second: Iterable[Record]) -> list[Difference]:
-    """Compare runs game by game: of each policy in the first with each in the second, on the same environment.
+def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> list[Difference]:
+    """Compare policies game by game: those of two runs, or all of one run with each other.
 
     >>> from gym_trl.records import as_record
     >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
@@ -294,20 +304,27 @@ def compare(first: Iterable[Record], second: Iterable[Record]) -> list[Differenc
     >>> found.tasks, found.better, str(found.mean_return)  # however much the games differ among each other
     (10, 10, '0.250 [0.250, 0.250]')
 
-    A game's value is the mean over its attempts, and the interval is Student's over the games' differences (Miller,
-    arXiv:2411.00640, section 4.2). Games that only one of the runs played are left out.
+    A policy of the first run is compared with its namesake in the second; those without one, with all others without
+    one. A game's value is the mean over its attempts, and the interval is Student's over the games' differences (paired
+    analysis in Miller, arXiv:2411.00640). Games that only one of the runs played are left out.
 
     Raises:
         ConfigError: the runs have no game in common.
     """
-    before, after = Scoreboard(first)._tallies, Scoreboard(second)._tallies
-    pairs = [
-        (a, b) for (*env, _), a in sorted(before.items()) for (*other, _), b in sorted(after.items()) if env == other
-    ]
-    found = [difference for a, b in pairs if (difference := _difference(a, b)).tasks]
-    if not found:
-        raise ConfigError("the two runs have no game in common: evaluate the same environments with the same --seed")
-    return found
+    before = Scoreboard(first).tallies
+    pairs = combinations(before, 2) if second is None else _pairs(before, Scoreboard(second).tallies)
+    found = [_difference(a, b) for a, b in pairs if a.env == b.env]
+    if not any(one.tasks for one in found):
+        raise ConfigError("there is nothing to compare: the same environments must be played with the same --seed")
+    return [one for one in found if one.tasks]
+
+
+def _pairs(before: Sequence[_Tally], after: Sequence[_Tally]) -> Iterator[tuple[_Tally, _Tally]]:
+    """Which policies are compared: namesakes, and those without one with each other."""
+    both = {(a.env, a.policy) for a in before} & {(b.env, b.policy) for b in after}
+    for a, b in product(before, after):
+        if a.policy == b.policy or not {(a.env, a.policy), (b.env, b.policy)} & both:
+            yield a, b
 
 
 def _difference(first: _Tally, second: _Tally) -> Difference:
