@@ -1,0 +1,402 @@
+"""Programs that nobody vouches for, run where they can do no harm."""
+
+import json
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import subprocess
+import warnings
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+from gym_trl.errors import ConfigError
+from gym_trl.sandbox.isolation import Command, Isolation, bubblewrap_problem, command, environment, isolation
+
+__all__ = ["Isolation", "Result", "Sandbox", "SandboxLimits", "Status"]
+
+Status: TypeAlias = Literal["ok", "error", "timeout", "flood", "died"]
+"""It ran to its end; it raised; it ran out of time; it said too much; its process ended (and so in the last three)."""
+
+_START_S = 20.0
+_FLOOD = 2**20
+"""Bytes of output, or of an answer, at which a program is ended."""
+_CHUNK = 2**16
+_ENDED = {
+    "timeout": "[It was ended after {seconds:g} seconds. All variables are lost.]",
+    "flood": "[It was ended because it wrote more than a mebibyte. All variables are lost.]",
+    "died": "[Its process ended, at a limit or by itself. All variables are lost.]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What the programs of one sandbox may use.
+
+    >>> SandboxLimits(seconds=0)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: seconds must be positive, got 0
+    """
+
+    seconds: float = 5.0
+    """Of waiting for one program, whatever it does."""
+    cpu_seconds: int = 30
+    """Of computing, for each process, over all programs of an episode."""
+    memory_mb: int = 256
+    """For each process."""
+    processes: int = 8
+    """At once, threads included."""
+    file_mb: int = 16
+    """For the temporary directory, and so for any file."""
+    output_chars: int = 10_000
+    """Of a program's output that are kept, half from each end."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, got {getattr(self, name)!r}")
+
+    def _settings(self) -> dict[str, Any]:
+        file_bytes = self.file_mb * 2**20
+        limits = {
+            "AS": self.memory_mb * 2**20,
+            "CPU": self.cpu_seconds,
+            "NPROC": self.processes,
+            "FSIZE": file_bytes,
+            "NOFILE": 64,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+            "SIGPENDING": 256,
+        }
+        return {"limits": limits, "file_bytes": file_bytes}
+
+
+class Result(NamedTuple):
+    """What became of a program."""
+
+    status: Status
+    output: str
+    """What it wrote, standard error included, with tracebacks; the value of a last line that is an expression too."""
+    value: Any = None
+    """What a called function returned, as far as JSON can say it."""
+
+
+class Sandbox:
+    r"""One process for the programs of one episode, shut in, in which variables stay from program to program.
+
+    >>> with Sandbox() as sandbox:
+    ...     sandbox.run("numbers = [3, 1, 2]")
+    ...     sandbox.run("print(max(numbers))\nsorted(numbers)").output
+    ...     sandbox.run("open('/etc/passwd')").output.splitlines()[-1]
+    Result(status='ok', output='', value=None)
+    '3\n[1, 2, 3]\n'
+    "FileNotFoundError: [Errno 2] No such file or directory: '/etc/passwd'"
+
+    With bubblewrap there are no network, no files but the interpreter with its standard library (read-only) and an
+    empty temporary directory of its own, no environment, no other processes, and a filter of system calls that refuses
+    what could make more of any of them. Programs that exceed a limit, or the deadline, are ended as a group, and the
+    next one starts in a new process without variables. Between programs everything is stopped, and what one leaves
+    running is ended. Where bubblewrap does not work there are the limits and a filter only (no network, no further
+    processes, no signals), with a warning that says so: files are then not protected.
+
+    What comes back is what an untrusted process says of itself: judge it in the parent, never in there.
+
+    Args:
+        limits: What the programs may use.
+        isolation: ``"bubblewrap"`` or ``"limits"`` insists on one; by default the first that works.
+
+    Raises:
+        ConfigError: an ``isolation`` that does not exist or does not work here.
+        OSError: a process cannot be started.
+    """
+
+    def __init__(self, limits: SandboxLimits | None = None, *, isolation: Isolation | None = None) -> None:
+        if isolation not in (None, "bubblewrap", "limits"):
+            raise ConfigError(f"isolation must be 'bubblewrap' or 'limits', got {isolation!r}")
+        if isolation == "bubblewrap" and (problem := bubblewrap_problem()) is not None:
+            raise ConfigError(f"isolation='bubblewrap' does not work here. {problem}")
+        self.limits = limits or SandboxLimits()
+        self._isolation: Isolation | None = isolation
+        self._process: _Process | None = None
+
+    def __enter__(self) -> Self:
+        """Use the sandbox in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process, with the variables of the programs so far."""
+        return self._process is not None and self._process.owner == os.getpid()
+
+    def run(self, code: str, *, seconds: float | None = None) -> Result:
+        """Run a program in the process, which is started if there is none."""
+        return self._ask({"code": code}, seconds)
+
+    def call(self, function: str, *arguments: Any, seconds: float | None = None) -> Result:
+        """Call a function that an earlier program has defined, with arguments that JSON can say.
+
+        >>> with Sandbox() as sandbox:
+        ...     _ = sandbox.run("def double(n): return 2 * n")
+        ...     sandbox.call("double", 21)
+        Result(status='ok', output='', value=42)
+        """
+        return self._ask({"function": function, "arguments": list(arguments)}, seconds)
+
+    def close(self) -> None:
+        """End the process and everything that it started; the next program starts a new one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def _ask(self, request: dict[str, Any], seconds: float | None) -> Result:
+        if not self.alive:
+            self._process = self._start()
+        assert self._process is not None
+        seconds = self.limits.seconds if seconds is None else seconds
+        result = self._process.ask(request, seconds, self.limits.output_chars)
+        if result.status in _ENDED:
+            self.close()
+        return result
+
+    def _start(self) -> "_Process":
+        if self._isolation is None:
+            self._isolation = isolation()
+        return _Process(self._isolation, self.limits._settings())
+
+
+class _Process:
+    """A driver at work, seen from outside: three pipes, and whatever runs below it."""
+
+    def __init__(self, isolation: Isolation, settings: dict[str, Any]) -> None:
+        self.owner = os.getpid()
+        self._isolated = isolation == "bubblewrap"
+        replies, to_us = os.pipe()
+        try:
+            made = command(isolation, settings, replies=to_us)
+            self._popen = _spawn(made, to_us)
+        except BaseException:
+            os.close(replies)
+            raise
+        finally:
+            os.close(to_us)
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._requests, self._output, self._replies = self._popen.stdin.fileno(), self._popen.stdout.fileno(), replies
+        for descriptor in (self._requests, self._output, self._replies):
+            os.set_blocking(descriptor, False)
+        self._heard = b""
+        self._driver = 0
+        self._finalizer = weakref.finalize(self, _end, self._popen, replies, made.folder, self.owner)
+        output = bytearray()
+        status, hello = self._exchange(b"", "hello", monotonic() + _START_S, output)
+        if status != "ok" or (self._isolated and hello["refused"]):
+            self.end()
+            said = hello.get("refused") or output.decode("utf-8", "replace")
+            raise OSError(f"the sandbox's process did not start ({status}): {said:.300}")
+        if hello["refused"]:
+            warnings.warn(f"programs run here without some of the limits: {hello['refused']}", stacklevel=4)
+        self._driver = self._find_driver()
+        with suppress(OSError):  # if memory runs out, it shall be this one that is ended
+            Path(f"/proc/{self._driver}/oom_score_adj").write_text("1000", encoding="ascii")
+        self._pause()
+
+    def ask(self, request: dict[str, Any], seconds: float, most_characters: int) -> Result:
+        token = secrets.token_hex(8)
+        self._signal(self._driver, signal.SIGCONT)
+        output = bytearray()
+        line = json.dumps({**request, "token": token}).encode() + b"\n"
+        status, answer = self._exchange(line, token, monotonic() + seconds, output)
+        if status == "ok":
+            if not self._pause():
+                status = "died"
+            elif answer.get("status") != "ok":
+                status = "error"
+        text = _shorten(output.decode("utf-8", "replace"), most_characters)
+        if status in _ENDED:
+            line_end = "\n" if text and not text.endswith("\n") else ""
+            return Result(status, f"{text}{line_end}{_ENDED[status].format(seconds=seconds)}\n")
+        return Result(status, text, answer.get("value"))
+
+    def end(self) -> None:
+        self._finalizer()
+
+    def _exchange(self, send: bytes, token: str, deadline: float, output: bytearray) -> tuple[Status, dict[str, Any]]:
+        """Send a request and collect output until the answer to it has come, all without ever blocking."""
+        unsent = memoryview(send)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output, selectors.EVENT_READ)
+            selector.register(self._replies, selectors.EVENT_READ)
+            if unsent:
+                selector.register(self._requests, selectors.EVENT_WRITE)
+            while (left := deadline - monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    if key.fd == self._requests:
+                        try:
+                            unsent = unsent[os.write(self._requests, unsent[:_CHUNK]) :]
+                        except BrokenPipeError:
+                            return "died", {}
+                        if not unsent:
+                            selector.unregister(self._requests)
+                        continue
+                    chunk = _read(key.fd)
+                    if key.fd == self._output:
+                        output += chunk or b""
+                        if chunk == b"":  # closed by the program, which may yet answer
+                            selector.unregister(self._output)
+                    elif not chunk:
+                        return "died", {}
+                    else:
+                        self._heard += chunk
+                        if (answer := self._find_answer(token)) is not None:
+                            self._drain(output)
+                            return ("flood" if len(output) > _FLOOD else "ok"), answer
+                    if len(output) > _FLOOD or len(self._heard) > _FLOOD:
+                        return "flood", {}
+        return "timeout", {}
+
+    def _find_answer(self, token: str) -> dict[str, Any] | None:
+        """The answer to this request; lines that are none, which a program may well write, are dropped."""
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and answer.get("token") == token:
+                    return answer
+        return None
+
+    def _drain(self, output: bytearray) -> None:
+        """What was written before the answer is in the pipe by now."""
+        while len(output) <= _FLOOD and (chunk := _read(self._output)):
+            output += chunk
+
+    def _find_driver(self) -> int:
+        """The driver's process id out here: below bubblewrap and the first process of its namespace."""
+        pid = self._popen.pid
+        for _ in range(2 if self._isolated else 0):
+            pid = next(_children(pid), 0)
+        return pid
+
+    def _pause(self) -> bool:
+        """Stop the driver and end whatever else a program has left; whether that worked."""
+        if self._popen.poll() is not None or not self._driver:
+            return False
+        if not self._signal(self._driver, signal.SIGSTOP):
+            return False
+        top = next(_children(self._popen.pid), 0) if self._isolated else self._popen.pid
+        for _ in range(50):
+            left = [pid for pid in _descendants(top) if pid != self._driver]
+            if not left:
+                return True
+            for pid in left:
+                self._signal(pid, signal.SIGKILL)
+            if self._isolated:  # its first process buries them; the driver's own children wait for the driver
+                left = [pid for pid in left if not _dead(pid)]
+                if not left:
+                    return True
+        return False
+
+    def _signal(self, pid: int, number: signal.Signals) -> bool:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            return False
+        return True
+
+
+def _end(popen: "subprocess.Popen[bytes]", replies: int, folder: str | None, owner: int) -> None:
+    """End the whole group: with the namespace's first process, or with its session."""
+    assert popen.stdin is not None
+    assert popen.stdout is not None
+    os.close(replies)
+    with suppress(OSError):
+        popen.stdin.close()
+    popen.stdout.close()
+    if owner != os.getpid():  # a fork of the owner has the pipes and not the process
+        popen.returncode = 0
+        return
+    for pid in [*_descendants(popen.pid), popen.pid]:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    popen.wait()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _spawn(made: Command, replies: int) -> "subprocess.Popen[bytes]":
+    """Start the process from a thread that stays, because a parent's death is for Linux that of the thread."""
+    return (
+        _spawner()
+        .submit(
+            subprocess.Popen,
+            made.arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[replies],
+            env=environment(),
+            cwd=made.folder or "/",
+            start_new_session=True,
+        )
+        .result()
+    )
+
+
+_SPAWNERS: dict[int, ThreadPoolExecutor] = {}
+
+
+def _spawner() -> ThreadPoolExecutor:
+    """This process's own: a fork has no threads."""
+    pid = os.getpid()
+    if pid not in _SPAWNERS:
+        _SPAWNERS.clear()
+        _SPAWNERS[pid] = ThreadPoolExecutor(1, thread_name_prefix="gym-trl sandbox")
+    return _SPAWNERS[pid]
+
+
+def _read(descriptor: int) -> bytes | None:
+    """What is there now: nothing is ``None``, the end is empty."""
+    try:
+        return os.read(descriptor, _CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _children(pid: int) -> Iterator[int]:
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, (task / "children").read_text(encoding="ascii").split())
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _dead(pid: int) -> bool:
+    """Gone, or only waiting to be buried."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def _shorten(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters are left out]\n{text[-half:]}"

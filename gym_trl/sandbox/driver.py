@@ -1,0 +1,268 @@
+"""What runs inside a sandbox: it gives up every right that it has, and then executes the programs that it is sent.
+
+Its source is handed to a bare interpreter, so it imports the standard library only. Nothing here is trusted once the
+first program has run in the same process: all that the parent believes is that an answer came, and how long it is.
+"""
+
+import ast
+import ctypes
+import json
+import linecache
+import os
+import random
+import resource
+import signal
+import struct
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+# linux/audit.h, linux/seccomp.h, linux/prctl.h, linux/sched.h, linux/capability.h, linux/mount.h, linux/bpf_common.h
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS, _EACCES = 1, 38, 13
+_SET_PDEATHSIG, _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 1, 38, 22, 2
+_NEW_NAMESPACES, _THREAD = 0x7E020080, 0x10000
+_CAPABILITY_VERSION = 0x20080522
+_REMOUNT, _NO_SUID, _NO_DEVICES = 32, 2, 4
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+
+# By number on x86-64 and on 64-bit ARM: what reaches other processes, what makes namespaces or mounts, memory that no
+# limit counts, and parts of the kernel that no program of this kind needs.
+_REFUSED = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_open": (434, 434),
+    "pidfd_send_signal": (424, 424),
+    "pidfd_getfd": (438, 438),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "userfaultfd": (323, 282),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "fanotify_init": (300, 262),
+    "personality": (135, 92),
+    "quotactl": (179, 60),
+    "acct": (163, 89),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "reboot": (169, 142),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "syslog": (103, 116),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "vhangup": (153, 58),
+}
+_REFUSED_X86 = {"iopl": 172, "ioperm": 173, "modify_ldt": 154}
+_CLONE, _CLONE3, _SOCKET = (56, 220), 435, (41, 198)
+_KILL_CALL, _TGKILL, _TKILL, _FORKS_X86 = (62, 129), (234, 131), (200, 130), (57, 58)
+
+
+def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
+    """The program that the kernel asks about every system call: what is refused fails, all else works.
+
+    >>> len(seccomp_filter("x86_64")) % 8
+    0
+
+    Args:
+        machine: ``x86_64`` or ``aarch64``.
+        alone: A process id that may start no other process and signal none, for where no namespace keeps it apart.
+
+    Raises:
+        KeyError: a machine whose numbers are not known.
+    """
+    architecture, column = _ARCHITECTURES[machine]
+    code: list[tuple[int, int, int, int]] = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+
+    def refuse(number: int, error: int = _EPERM) -> None:
+        code.extend([(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE | error)])
+
+    def ask(number: int, test: int, value: int, *, refused_if: bool, error: int = _EPERM) -> None:
+        """Refuse a call by its first argument."""
+        refusal, pass_ = (_RETURN, 0, 0, _REFUSE | error), (_RETURN, 0, 0, _ALLOW)
+        code.extend([(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _FIRST_ARGUMENT), (test, 0, 1, value)])
+        code.extend([refusal, pass_] if refused_if else [pass_, refusal])
+
+    if machine == "x86_64":  # the other ABI of the same kernel has numbers of its own
+        code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _REFUSE | _EPERM)]
+        for number in _REFUSED_X86.values():
+            refuse(number)
+    for numbers in _REFUSED.values():
+        refuse(numbers[column])
+    refuse(_CLONE3, _ENOSYS)  # its flags lie in memory, where a filter cannot look: the C library then uses clone
+    if alone is None:
+        ask(_SOCKET[column], _EQUAL, 1, refused_if=False, error=_EACCES)  # AF_UNIX reaches its own namespace only
+        ask(_CLONE[column], _ANY_BIT, _NEW_NAMESPACES, refused_if=True)
+    else:
+        refuse(_SOCKET[column], _EACCES)
+        ask(_CLONE[column], _ANY_BIT, _THREAD, refused_if=False)
+        for number in _FORKS_X86 if machine == "x86_64" else ():
+            refuse(number)
+        refuse(_TKILL[column])
+        for call in (_KILL_CALL, _TGKILL):
+            ask(call[column], _EQUAL, alone, refused_if=False)
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+def _give_up_rights(settings: dict[str, Any]) -> None:
+    """Set the limits, become nobody and have the kernel refuse what is left; the order matters."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    isolated = settings["isolated"]
+    if isolated:
+        # So many files at most, which the mount itself cannot be asked for from outside.
+        options = f"size={settings['file_bytes']},nr_inodes={settings['files']},mode=1777"
+        _check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", _REMOUNT | _NO_SUID | _NO_DEVICES, options.encode()))
+    for name, value in settings["limits"].items():
+        limit = getattr(resource, f"RLIMIT_{name}")
+        resource.setrlimit(limit, (value, value))
+    if settings["uid"] is not None:
+        os.setgroups([])
+        os.setgid(settings["uid"])
+        os.setuid(settings["uid"])
+    _check(libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24)))
+    _check(libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    _check(libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    code = seccomp_filter(os.uname().machine, alone=None if isolated else os.getpid())
+    _check(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(code) // 8, code)), 0, 0))
+
+
+def _check(status: int) -> None:
+    if status:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+class _Interpreter:
+    """Executes programs one after another; what they name stays."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+        self._programs = 0
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._programs += 1
+        file = f"<program {self._programs}>"
+        code = request["code"]
+        linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+        with _told() as failed:
+            tree = ast.parse(code, file)
+            # As in a notebook, the value of a last line that is an expression is shown.
+            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, file, "exec"), self._names)  # noqa: S102 -- what the sandbox is for
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), file, "eval"), self._names)  # noqa: S307 -- as above
+                if value is not None:
+                    print(repr(value))  # noqa: T201 -- its output
+        return {"status": "error" if failed else "ok"}
+
+    def call(self, request: dict[str, Any]) -> dict[str, Any]:
+        value = None
+        with _told() as failed:
+            value = json.loads(json.dumps(self._names[request["function"]](*request["arguments"])))
+        return {"status": "error" if failed else "ok", "value": value}
+
+
+@contextmanager
+def _told() -> Iterator[list[BaseException]]:
+    """Print what a program raises as an interpreter would, without the frames of this file."""
+    failed: list[BaseException] = []
+    try:
+        yield failed
+    except SystemExit:
+        pass
+    except BaseException as error:  # whatever a program raises is its output
+        failed.append(error)
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == main.__code__.co_filename:
+            trace = trace.tb_next
+        with suppress(Exception):
+            traceback.print_exception(type(error), error, trace)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _serve(requests: BinaryIO, replies: int) -> None:
+    interpreter = _Interpreter()
+    for line in requests:
+        request = json.loads(line)
+        answer = interpreter.run(request) if "code" in request else interpreter.call(request)
+        sent = memoryview(json.dumps({**answer, "token": request["token"]}).encode() + b"\n")
+        while sent:
+            sent = sent[os.write(replies, sent) :]
+
+
+def main() -> None:
+    """Read the settings and serve until the other side closes."""
+    settings = json.loads(sys.argv[1])
+    replies = settings["replies"]
+    requests = os.fdopen(os.dup(0), "rb")
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.set_inheritable(replies, False)
+    sys.argv = [""]
+    sys.path = [path for path in sys.path if path]
+    os.environ.pop("PWD", None)
+    random.seed(0)
+    refused = ""
+    try:
+        _give_up_rights(settings)
+    except (OSError, KeyError, ValueError, AttributeError) as error:
+        refused = f"{type(error).__name__}: {error}"
+    os.write(replies, json.dumps({"token": "hello", "refused": refused}).encode() + b"\n")
+    if refused and settings["isolated"]:
+        return
+    _serve(requests, replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""How a sandbox's process is kept apart: with bubblewrap where that works, with limits alone where it does not."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+from shutil import which
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from gym_trl.sandbox import driver
+
+Isolation: TypeAlias = Literal["bubblewrap", "limits"]
+
+# The loader's own paths, and where distributions link them to.
+_LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib64")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_LIBRARIES = (
+    "import bz2, ctypes, decimal, hashlib, lzma, socket, sqlite3, ssl, uuid, zlib\n"
+    "print(open('/proc/self/maps').read())"
+)
+_PROBE_S = 20.0
+_FIRST_UID = 1_000_000_000
+"""Users that nobody is; each sandbox of the superuser has one of the 2**29 from here for itself."""
+_MOST_FILES = 4096
+
+
+class Command(NamedTuple):
+    """How to start a sandbox's process."""
+
+    arguments: list[str]
+    folder: str | None
+    """To be removed afterwards."""
+
+
+def isolation() -> Isolation:
+    """What keeps programs apart on this machine, found out by trying.
+
+    Warns:
+        UserWarning: bubblewrap does not work here, with the reason.
+    """
+    problem = bubblewrap_problem()
+    if problem is None:
+        return "bubblewrap"
+    warnings.warn(
+        f"programs run here with limits but not shut in: they can read, and write, every file that this user can. "
+        f"{problem}. Install bubblewrap (apt install bubblewrap) on a Linux that lets it make namespaces, and do not "
+        "run what you do not trust before",
+        stacklevel=3,
+    )
+    return "limits"
+
+
+@cache
+def bubblewrap_problem() -> str | None:
+    """Why bubblewrap cannot be used, or ``None``."""
+    if sys.platform != "linux":
+        return f"There is no bubblewrap on {sys.platform}"
+    if which("bwrap") is None:
+        return "bubblewrap is not installed"
+    settings = {"limits": {}, "file_bytes": 2**20}
+    reader, writer = os.pipe()
+    try:
+        tried = subprocess.run(  # noqa: S603 -- our own command
+            command("bubblewrap", settings, replies=writer).arguments,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=[writer],
+            env=environment(),
+            timeout=_PROBE_S,
+            check=False,
+        )
+        os.set_blocking(reader, False)
+        said = os.read(reader, 2**16)
+    except BlockingIOError:
+        said = b""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not start: {error}"
+    finally:
+        os.close(reader)
+        os.close(writer)
+    if not said:
+        return f"bubblewrap does not work: {tried.stderr.decode(errors='replace').strip()[-300:]}"
+    refused = json.loads(said)["refused"]
+    return f"bubblewrap works, but what it leaves open cannot be closed: {refused}" if refused else None
+
+
+def environment() -> dict[str, str]:
+    """All that a program finds in its environment."""
+    return {
+        "HOME": "/tmp",  # noqa: S108 -- the sandbox's own
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONIOENCODING": "utf-8:backslashreplace",
+    }
+
+
+def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> Command:
+    """The command line of a sandbox; ``replies`` is the descriptor that it answers on."""
+    root = os.geteuid() == 0
+    isolated = isolation == "bubblewrap"
+    told = {
+        **settings,
+        "isolated": isolated,
+        "replies": replies,
+        "files": _MOST_FILES,
+        "uid": _FIRST_UID + secrets.randbelow(2**29) if root and (isolated or _readable_by_all()) else None,
+    }
+    python = [os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(told)]
+    if isolated:
+        return Command([*_bubblewrap(root, settings["file_bytes"]), *python], None)
+    folder = tempfile.mkdtemp(prefix="gym-trl-sandbox-")
+    if told["uid"] is not None:
+        os.chown(folder, told["uid"], told["uid"])
+    return Command(python, folder)
+
+
+def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
+    """Every namespace, an empty root, the interpreter and its libraries read-only, and a folder of its own."""
+    # The driver needs these until it has given them up, which it does before it reads the first program.
+    rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
+    if root:  # becoming a user of its own is what makes the limit on processes count
+        rights += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        rights += ["--unshare-user"]
+    apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    shown: list[str] = []
+    # Folders that it makes by itself would be closed to the user that the driver becomes.
+    parents = {str(parent) for path in (*_interpreter(), *_DEVICES) for parent in Path(path).parents}
+    for path in sorted(parents - {"/"} - {path for path in _interpreter() if Path(path).is_symlink()}):
+        shown += ["--perms", "0755", "--dir", path]
+    for path in _interpreter():
+        shown += (
+            ["--symlink", str(Path(path).readlink()), path] if Path(path).is_symlink() else ["--ro-bind", path, path]
+        )
+    for path in _hidden():
+        shown += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
+    for path in _DEVICES:
+        shown += ["--dev-bind", path, path]
+    return [
+        *(which("bwrap") or "bwrap", *apart, *rights, "--hostname", "sandbox", "--new-session", "--die-with-parent"),
+        *shown,
+        *("--perms", "1777", "--size", str(file_bytes), "--tmpfs", "/tmp"),  # noqa: S108
+        *("--remount-ro", "/", "--chdir", "/tmp", "--"),  # noqa: S108
+    ]
+
+
+@cache
+def _source() -> str:
+    return Path(driver.__file__).read_text(encoding="utf-8")
+
+
+@cache
+def _interpreter() -> tuple[str, ...]:
+    """The interpreter, its standard library and the folders of the shared libraries that they use."""
+    python = os.path.realpath(sys.executable)
+    own = [python, sysconfig.get_path("stdlib")]
+    ran = subprocess.run(  # noqa: S603 -- our own command
+        [python, "-I", "-S", "-c", _LIBRARIES], capture_output=True, text=True, timeout=_PROBE_S, check=False
+    )
+    mapped = {line.split(maxsplit=5)[-1] for line in ran.stdout.splitlines() if line.endswith(".so") or ".so." in line}
+    private = sys.base_prefix if sys.base_prefix not in ("/", "/usr") else None
+    folders = {path for path in _LIBRARY_FOLDERS if Path(path).exists()}
+    for file in sorted(mapped):
+        if private is None or not file.startswith(f"{private}/"):
+            folders.add(str(Path(file).parent))
+        elif not file.startswith(own[1]):  # the interpreter's own folder of libraries holds more than libraries
+            own += [str(path) for path in Path(file).parent.iterdir() if os.path.realpath(path) == file]
+    folders = {path for path in folders if not path.startswith(own[1])}
+    # A folder inside another one is there already.
+    whole = [path for path in folders if not any(path != other and path.startswith(f"{other}/") for other in folders)]
+    return (*own, *sorted(whole))
+
+
+@cache
+def _hidden() -> tuple[str, ...]:
+    """What lies in the standard library's folder and is not of it: everything that was installed."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    return tuple(str(folder / name) for name in ("site-packages", "dist-packages") if (folder / name).is_dir())
+
+
+@cache
+def _readable_by_all() -> bool:
+    """Whether a user that nobody is could go on importing the standard library."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    return all(path.stat().st_mode & 0o005 == 0o005 for path in (folder, *folder.parents))

@@ -1,0 +1,325 @@
+"""The sandbox: what it promises to programs, and what it keeps them from.
+
+1. Every known way out fails, the parent survives it and the next episode works; outside, the same programs succeed.
+2. Variables stay from program to program, errors and endings are data, and what a program says is cut.
+3. Where bubblewrap does not work there are limits and a warning.
+"""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import escapes
+import pytest
+from escapes import ATTACKS, Attack, World, attempt, attempt_outside
+
+from gym_trl.errors import ConfigError
+from gym_trl.sandbox import Sandbox, SandboxLimits
+from gym_trl.sandbox.driver import seccomp_filter
+from gym_trl.sandbox.isolation import bubblewrap_problem
+
+pytestmark = pytest.mark.code
+
+PROBLEM = bubblewrap_problem()
+shut_in = pytest.mark.skipif(PROBLEM is not None, reason=f"bubblewrap does not work here: {PROBLEM}")
+every_attack = pytest.mark.parametrize("tried", ATTACKS, ids=lambda tried: tried.name.replace(" ", "-"))
+real = [tried for tried in ATTACKS if tried.outside]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with escapes.a_world() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as made:
+        yield made
+
+
+def children() -> set[int]:
+    """Processes that this one has, at any depth."""
+    ran = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    parents = {int(pid): int(parent) for pid, parent in map(str.split, ran.stdout.splitlines())}
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid for pid in found if Path(f"/proc/{pid}/comm").exists()} - {os.getpid()}
+
+
+def gone(pids: set[int]) -> bool:
+    deadline = time.monotonic() + 5
+    while left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
+        if time.monotonic() > deadline:
+            return not left
+        time.sleep(0.01)
+    return True
+
+
+# What it keeps programs from
+
+
+def test_there_are_at_least_forty_different_attacks() -> None:
+    assert len({tried.programs for tried in ATTACKS}) == len({tried.name for tried in ATTACKS}) == len(ATTACKS) >= 40
+
+
+@shut_in
+@every_attack
+def test_no_attack_escapes_and_the_next_episode_works(tried: Attack, world: World) -> None:
+    verdict = attempt(tried, world)
+    assert not verdict.escaped, verdict
+    assert verdict.next_works
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or sys.platform != "linux", reason="some succeed for the superuser of a Linux only"
+)
+@pytest.mark.parametrize("tried", real, ids=lambda tried: tried.name.replace(" ", "-"))
+def test_the_same_programs_succeed_outside(tried: Attack, world: World) -> None:
+    assert attempt_outside(tried, world)
+
+
+@shut_in
+def test_the_table_of_attacks_says_that_none_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(escapes, "ATTACKS", ATTACKS[:3])
+    monkeypatch.setattr(sys, "argv", ["escapes.py"])
+    assert escapes.main() == 0
+    assert "3 attacks, 0 escaped." in capsys.readouterr().out
+
+
+@shut_in
+def test_a_program_finds_the_interpreter_and_an_empty_folder_and_nothing_else(sandbox: Sandbox) -> None:
+    assert sandbox.run("import os; os.listdir('/tmp'), os.getcwd(), os.path.exists('/proc')").output == (
+        "([], '/tmp', False)\n"
+    )
+    assert sandbox.run("sorted(os.environ)").output == "['HOME', 'LANG', 'PYTHONHASHSEED', 'PYTHONIOENCODING']\n"
+    assert sandbox.run("import numpy").status == "error"
+    modules = "asyncio, ctypes, decimal, hashlib, sqlite3, ssl, tempfile, threading, unittest, zlib"
+    assert sandbox.run(f"import {modules}").output == ""
+
+
+@shut_in
+def test_episodes_cannot_see_one_another() -> None:
+    with Sandbox() as one, Sandbox() as other:
+        assert one.run("open('/tmp/note', 'w').write('here')").status == "ok"
+        assert "FileNotFoundError" in other.run("open('/tmp/note')").output
+        one.close()
+        assert "FileNotFoundError" in one.run("open('/tmp/note')").output
+
+
+def test_the_filter_is_one_of_this_kernel_and_of_known_processors() -> None:
+    for machine in ("x86_64", "aarch64"):
+        alone, together = seccomp_filter(machine, alone=7), seccomp_filter(machine)
+        assert alone != together
+        # The kernel takes 4096 instructions at most, and a jump is one byte.
+        assert max(len(alone), len(together)) < 8 * 4096
+    with pytest.raises(KeyError):
+        seccomp_filter("pdp11")
+
+
+# What it does for them
+
+
+def test_variables_stay_from_program_to_program(sandbox: Sandbox) -> None:
+    sandbox.run("def double(n): return 2 * n\nseven = 7")
+    assert sandbox.run("print(double(seven))").output == "14\n"
+    assert sandbox.call("double", 21).value == 42
+
+
+def test_the_value_of_a_last_line_is_shown(sandbox: Sandbox) -> None:
+    assert sandbox.run("1 + 1").output == "2\n"
+    assert sandbox.run("print('a'); 'b'").output == "a\n'b'\n"
+    assert sandbox.run("None").output == ""
+    assert sandbox.run("").status == "ok"
+
+
+def test_what_a_program_raises_is_its_output(sandbox: Sandbox) -> None:
+    result = sandbox.run("def half(n):\n    return n / 0\nhalf(1)")
+    assert result.status == "error"
+    assert "    return n / 0" in result.output
+    assert result.output.endswith("ZeroDivisionError: division by zero\n")
+    assert "driver" not in result.output
+    assert "exec(" not in result.output
+    for code in (
+        "x = (",
+        "\0",
+        "'\ud800'.encode()",
+        "raise KeyboardInterrupt",
+        "class E(BaseException): pass\nraise E",
+    ):
+        assert sandbox.run(code).status == "error"
+    assert sandbox.run("import sys; print('bye'); sys.exit(3)") == ("ok", "bye\n", None)
+    assert sandbox.run("1").output == "1\n"
+
+
+def test_standard_error_and_descriptors_are_output_too(sandbox: Sandbox) -> None:
+    code = "import os, sys\nprint('a')\nprint('b', file=sys.stderr)\nos.write(1, b'c\\n')\nprint('\\ud800é')"
+    assert sandbox.run(code).output == "a\nb\nc\n\\ud800é\n"
+    assert sandbox.run("input()").output.endswith("EOFError: EOF when reading a line\n")
+
+
+def test_long_output_is_cut_in_the_middle() -> None:
+    with Sandbox(SandboxLimits(output_chars=20)) as sandbox:
+        assert sandbox.run("print('a' * 50 + 'b' * 50)").output == "a" * 10 + "\n[81 characters are left out]\n" + (
+            "b" * 9 + "\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("while True: pass", "timeout"), ("while True: print('x' * 999)", "flood"), ("import os; os._exit(0)", "died")],
+)
+def test_a_program_that_is_ended_takes_the_variables_with_it(code: str, status: str) -> None:
+    with Sandbox(SandboxLimits(seconds=1.0)) as sandbox:
+        sandbox.run("kept = 1")
+        result = sandbox.run(code, seconds=0.3)
+        assert result.status == status
+        assert result.output.endswith("All variables are lost.]\n")
+        assert not sandbox.alive
+        assert sandbox.run("kept").output.endswith("NameError: name 'kept' is not defined\n")
+
+
+@pytest.mark.parametrize("code", ["def f(): return {1, 2}", "def f(): return object()", "def f(): 1 / 0", "f = 1", ""])
+def test_a_call_that_gives_nothing_that_json_can_say_is_an_error(sandbox: Sandbox, code: str) -> None:
+    sandbox.run("f = None")
+    sandbox.run(code)
+    result = sandbox.call("f")
+    assert (result.status, result.value) == ("error", None)
+
+
+def test_the_same_programs_give_the_same_output_again() -> None:
+    code = "import random\nprint(random.random(), random.sample(range(99), 5), hash('text'), {'b', 'a', 'c'})"
+    with Sandbox() as one, Sandbox() as other:
+        assert one.run(code) == other.run(code)
+
+
+def test_a_program_longer_than_a_pipe_is_sent_whole(sandbox: Sandbox) -> None:
+    assert sandbox.run(f"text = {'x' * 500_000!r}\nlen(text)").output == "500000\n"
+
+
+def test_nothing_is_left_of_a_sandbox_that_is_closed_or_forgotten() -> None:
+    before = children()
+    one, other = Sandbox(), Sandbox()
+    for made in (one, other):
+        assert made.run("import os, threading, time\npid = os.fork() if hasattr(os, 'fork') else 1").status in (
+            "ok",
+            "error",  # without bubblewrap there is no fork
+        )
+    started = children() - before
+    assert len(started) >= 2
+    one.close()
+    del other, made
+    gc.collect()
+    assert gone(started)
+    one.close()  # twice is no harm
+
+
+def test_a_sandbox_outlives_the_thread_that_made_it() -> None:
+    with Sandbox() as sandbox:
+        thread = threading.Thread(target=sandbox.run, args=("made = 'elsewhere'",))
+        thread.start()
+        thread.join()
+        time.sleep(0.05)
+        assert sandbox.run("made").output == "'elsewhere'\n"
+
+
+def test_many_sandboxes_work_at_once() -> None:
+    def play(number: int) -> str:
+        with Sandbox() as sandbox:
+            sandbox.run(f"n = {number}")
+            return sandbox.run("n * n").output
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(play, range(16))) == [f"{n * n}\n" for n in range(16)]
+
+
+def _in_a_fork(sandbox: Sandbox) -> None:
+    if sandbox.alive or sandbox.run("1 + 1").output != "2\n":
+        os._exit(1)
+
+
+def test_a_fork_of_the_parent_gets_a_process_of_its_own() -> None:
+    with Sandbox() as sandbox:
+        sandbox.run("mine = 1")
+        fork = get_context("fork").Process(target=_in_a_fork, args=(sandbox,))
+        fork.start()
+        fork.join(30)
+        assert fork.exitcode == 0
+        assert sandbox.run("mine").output == "1\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells by /proc")
+def test_a_sandbox_dies_with_its_parent() -> None:
+    script = (
+        "import os, sys\nfrom gym_trl.sandbox import Sandbox\ns = Sandbox()\ns.run('1')\n"
+        "print(s._process._driver, flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        driver = int(parent.stdout.readline())
+        assert Path(f"/proc/{driver}").exists()
+        parent.kill()
+    assert gone({driver})
+
+
+# Arguments, and machines without bubblewrap
+
+
+@pytest.mark.parametrize("name", SandboxLimits.__slots__)
+def test_a_limit_that_is_not_positive_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be positive, got -1"):
+        SandboxLimits(**{name: -1})
+
+
+def test_an_isolation_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="isolation must be 'bubblewrap' or 'limits', got 'magic'"):
+        Sandbox(isolation="magic")  # type: ignore[arg-type]
+
+
+def test_without_bubblewrap_there_is_a_warning_and_who_insists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    bubblewrap_problem.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match=r"does not work here\. bubblewrap is not installed"):
+            Sandbox(isolation="bubblewrap")
+        with (
+            Sandbox() as sandbox,
+            pytest.warns(UserWarning, match=r"not shut in: .* bubblewrap is not installed\. Install bubblewrap"),
+        ):
+            assert sandbox.run("1 + 1").output == "2\n"
+    finally:
+        bubblewrap_problem.cache_clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no filter")
+def test_limits_alone_keep_programs_from_the_network_from_others_and_from_starting_any(world: World) -> None:
+    with Sandbox(SandboxLimits(memory_mb=200, file_mb=1), isolation="limits") as sandbox:
+        folder = Path(sandbox.run("import os; print(os.getcwd())").output.strip())
+        assert folder.is_dir()
+        for code in (
+            f"import socket; socket.socket(socket.AF_UNIX).connect({str(world.folder / 'socket')!r})",
+            "import socket; socket.socket()",
+            "import os; os.fork()",
+            f"import os; os.kill({os.getpid()}, 0)",
+            "bytearray(2**28)",
+            "open('file', 'wb').write(bytes(2**21))",
+        ):
+            assert sandbox.run(code).status == "error", code
+        code = (
+            "import threading\nthread = threading.Thread(target=print, args=['hello'])\nthread.start(); thread.join()"
+        )
+        assert sandbox.run(code).output == "hello\n"
+        assert sandbox.run("while True: pass", seconds=0.2).status == "timeout"
+    assert not folder.exists()
