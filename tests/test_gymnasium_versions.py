@@ -20,7 +20,7 @@ def test_games_words_wrappers_vectors_and_specs_work_with(version: str, tmp_path
     if version != NEWEST and not folder.is_dir():
         pytest.skip(f"make setup installs gymnasium {version}")
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
+        [sys.executable, "-W", "error", str(SCRIPT)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": "" if version == NEWEST else str(folder), "TRL_EXPERIMENTAL_SILENCE": "1"},
         capture_output=True,
