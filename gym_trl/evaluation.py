@@ -284,7 +284,7 @@ def evaluate(
 
     >>> found = evaluate("TrlEnv/GuessNumber-v0", "solver", episodes=20)
     >>> [(row.policy, row.episodes, str(row.success)) for row in found.rows]
-    [('solver', 20, '1.000 [0.839, 1.000]')]
+    [('solver', 20, '1.000 [0.813, 1.000]')]
     >>> evaluate("TrlEnv/Echo-v0", lambda env: lambda observation: observation, episodes=4).rows[0].success.mean
     1.0
 

@@ -44,14 +44,14 @@ def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
     The standard error is the cluster-robust one (Miller, "Adding Error Bars to Evals", arXiv:2411.00640) with the
     correction ``tasks / (tasks - 1)``, and the interval is Student's with ``tasks - 1`` degrees of freedom.
     """
+    tasks = [task for task in tasks if task]
     values = [value for task in tasks for value in task]
     if not values:
         return Estimate(None, None, None)
     mean = math.fsum(values) / len(values)
-    error = _clustered_error(tasks, mean)
-    if error is None:
+    if len(tasks) < 2:
         return Estimate(mean, None, None)
-    reach = _student(sum(map(bool, tasks)) - 1) * error
+    reach = _student(len(tasks) - 1) * _clustered_error(tasks, mean)
     return Estimate(mean, mean - reach, mean + reach)
 
 
@@ -59,36 +59,36 @@ def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
     """The share of successes, where those of a task belong together.
 
     >>> str(share_estimate([[True]] * 20))  # twenty successes in a row are no certainty
-    '1.000 [0.839, 1.000]'
+    '1.000 [0.813, 1.000]'
     >>> share_estimate([[True, True], [False, False]] * 9) == share_estimate([[True], [False]] * 9)  # nothing new
     True
 
-    The interval is Wilson's (1927), which stays within 0 and 1, with the number of episodes divided by the design
-    effect: by how much the clustered variance exceeds that of independent episodes. Where all went alike, every task
-    counts as one.
+    The interval is Wilson's (1927), which stays within 0 and 1, with Student's quantile, and with the number of
+    episodes divided by the design effect: by how much the clustered variance exceeds that of independent episodes. That
+    is estimated with one more task that is solved and one that is not: without them, intervals where few tasks fail are
+    too narrow (the tests measure how often they hold the truth).
     """
+    tasks = [task for task in tasks if task]
     values = [value for task in tasks for value in task]
     if not values:
         return Estimate(None, None, None)
-    share, count = sum(values) / len(values), sum(map(bool, tasks))
-    error = _clustered_error(tasks, share)
-    if error is None:
-        size = 1.0
-    elif share in (0.0, 1.0):
-        size = float(count)
-    else:
-        size = min(len(values), share * (1 - share) / error**2) if error else float(len(values))
-    middle = (share + _Z**2 / (2 * size)) / (1 + _Z**2 / size)
-    reach = _Z / (1 + _Z**2 / size) * math.sqrt(share * (1 - share) / size + _Z**2 / (4 * size**2))
-    # A hair of rounding must not put the share outside its interval.
-    return Estimate(share, max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach)))
-
-
-def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float | None:
-    """The standard error of a mean over values that belong together by task."""
-    tasks = [task for task in tasks if task]
+    share = sum(values) / len(values)
     if len(tasks) < 2:
-        return None
+        return Estimate(share, None, None)
+    most = max(map(len, tasks))
+    more = [*tasks, [True] * most, [False] * most]
+    count = sum(map(len, more))
+    middle = sum(map(sum, more)) / count
+    effect = _clustered_error(more, middle) ** 2 / (middle * (1 - middle) / count)
+    size, quantile = len(values) / max(1.0, effect), _student(len(tasks) - 1)
+    centre = (share + quantile**2 / (2 * size)) / (1 + quantile**2 / size)
+    reach = quantile / (1 + quantile**2 / size) * math.sqrt(share * (1 - share) / size + quantile**2 / (4 * size**2))
+    # A hair of rounding must not put the share outside its interval.
+    return Estimate(share, max(0.0, min(share, centre - reach)), min(1.0, max(share, centre + reach)))
+
+
+def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float:
+    """The standard error of a mean over values that belong together by task, of which there are two or more."""
     residuals = [math.fsum(task) - len(task) * mean for task in tasks]
     variance = math.fsum(residual**2 for residual in residuals) * len(tasks) / (len(tasks) - 1)
     return math.sqrt(variance) / sum(map(len, tasks))
@@ -232,7 +232,7 @@ class Scoreboard:
     ...     board.add(as_record(Trajectory(Task("TrlEnv/Echo-v0", seed), ended, [], [], [], [], (turn,), ())))
     >>> [row] = board.rows()
     >>> str(row.success), row.stop_reasons
-    ('0.500 [0.295, 0.705]', {'failure': 10, 'success': 10})
+    ('0.500 [0.284, 0.716]', {'failure': 10, 'success': 10})
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:

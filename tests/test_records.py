@@ -1,16 +1,36 @@
 import json
+import re
+import tracemalloc
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gym_trl import records
+from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
-from gym_trl.records import JsonLinesWriter, as_record, keep_json_lines, read_json_lines, task_id, to_json
+from gym_trl.records import (
+    JsonLinesWriter,
+    Record,
+    RecordWriter,
+    TaskRecord,
+    TurnRecord,
+    as_record,
+    keep_json_lines,
+    messages_of,
+    read_json_lines,
+    read_records,
+    task_id,
+    to_json,
+    write_parquet,
+)
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+from gym_trl.wrappers import RecordTranscript
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
@@ -157,6 +177,136 @@ def test_a_torn_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> 
     path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(ConfigError, match=r"line 2 of .*log\.jsonl is not a JSON object"):
         list(read_json_lines(path))
+
+
+def test_a_line_that_no_crash_has_torn_is_an_error_also_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\nnonsense\n')
+    with pytest.raises(ConfigError, match="line 2 of"):
+        list(read_json_lines(path))
+
+
+def test_reading_takes_memory_for_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    line = to_json(as_record(trajectory("x" * 20_000))) + "\n"
+    with path.open("w") as file:
+        file.writelines(line for _ in range(1_000))
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in read_records(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (count, path.stat().st_size > 40_000_000, peak < 2_000_000) == (1_000, True, True)
+
+
+@given(
+    lines=st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=4),
+    block=st.integers(1, 9),
+)
+def test_the_last_line_is_found_whatever_the_size_of_a_read(lines: list[bytes], block: int) -> None:
+    content = b"\n".join(lines)
+    with BytesIO(content) as file:
+        assert records._start_of_last_line(file, block) == content.rfind(b"\n") + 1
+
+
+def test_failures_are_kept_beside(tmp_path: Path) -> None:
+    failed = trajectory(stop_reason=StopReason.TIMEOUT, error="too slow")
+    with RecordWriter(tmp_path) as writer:
+        for played in (failed, trajectory(), trajectory("go")):
+            writer.write(as_record(played))
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["failures.jsonl", "rollouts.jsonl"]
+    assert [record["return"] for record in read_records(tmp_path)] == [-0.5, -0.5, None]
+    [line] = read_json_lines(tmp_path / "failures.jsonl")
+    assert (line["stop_reason"], line["error"], line["terminated"], line["truncated"]) == (
+        "timeout",
+        "too slow",
+        True,
+        False,
+    )
+
+
+def test_a_writer_cuts_off_what_a_crash_has_torn_before_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "rollouts.jsonl").write_text(to_json(as_record(trajectory())) + '\n{"version": 1, "task"')
+    with RecordWriter(tmp_path):
+        pass
+    assert len(list(read_records(tmp_path))) == 1
+    assert (tmp_path / "rollouts.jsonl").read_bytes().endswith(b"}\n")
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no records"):
+        list(read_records(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"step": 1}', "line 2 of .* is not the record of an episode"),
+        ('{"version": 2, "task": {}, "turns": []}', "line 2 of .* is a record of version 2, and this release reads 1"),
+    ],
+)
+def test_what_is_no_record_is_an_error_that_names_the_line(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"{to_json(as_record(trajectory()))}\n{line}\n")
+    with pytest.raises(ConfigError, match=said):
+        list(read_records(path))
+
+
+def test_what_a_writer_left_out_has_its_default_and_what_it_added_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "played.jsonl"
+    env = RecordTranscript(GuessNumber(), str(path))
+    env.reset(seed=3)
+    env.step("many")
+    env.close()
+    [record] = read_records(path)
+    assert set(record) == {*Record.__annotations__, "instructions"}
+    assert record["task"]["id"] == "None#3"
+    assert (record["num_turns"], record["invalid_actions"], record["prompt_ids"], record["spec"]) == (1, 1, None, {})
+    assert record["turns"][0]["start"] is None
+
+
+def test_the_conversation_is_that_of_the_episode() -> None:
+    played = trajectory()
+    assert messages_of(as_record(played)) == [message.as_dict() for message in played.messages]
+    unanswered = trajectory(messages=played.messages[:-1], turns=played.turns[:1])
+    assert messages_of(as_record(unanswered))[-1] == {"role": "assistant", "content": "no"}
+    assert as_record(unanswered)["unanswered"] == "no"
+
+
+def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "records.md").read_text()
+    first_column = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    named = set(re.findall(r"`([a-z_.]+)`", first_column))
+    turn = {*TurnRecord.__annotations__}
+    task = {f"task.{name}" for name in TaskRecord.__annotations__}
+    assert named == {*as_record(trajectory()), *turn, *task} - {"task", "turns"} | {"turns"}
+
+
+@given(text=ANY_TEXT, tokens=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pytest.importorskip("datasets")
+    path = tmp_path_factory.mktemp("records") / "table.parquet"
+    about: dict[str, Any] = {"env_kwargs": {"turns": 3}, "spec": {"instructions": ""}, "group": 0, "policy": text}
+    decode = str if tokens else None
+    written = [as_record(trajectory(text), tokens=tokens, decode=decode, **about), as_record(trajectory("b"))]
+    assert write_parquet(iter(written), path) == 2
+    clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    expected = [as_record(trajectory(clean), tokens=tokens, decode=decode, **{**about, "policy": clean}), written[1]]
+    assert list(read_records(path)) == expected
+
+
+def test_parquet_is_read_by_datasets(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    write_parquet((as_record(trajectory(), group=number) for number in range(2_500)), tmp_path / "table.parquet")
+    table = datasets.load_dataset(
+        "parquet", data_files=str(tmp_path / "table.parquet"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert table.num_rows == 2_500
+    assert table[2_499]["group"] == 2_499
+    assert table[0]["turns"][1]["answer"] == "no"
+    assert json.loads(table[0]["task"]["options"]) == {"instance": 7}
 
 
 def test_what_is_not_wanted_is_dropped(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.errors import ConfigError
+from gym_trl.records import Record, as_record
+from gym_trl.scores import Estimate, Scoreboard, compare, mean_estimate, pass_at, share_estimate
+from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+
+
+def episode(
+    seed: int, *rewards: float, policy: str = "p", env: str = "Bag-v0", won: bool = True, **about: Any
+) -> Record:
+    turns = tuple(Turn("", Answer("", ""), reward, reward >= 0, 0, 0) for reward in rewards)
+    ended = StopReason.SUCCESS if won else StopReason.FAILURE
+    played = Trajectory(Task(env, seed), ended if rewards else StopReason.ENV_ERROR, [], [], [], [], turns, ())
+    return as_record(played, policy=policy, **about)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
+def test_pass_at_k_is_the_share_of_all_choices_of_k_attempts_with_a_success(
+    attempts: list[bool], data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, len(attempts)))
+    chosen = [any(attempts[i] for i in places) for places in combinations(range(len(attempts)), k)]
+    assert pass_at(k, len(attempts), sum(attempts)) == pytest.approx(statistics.fmean(chosen))
+
+
+@pytest.mark.parametrize(("k", "attempts", "successes"), [(0, 4, 1), (5, 4, 1), (1, 4, 5), (1, 4, -1)])
+def test_pass_at_k_of_fewer_attempts_is_refused(k: int, attempts: int, successes: int) -> None:
+    with pytest.raises(ConfigError, match=r"needs at least"):
+        pass_at(k, attempts, successes)
+
+
+@pytest.mark.parametrize(("tasks", "attempts", "spread"), [(30, 1, 0.0), (30, 8, 3.0), (8, 4, 1.0)])
+def test_intervals_of_means_hold_the_truth_as_often_as_they_say(tasks: int, attempts: int, spread: float) -> None:
+    """Also where the attempts at a game are alike, for which an interval of independent episodes is far too narrow."""
+    rng, held = random.Random(0), 0
+    for _ in range(400):
+        games = [rng.gauss(0.0, spread) for _ in range(tasks)]
+        found = mean_estimate([[game + rng.gauss(0.0, 1.0) for _ in range(attempts)] for game in games])
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0.0 <= found.high
+    assert held / 400 == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 400))
+
+
+@pytest.mark.parametrize(("share", "tasks", "attempts"), [(0.5, 40, 4), (0.9, 40, 4), (0.98, 100, 4), (0.02, 200, 1)])
+def test_intervals_of_shares_hold_the_truth_as_often_as_they_say(share: float, tasks: int, attempts: int) -> None:
+    rng, held = random.Random(0), 0
+    for _ in range(400):
+        # Half of the games are won or lost as one.
+        games = [[rng.random() < share] * attempts if rng.random() < 0.5 else None for _ in range(tasks)]
+        found = share_estimate([game or [rng.random() < share for _ in range(attempts)] for game in games])
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= share <= found.high
+    assert 0.91 < held / 400 <= 0.995
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=5), max_size=12))
+def test_intervals_of_shares_are_within_0_and_1_and_hold_the_share(tasks: list[list[bool]]) -> None:
+    found = share_estimate(tasks)
+    if not any(tasks):
+        assert found == Estimate(None, None, None)
+    elif found.low is None or found.high is None or found.mean is None:
+        assert sum(map(bool, tasks)) == 1
+    else:
+        assert 0.0 <= found.low <= found.mean <= found.high <= 1.0
+
+
+@given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=8), st.randoms())
+def test_scores_do_not_depend_on_the_order_of_the_episodes(tasks: list[list[float]], chance: random.Random) -> None:
+    records = [
+        episode(seed, value, won=value > 0, attempt=number)
+        for seed, values in enumerate(tasks)
+        for number, value in enumerate(values)
+    ]
+    shuffled = records.copy()
+    chance.shuffle(shuffled)
+    [row], [other] = Scoreboard(records).rows(), Scoreboard(shuffled).rows()
+    assert row.success == other.success
+    assert row.mean_return.mean == pytest.approx(other.mean_return.mean, abs=1e-12)
+    assert (row.pass_at, row.stop_reasons, row.turns) == (other.pass_at, other.stop_reasons, other.turns)
+
+
+def test_what_could_not_be_scored_is_counted_and_in_no_mean() -> None:
+    [row] = Scoreboard([episode(0, 1.0), episode(1, -0.5, 1.0), episode(2)]).rows()
+    assert (row.tasks, row.episodes, row.unscored, row.success.mean, row.mean_return.mean) == (2, 2, 1, 1.0, 0.75)
+    assert (row.turns, row.invalid, row.stop_reasons) == (1.5, 1 / 3, {"env_error": 1, "success": 2})
+
+
+def test_pass_at_is_of_powers_of_two_and_of_the_most_that_every_task_has() -> None:
+    records = [episode(seed, 1.0, won=number == seed, attempt=number) for seed in range(4) for number in range(6)]
+    [row] = Scoreboard(records).rows()
+    assert row.pass_at == {1: pytest.approx(1 / 6), 2: pytest.approx(1 / 3), 4: pytest.approx(2 / 3), 6: 1.0}
+
+
+def test_every_policy_on_every_environment_has_a_row() -> None:
+    records = [episode(0, 1.0, policy=policy, env=env) for policy in "ba" for env in ("X-v0", "A-v0")]
+    records.append(episode(0, 1.0, policy="a", env="A-v0", env_kwargs={"turns": 3}))
+    found = [(row.env_id, row.env_kwargs, row.policy) for row in Scoreboard(records).rows()]
+    assert found == [
+        ("A-v0", {"turns": 3}, "a"),
+        ("A-v0", {}, "a"),
+        ("A-v0", {}, "b"),
+        ("X-v0", {}, "a"),
+        ("X-v0", {}, "b"),
+    ]
+
+
+def run(paid: Sequence[float], policy: str = "p") -> list[Record]:
+    return [episode(seed, value, policy=policy, won=value > 0.5) for seed, value in enumerate(paid)]
+
+
+def test_pairing_sees_a_small_difference_between_games_that_differ_greatly() -> None:
+    rng = random.Random(0)
+    hard = [rng.uniform(-10, 10) for _ in range(50)]
+    [found] = compare(run(hard), run([value + 0.1 + rng.gauss(0, 0.05) for value in hard]))
+    assert found.mean_return.low is not None
+    assert found.mean_return.low > 0
+    unpaired = mean_estimate([[value] for value in hard])
+    assert unpaired.high is not None
+    assert unpaired.mean is not None
+    assert unpaired.high - unpaired.mean > 1
+
+
+def test_only_games_that_both_played_are_compared() -> None:
+    [found] = compare(run([0.0, 1.0, 0.0, 1.0]), run([1.0, 1.0, 0.0])[1:] + run([0.0] * 9)[7:])
+    assert (found.tasks, found.better, found.worse, found.success.mean) == (2, 0, 0, 0.0)
+
+
+def test_namesakes_are_compared_and_the_others_with_each_other() -> None:
+    first = run([0.0, 1.0], "old") + run([0.0, 0.0], "random")
+    second = run([1.0, 1.0], "new") + run([0.0, 0.0], "random")
+    assert [found.policies for found in compare(first, second)] == [("old", "new"), ("random", "random")]
+    assert [found.policies for found in compare(first)] == [("old", "random")]
+
+
+def test_runs_without_a_common_game_are_refused() -> None:
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        compare(run([0.0]), run([0.0, 0.0])[1:])
