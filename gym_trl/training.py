@@ -51,7 +51,7 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
         console: Where progress is shown; the terminal by default.
 
     The folder holds ``config.json``, ``metrics.jsonl`` (everything the trainer logged, a line a step),
-    ``rollouts.jsonl`` (some trajectories of every step), ``curve.png``, ``summary.json``, ``model`` and
+    ``rollouts.jsonl`` (some trajectories of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` and
     ``checkpoints``. Ctrl-C, or SIGTERM, stops after the step that is running and leaves a folder that is complete and
     can be resumed; a second one aborts.
 
@@ -332,6 +332,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._trainer, self._spec = trainer, spec
         summary = self._folder.summary
         summary |= {**self._reference(), "eval_episodes": self.options.eval_episodes}
+        self._folder.tokenizer(trainer.processing_class)
         if self.trained:
             trainer.state.global_step = self.start.step
         else:
@@ -381,7 +382,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         group_size = self.options.group_size if rollout.split == "train" else 1
         chosen = _some(rollout.trajectories, self.options.records_per_step, group_size)
         greedy = not self._trainer.args.temperature
-        self._folder.rollouts(chosen, group_size=group_size, step=step, split=rollout.split, greedy=greedy)
+        about = {"step": step, "split": rollout.split, "greedy": greedy}
+        self._folder.rollouts(chosen, group_size=group_size, tokens=True, **about)
         failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
         if failed and not self._failure_told:
             self._failure_told = True

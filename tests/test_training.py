@@ -32,7 +32,8 @@ from gym_trl.training import resume, train  # noqa: E402 -- it needs torch
 pytestmark = pytest.mark.trl
 
 SMALL: dict[str, Any] = {"steps": 5, "episodes": 8, "group_size": 4, "eval_episodes": 8}
-FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "curve.png", "summary.json", "model", "checkpoints"}
+JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
+FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer"}
 LEVELS = ("before", "after", "after_greedy", "random", "optimum")
 
 

@@ -1,0 +1,183 @@
+"""Makes docs/view_*.png: the page of a real run, through a real Chromium.
+
+    python docs/make_screenshots.py                    # trains for some minutes, then looks
+    python docs/make_screenshots.py runs/screenshots   # looks at the run that is there
+
+It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
+the pictures look as the page does on most desktops. The run: a tiny model learns to think aloud from a player who
+halves the range badly, and then GRPO makes it a good one.
+"""
+
+import random
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.chat import TemplateChat
+from gym_trl.options import TrainOptions
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.types import Message
+from gym_trl.viewer.page import write_page
+
+DOCS = Path(__file__).parent
+RUN = Path("runs/screenshots")
+GAME, HIGH, TURNS = "TrlEnv/GuessNumber-v0", 20, 5
+SIZE = (1440, 900)
+PICTURES = [("curves", "light"), ("episode", "light"), ("episode", "dark"), ("group", "dark"), ("table", "light")]
+
+
+def lesson(env: Any, rng: random.Random, chat: TemplateChat, tokenizer: Any) -> tuple[list[int], list[int]]:
+    """A game played so-so, thinking aloud: its ids, and 1 where the player spoke."""
+    observation, _ = env.reset(seed=rng.randrange(2**31))
+    ids = chat.open([Message("user", observation)])
+    mask = [0] * len(ids)
+    low, high, over = 1, HIGH, False
+    while not over:
+        guess = (low + high) // 2 if rng.random() < 0.6 else rng.randint(low, high)
+        said = f"<think>{low} to {high}: try {guess}.</think>{guess}"
+        spoken = [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
+        observation, _, terminated, truncated, _ = env.step(str(guess))
+        over = terminated or truncated
+        low, high = (guess + 1, high) if observation == "Higher." else (low, guess - 1)
+        told = [] if over else chat.reply(observation, closed=True)
+        ids, mask = [*ids, *spoken, *told], [*mask, *[1] * len(spoken), *[0] * len(told)]
+    return ids, mask
+
+
+def teach(folder: Path, *, steps: int = 800, rows: int = 24) -> None:
+    """Write a tiny model that plays like the lessons."""
+    import torch
+
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer, width=64, layers=2)
+    chat, rng, env = TemplateChat(tokenizer), random.Random(0), gym.make(GAME, high=HIGH, turns=TURNS)
+    games = [lesson(env, rng, chat, tokenizer) for _ in range(4_000)]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)
+    for step in range(steps):
+        lessons = rng.sample(games, rows)
+        width = max(len(ids) for ids, _ in lessons)
+        ids = torch.tensor([[*one, *[tokenizer.pad_token_id] * (width - len(one))] for one, _ in lessons])
+        spoken = torch.tensor([[*mask, *[0] * (width - len(mask))] for _, mask in lessons])
+        loss = model(input_ids=ids, labels=ids.masked_fill(spoken == 0, -100)).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        if step % 100 == 0 or step == steps - 1:
+            print(f"lesson {step}: loss {loss.item():.3f}", flush=True)  # noqa: T201
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def train_run() -> None:
+    """A real run, from the model that was taught."""
+    from gym_trl.training import train
+
+    with TemporaryDirectory() as folder:
+        taught = Path(folder, "taught")
+        teach(taught)
+        options = TrainOptions.choose(
+            GAME,
+            model=str(taught),
+            env_kwargs={"high": HIGH, "turns": TURNS},
+            steps=100,
+            episodes=96,
+            group_size=8,
+            max_tokens_per_turn=64,
+            eval_episodes=64,
+            action_format="plain",
+            instructions="",
+            grpo={"learning_rate": 1e-4, "use_cpu": True, "bf16": False, "max_completion_length": 400, "beta": 0.0},
+        )
+        train(options, out=RUN)
+
+
+@contextmanager
+def browser(scheme: str) -> Iterator[Any]:
+    """A Chromium that prefers dark or light."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or "chromium"
+    for switch in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"):
+        options.add_argument(switch)
+    for switch in ("--disable-background-networking", "--disable-component-update", "--disable-sync"):
+        options.add_argument(switch)
+    options.add_argument("--hide-scrollbars")
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        media = [{"name": "prefers-color-scheme", "value": scheme}]
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+        metrics = {"width": SIZE[0], "height": SIZE[1], "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        yield driver
+    finally:
+        driver.quit()
+
+
+def shoot(page: Path) -> None:
+    """Take the pictures and make them small."""
+    from PIL import Image
+
+    places = choose(page.parent)
+    for name, scheme in PICTURES:
+        with browser(scheme) as driver:
+            driver.get(f"{page.resolve().as_uri()}{places[name]}")
+            for _ in range(100):
+                if driver.execute_script("return document.documentElement.dataset.ready === 'yes'"):
+                    break
+                time.sleep(0.1)
+            time.sleep(0.5)
+            driver.execute_script("document.querySelectorAll('.think').forEach((one, i) => { one.open = i === 0 })")
+            picture = DOCS / f"view_{name}_{scheme}.png"
+            driver.save_screenshot(str(picture))
+        Image.open(picture).convert("RGB").quantize(192, dither=Image.Dither.NONE).save(picture, optimize=True)
+        print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")  # noqa: T201
+
+
+def choose(folder: Path) -> dict[str, str]:
+    """Where in the page each picture is taken: a group that does not agree, and a member of it that won late."""
+    from gym_trl.viewer.run import Run
+
+    run = Run(folder)
+    for _ in run.read():
+        pass
+    columns = run.columns
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for episode in range(len(run)):
+        if columns["split"][episode] == "train":
+            groups.setdefault((columns["step"][episode], columns["group"][episode]), []).append(episode)
+    split = [members for members in groups.values() if 0 < sum(columns["success"][i] for i in members) < len(members)]
+    late = split[len(split) // 2 :] or list(groups.values())
+    members = max(late, key=lambda members: sum(columns["turns"][i] for i in members if columns["success"][i]))
+    won = max((i for i in members if columns["success"][i]), key=lambda i: int(columns["turns"][i]), default=members[0])
+    return {
+        "curves": "#/",
+        "table": "#/episodes?q=split%3Dtrain%20turns%3E1&sort=-step",
+        "episode": f"#/episode/{won}",
+        "group": f"#/group/{won}",
+    }
+
+
+def main() -> int:
+    """Train where there is no run yet, and take the pictures."""
+    folder = Path(sys.argv[1]) if sys.argv[1:] else RUN
+    if not sys.argv[1:]:
+        train_run()
+    page = folder / "view.html"
+    write_page(folder, page)
+    shoot(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The page of a run in progress, served on loopback to nobody but this machine's own browser."""
+
+import json
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import parse_qs, urlsplit
+
+from gym_trl.errors import ConfigError
+from gym_trl.viewer.page import live_page, policy
+from gym_trl.viewer.run import COLUMNS, Run
+
+_MOST_EPISODES: Final = 256  # that one answer holds
+_NUMBERS: Final = ("episodes", "metrics", "first", "count")
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class LiveServer:
+    r"""Serves the page of a run, and what is appended to its files while it is looked at.
+
+    >>> import urllib.request
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "rollouts.jsonl")
+    ...     _ = path.write_text('{"return": 1.0, "turns": []}\n')
+    ...     with LiveServer(path) as server:
+    ...         answer = urllib.request.urlopen(f"{server.url}updates?episodes=0", timeout=10)
+    ...         json.load(answer)["columns"]["return"]
+    [1.0]
+
+    It listens on 127.0.0.1 only, and answers requests whose ``Host`` is that address or ``localhost``: a web page of
+    another name cannot read it, whatever its name resolves to.
+
+    Args:
+        run: The folder of a run, or a file of its episodes.
+        port: Where to listen; any free one with 0.
+        tokenizer: Where the tokenizer of ids is; by default the run's own.
+
+    Raises:
+        ConfigError: there is no run.
+        OSError: the port is taken.
+    """
+
+    def __init__(self, run: Path, *, port: int = 0, tokenizer: Path | None = None) -> None:
+        self._source = _Source(lambda: Run(run, tokenizer=tokenizer))
+        self._server = _Server(port, self._source)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self._server.server_port}/"
+
+    def serve(self) -> None:
+        """Serve until the program is interrupted."""
+        with self._server:
+            self._server.serve_forever(poll_interval=0.2)
+
+    def __enter__(self) -> Self:
+        """Serve from a thread of its own."""
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        if self._thread:
+            self._thread.join(10)
+
+
+class _Source:
+    """The run as it is now, for several requests at once."""
+
+    def __init__(self, make: Callable[[], Run]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._run = make()
+        self._generation = 1
+
+    def updates(self, generation: str, episodes: int, metrics: int) -> dict[str, Any]:
+        """Everything after so many episodes and logs, or from the beginning if the files are others by now."""
+        with self._lock:
+            if self._run.replaced:
+                self._run, self._generation = self._make(), self._generation + 1
+            for _ in self._run.read():  # what was said is read again when it is asked for
+                pass
+            if generation != str(self._generation):
+                episodes = metrics = 0
+            return {
+                "generation": self._generation,
+                "about": self._run.about(),
+                "columns": {name: self._run.columns[name][episodes:] for name in COLUMNS},
+                "metrics": self._run.metrics[metrics:],
+            }
+
+    def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
+        """What was said in some episodes."""
+        with self._lock:
+            return self._run.bodies(first, min(count, _MOST_EPISODES))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, port: int, source: _Source) -> None:
+        self.source = source
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OverflowError as error:
+            raise ConfigError(f"a port is a number up to 65535, got {port}") from error
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost"))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+    server_version = "gym-trl"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer with the page, with what is new, or with episodes."""
+        if self.headers.get("Host", "").lower() not in self.server.hosts:
+            self._answer(HTTPStatus.FORBIDDEN, b"this page is for the machine that it runs on\n", "text/plain")
+            return
+        address = urlsplit(self.path)
+        asked = parse_qs(address.query)
+        try:
+            numbers = {
+                name: max(0, int(asked.get(name, ["0"])[0])) for name in ("episodes", "metrics", "first", "count")
+            }
+        except ValueError:
+            self._answer(HTTPStatus.BAD_REQUEST, b"not a number\n", "text/plain")
+            return
+        source = self.server.source
+        if address.path == "/":
+            self._answer(HTTPStatus.OK, live_page(), "text/html; charset=utf-8")
+        elif address.path == "/updates":
+            generation = asked.get("generation", ["1"])[0]
+            self._json(source.updates(generation, numbers["episodes"], numbers["metrics"]))
+        elif address.path == "/episodes":
+            self._json(source.bodies(numbers["first"], numbers["count"]))
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"there is no such page\n", "text/plain")
+
+    def _json(self, value: Any) -> None:
+        self._answer(HTTPStatus.OK, json.dumps(value, allow_nan=False).encode(), "application/json")
+
+    def _answer(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Security-Policy": policy(live=True), "Content-Type": kind}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
+        """Say nothing: the page asks every two seconds."""

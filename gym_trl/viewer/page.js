@@ -1,0 +1,1290 @@
+"use strict";
+// Everything that a run has to say is text to this page: it is written with textContent only, and the page's policy
+// (require-trusted-types-for) makes the browser refuse any other way.
+(() => {
+  const root = document.documentElement;
+  const main = document.getElementById("main");
+  const tip = document.getElementById("tip");
+  const help = document.getElementById("help");
+  const LIVE = root.dataset.source === "live";
+  const ROW = 34;
+  const OVERSCAN = 8;
+  const CACHED = 12; // chunks that stay decoded
+  const POLL_MS = 2000;
+  const SVG = "http://www.w3.org/2000/svg";
+  const REASONS = ["success", "failure", "turn_limit", "token_limit", "context_overflow", "parse_error",
+    "invalid_action", "env_error", "timeout", "cancelled"];
+
+  let about = { name: "", options: {}, versions: {}, summary: {}, broken: 0 };
+  let columns = {};
+  let metrics = [];
+  let total = 0;
+  const view = { name: "", rows: [], at: 0, query: "", sort: "", descending: false, found: null, episode: -1 };
+
+  // ------------------------------------------------------------------------------------------------------- elements
+
+  /** An element with properties and children; strings become text. */
+  function h(tag, properties, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(properties || {})) {
+      if (value === undefined || value === null || value === false) continue;
+      if (name === "class") element.className = value;
+      else if (name === "text") element.textContent = value;
+      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else element.setAttribute(name, value === true ? "" : value);
+    }
+    element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+    return element;
+  }
+
+  function s(tag, attributes, text) {
+    const element = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  }
+
+  const hue = (stop) => (REASONS.includes(stop) ? `hue-${stop}` : "");
+  const words = (name) => String(name).replaceAll("_", " ");
+  const filtered = (query) => `#/episodes?${new URLSearchParams({ q: query })}`;
+  const count = (number) => number.toLocaleString("en");
+  const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+  const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+  function show(number, digits = 3) {
+    if (!isNumber(number)) return "–";
+    if (Number.isInteger(number) && Math.abs(number) < 1e6) return count(number).replace("-", "−");
+    const size = Math.abs(number);
+    if (size >= 1e6 && size < 1e12) return `${Number((number / 1e6).toPrecision(digits))} M`.replace("-", "−");
+    if (size !== 0 && (size >= 1e12 || size < 1e-3)) return number.toExponential(1).replace("-", "−");
+    return String(Number(size >= 100 ? number.toFixed(1) : number.toPrecision(digits))).replace("-", "−");
+  }
+
+  const signed = (number) => (isNumber(number) && number > 0 ? `+${show(number)}` : show(number));
+  const sign = (number) => (!isNumber(number) ? "none" : number > 0 ? "pos" : number < 0 ? "neg" : "");
+
+  function duration(seconds) {
+    if (!isNumber(seconds)) return "–";
+    const minutes = Math.floor(seconds / 60);
+    if (minutes < 1) return `${seconds.toFixed(0)} s`;
+    return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  }
+
+  function mean(values) {
+    let sum = 0;
+    let known = 0;
+    for (const value of values) {
+      if (isNumber(value)) {
+        sum += value;
+        known += 1;
+      }
+    }
+    return known ? sum / known : null;
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- data
+
+  async function unpack(base64) {
+    const bytes = Uint8Array.fromBase64
+      ? Uint8Array.fromBase64(base64)
+      : Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  }
+
+  const cache = new Map(); // number of a chunk -> promise of its episodes, the latest used last
+  let decoded = 0;
+
+  function remember(key, make) {
+    const known = cache.get(key) || make();
+    cache.delete(key);
+    cache.set(key, known);
+    while (cache.size > CACHED) cache.delete(cache.keys().next().value);
+    return known;
+  }
+
+  const file = {
+    firsts: [],
+    async open() {
+      const index = await unpack(document.getElementById("index").textContent);
+      ({ about, columns, metrics } = index);
+      file.firsts = index.chunks;
+    },
+    place(episode) {
+      let low = 0;
+      let high = file.firsts.length - 1;
+      while (low < high) {
+        const middle = (low + high + 1) >> 1;
+        if (file.firsts[middle] <= episode) low = middle;
+        else high = middle - 1;
+      }
+      return [low, episode - file.firsts[low]];
+    },
+    chunk(number) {
+      return remember(number, () => {
+        decoded += 1;
+        root.dataset.decoded = decoded;
+        return unpack(document.getElementById(`chunk-${number}`).textContent);
+      });
+    },
+  };
+
+  const server = {
+    size: 64,
+    generation: null,
+    async open() {
+      await server.update();
+      setInterval(() => server.update().catch(() => pill("lost")), POLL_MS);
+    },
+    place: (episode) => [Math.floor(episode / server.size), episode % server.size],
+    chunk(number) {
+      const first = number * server.size;
+      const held = Math.min(server.size, total - first);
+      return remember(`${server.generation} ${first} ${held}`, async () =>
+        (await fetch(`episodes?first=${first}&count=${held}`)).json());
+    },
+    async update() {
+      const asked = `updates?generation=${server.generation}&episodes=${total}&metrics=${metrics.length}`;
+      const answer = await fetch(asked);
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const news = await answer.json();
+      if (news.generation !== server.generation) {
+        server.generation = news.generation;
+        [columns, metrics, total] = [{}, [], 0];
+        cache.clear();
+      }
+      about = news.about;
+      metrics.push(...news.metrics);
+      for (const [name, values] of Object.entries(news.columns)) columns[name] = (columns[name] || []).concat(values);
+      pill("live");
+      if (news.metrics.length || news.columns.step.length) changed();
+    },
+  };
+  const source = LIVE ? server : file;
+
+  async function body(episode) {
+    const [number, offset] = source.place(episode);
+    return (await source.chunk(number))[offset];
+  }
+
+  function pill(state) {
+    const live = document.getElementById("live");
+    live.hidden = false;
+    live.classList.toggle("lost", state === "lost");
+    live.textContent = state === "lost" ? "the server has gone" : "live";
+  }
+
+  let groups = null;
+  let tasks = null;
+  const groupKey = (i) =>
+    `${columns.task[i]}|${columns.step[i]}|${columns.split[i]}|${columns.policy[i]}|${columns.group[i] ?? ""}`;
+
+  function gather(key) {
+    const found = new Map();
+    for (let i = 0; i < total; i += 1) {
+      const name = key(i);
+      if (found.has(name)) found.get(name).push(i);
+      else found.set(name, [i]);
+    }
+    return found;
+  }
+
+  const membersOf = (i) => (groups ||= gather(groupKey)).get(groupKey(i));
+  const sameTask = (i) => (tasks ||= gather((j) => columns.task[j])).get(columns.task[i]);
+
+  function changed() {
+    total = columns.step.length;
+    groups = tasks = null;
+    document.getElementById("name").textContent = about.name;
+    document.getElementById("env").textContent = about.options.env || columns.env[0] || "";
+    document.getElementById("total").textContent = count(total);
+    document.title = `${about.name} · gym-trl`;
+    root.dataset.episodes = total;
+    if (view.name === "curves") curves();
+    if (view.name === "episodes" && view.refresh) view.refresh();
+  }
+
+  // --------------------------------------------------------------------------------------------------------- charts
+
+  const hovers = new Set();
+
+  function ticks(low, high, wanted) {
+    const span = high - low || 1;
+    const power = 10 ** Math.floor(Math.log10(span / wanted));
+    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => span / one <= wanted) || power * 10;
+    const found = [];
+    for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) {
+      found.push(Math.abs(at) < step * 1e-6 ? 0 : Number(at.toPrecision(10)));
+    }
+    return found;
+  }
+
+  /** Means over a window around each place, a twentieth of the whole wide. */
+  function smooth(values) {
+    const reach = Math.floor(values.length / 40);
+    const sums = [0];
+    for (const value of values) sums.push(sums[sums.length - 1] + value);
+    return values.map((_, i) => {
+      const from = Math.max(0, i - reach);
+      const to = Math.min(values.length, i + reach + 1);
+      return (sums[to] - sums[from]) / (to - from);
+    });
+  }
+
+  /** A line through at most two points a pixel. */
+  function path(xs, ys, x, y, width) {
+    const every = Math.max(1, Math.floor(xs.length / (2 * width)));
+    let line = "";
+    for (let i = 0; i < xs.length; i += every) {
+      let at = i;
+      for (let j = i; j < Math.min(i + every, xs.length); j += 1) {
+        if ((i / every) % 2 ? ys[j] > ys[at] : ys[j] < ys[at]) at = j;
+      }
+      line += `${line ? "L" : "M"}${x(xs[at]).toFixed(1)} ${y(ys[at]).toFixed(1)}`;
+    }
+    return line;
+  }
+
+  /** A panel whose picture is drawn for the width that it has. */
+  function panel(title, note, now, draw) {
+    const svg = s("svg", { class: "chart", role: "img", "aria-label": title });
+    const box = h("section", { class: "panel" },
+      h("h2", {}, title, note && h("small", { text: note }), now && h("span", { class: "now", text: now })), svg);
+    let drawn = 0;
+    new ResizeObserver(() => {
+      const width = Math.floor(svg.clientWidth);
+      if (!width || width === drawn) return;
+      drawn = width;
+      svg.replaceChildren();
+      svg.setAttribute("viewBox", `0 0 ${width} ${svg.clientHeight}`);
+      draw(svg, width, svg.clientHeight);
+    }).observe(svg);
+    return box;
+  }
+
+  const EDGE = { left: 48, right: 16, top: 14, bottom: 24 };
+
+  /** Names of ticks with as many digits as tell them apart. */
+  function named(found) {
+    const step = found.length > 1 ? found[1] - found[0] : 1;
+    if (found.some((at) => Math.abs(at) >= 1e4) || step < 1e-4) return show;
+    return (at) => at.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9))).replace("-", "−");
+  }
+
+  function axes(svg, width, height, [x0, x1], [y0, y1], yName = null) {
+    const x = (value) => EDGE.left + ((value - x0) / (x1 - x0 || 1)) * (width - EDGE.left - EDGE.right);
+    const y = (value) => height - EDGE.bottom - ((value - y0) / (y1 - y0 || 1)) * (height - EDGE.top - EDGE.bottom);
+    const heights = ticks(y0, y1, height < 150 ? 3 : 4);
+    const name = yName || named(heights);
+    for (const at of heights) {
+      svg.append(s("line", { class: "grid", x1: EDGE.left, x2: width - EDGE.right, y1: y(at), y2: y(at) }));
+      svg.append(s("text", { x: EDGE.left - 8, y: y(at) + 4, "text-anchor": "end" }, name(at)));
+    }
+    for (const at of ticks(x0, x1, Math.max(2, Math.floor(width / 90)))) {
+      svg.append(s("text", { x: x(at), y: height - 7, "text-anchor": "middle" }, show(at)));
+    }
+    return [x, y];
+  }
+
+  /** The same step is pointed at in all charts; a click shows its episodes. */
+  function pointed(svg, xs, x, height, told) {
+    const cross = s("line", { class: "cross", y1: EDGE.top, y2: height - EDGE.bottom, visibility: "hidden" });
+    svg.append(cross);
+    const nearest = (value) => {
+      let low = 0;
+      let high = xs.length - 1;
+      while (high - low > 1) {
+        const middle = (low + high) >> 1;
+        if (xs[middle] < value) low = middle;
+        else high = middle;
+      }
+      return Math.abs(xs[low] - value) <= Math.abs(xs[high] - value) ? low : high;
+    };
+    hovers.add((step) => {
+      cross.setAttribute("visibility", step === null ? "hidden" : "visible");
+      if (step === null) return;
+      cross.setAttribute("x1", x(step));
+      cross.setAttribute("x2", x(step));
+    });
+    const place = (event) => {
+      const box = svg.getBoundingClientRect();
+      const [first, last] = [xs[0], xs[xs.length - 1]];
+      const share = (event.clientX - box.left - EDGE.left) / (box.width - EDGE.left - EDGE.right);
+      return nearest(first + share * (last - first));
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const i = place(event);
+      for (const hover of hovers) hover(xs[i]);
+      pop(event, [h("b", { text: `step ${show(xs[i])}` }), ...told(i)]);
+    });
+    svg.addEventListener("pointerleave", () => {
+      for (const hover of hovers) hover(null);
+      tip.hidden = true;
+    });
+    svg.addEventListener("click", (event) => go(filtered(`step:${xs[place(event)]}`)));
+  }
+
+  const pair = (name, value) => h("div", {}, h("span", { text: name }), h("b", { text: value }));
+
+  function lineChart(title, note, xs, ys, levels = [], bounds = null) {
+    const smoothed = smooth(ys);
+    const now = smoothed.length ? show(smoothed[smoothed.length - 1]) : "";
+    return panel(title, note, now, (svg, width, height) => {
+      const heights = [...levels.map(([, level]) => level), ...bounds || []];
+      let [low, high] = [Math.min(...heights, ...ys), Math.max(...heights, ...ys)];
+      if (!bounds) [low, high] = [low - (high - low) * 0.06, high + (high - low) * 0.06];
+      if (low === high) [low, high] = [low - 0.5, high + 0.5];
+      const [x, y] = axes(svg, width, height, [xs[0], xs[xs.length - 1]], [low, high]);
+      for (const [name, level] of levels) {
+        svg.append(s("line", { class: `level ${name}`, x1: EDGE.left, x2: width - EDGE.right, y1: y(level), y2: y(level) }));
+        const under = y(level) < EDGE.top + 14 ? 13 : -5;
+        svg.append(s("text", { class: name, x: EDGE.left + 6, y: y(level) + under }, `${name} ${show(level)}`));
+      }
+      svg.append(s("path", { class: "raw", d: path(xs, ys, x, y, width) }));
+      svg.append(s("path", { class: "smooth", d: path(xs, smoothed, x, y, width) }));
+      if (xs.length < 12) xs.forEach((at, i) => svg.append(s("circle", { class: "dot", cx: x(at), cy: y(ys[i]), r: 3 })));
+      pointed(svg, xs, x, height, (i) => [pair(title.toLowerCase(), show(ys[i])), pair("smoothed", show(smoothed[i]))]);
+    });
+  }
+
+  function stackChart(title, note, xs, shares) {
+    const names = Object.keys(shares).filter((name) => shares[name].some((value) => value > 0));
+    names.sort((a, b) => REASONS.indexOf(a) - REASONS.indexOf(b));
+    const smoothed = Object.fromEntries(names.map((name) => [name, smooth(shares[name])]));
+    const box = panel(title, note, "", (svg, width, height) => {
+      const [x, y] = axes(svg, width, height, [xs[0], xs[xs.length - 1]], [0, 1], (at) => `${Math.round(at * 100)} %`);
+      let floor = xs.map(() => 0);
+      for (const name of names) {
+        const top = floor.map((value, i) => value + smoothed[name][i]);
+        const back = path([...xs].reverse(), [...floor].reverse(), x, y, width).replace("M", "L");
+        svg.append(s("path", { class: `area ${hue(name)}`, d: `${path(xs, top, x, y, width)}${back}Z` }));
+        floor = top;
+      }
+      pointed(svg, xs, x, height, (i) => names.map((name) => pair(words(name), `${(shares[name][i] * 100).toFixed(0)} %`)));
+    });
+    box.append(h("div", { class: "legend" },
+      names.map((name) => h("span", {}, h("i", { class: hue(name) }), words(name)))));
+    return box;
+  }
+
+  function histogram(title, values) {
+    const known = values.filter(isNumber);
+    let [low, high] = [Infinity, -Infinity];
+    for (const value of known) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    const whole = known.every(Number.isInteger) && high - low < 40;
+    const bins = whole ? high - low + 1 : 24;
+    const size = whole ? 1 : (high - low) / bins || 1;
+    const heights = new Array(bins).fill(0);
+    for (const value of known) heights[Math.min(bins - 1, Math.floor((value - low) / size))] += 1;
+    return panel(title, `of ${plural(known.length, "episode")}`, `mean ${show(mean(known))}`, (svg, width, height) => {
+      if (!known.length) return;
+      const tallest = Math.max(...heights);
+      const half = whole ? 0.5 : 0;
+      const [x, y] = axes(svg, width, height, [low - half, low - half + bins * size], [0, tallest]);
+      heights.forEach((tall, i) => {
+        const [from, to] = [low - half + i * size, low - half + (i + 1) * size];
+        const bar = s("rect", { class: "bar", x: x(from) + 1, width: Math.max(1, x(to) - x(from) - 2), y: y(tall), height: y(0) - y(tall), rx: 2 });
+        svg.append(bar);
+        bar.addEventListener("pointermove", (event) =>
+          pop(event, [pair(whole ? show(from + half) : `${show(from)} to ${show(to)}`, plural(tall, "episode"))]));
+        bar.addEventListener("pointerleave", () => { tip.hidden = true; });
+      });
+    });
+  }
+
+  function stopBars() {
+    const counts = tally(columns.stop);
+    const names = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
+    const tallest = Math.max(1, ...counts.values());
+    return h("section", { class: "panel" }, h("h2", {}, "Stop reasons"),
+      h("table", { class: "plain" }, h("tbody", {}, names.map((name) => {
+        const bar = h("span", { class: `dot-of ${hue(name)}` });
+        bar.style.width = `${Math.max(2, 140 * counts.get(name) / tallest)}px`;
+        return h("tr", {}, h("td", {}, bar, words(name)), h("td", { text: count(counts.get(name)) }),
+          h("td", { text: `${(100 * counts.get(name) / total).toFixed(1)} %` }));
+      }))));
+  }
+
+  function tally(values) {
+    const counts = new Map();
+    for (const value of values) counts.set(value, (counts.get(value) || 0) + 1);
+    return counts;
+  }
+
+  // --------------------------------------------------------------------------------------------------------- curves
+
+  /** The points of a metric, where it was logged. */
+  function logged(name) {
+    const rows = metrics.filter((row) => isNumber(row[name]) && isNumber(row.step));
+    return [rows.map((row) => row.step), rows.map((row) => row[name])];
+  }
+
+  /** Means of a column over the episodes of each step, where the trainer logged nothing. */
+  function stepped(value) {
+    const sums = new Map();
+    for (let i = 0; i < total; i += 1) {
+      const got = value(i);
+      if (!isNumber(columns.step[i]) || !isNumber(got)) continue;
+      const sum = sums.get(columns.step[i]) || [0, 0];
+      sums.set(columns.step[i], [sum[0] + got, sum[1] + 1]);
+    }
+    const steps = [...sums.keys()].sort((a, b) => a - b);
+    return [steps, steps.map((step) => sums.get(step)[0] / sums.get(step)[1])];
+  }
+
+  const MAIN = [
+    ["Return", "env/return", (i) => columns.return[i]],
+    ["Success", "env/success", (i) => (columns.return[i] === null ? null : Number(columns.success[i]))],
+    ["Turns", "env/turns", (i) => columns.turns[i]],
+    ["Tokens", "completions/mean_length", (i) => columns.tokens[i]],
+    ["Invalid actions", "env/invalid_actions", (i) => columns.invalid[i]],
+  ];
+
+  function curves() {
+    const open = main.querySelector(".more")?.open;
+    const scrolled = view.name === "curves" ? main.scrollTop : 0;
+    view.name = "curves";
+    hovers.clear();
+    const box = h("div", { class: "curves" }, facts());
+    const charts = h("div", { class: "charts" });
+    const steps = new Set(columns.step.filter(isNumber));
+    const trained = metrics.length > 0;
+    for (const [title, metric, value] of MAIN) {
+      const level = ["optimum", "random"].map((name) => [name, about.summary[`${title.toLowerCase()}_${name}`]]);
+      let [xs, ys] = logged(metric);
+      const note = xs.length ? metric : "mean of the episodes kept";
+      if (!xs.length && (trained || steps.size > 1)) [xs, ys] = stepped(value);
+      if (xs.length) charts.append(lineChart(title, note, xs, ys, level.filter(([, at]) => isNumber(at)), title === "Success" ? [0, 1] : null));
+      else if (total && title !== "Success") charts.append(histogram(title, columns[title.toLowerCase().split(" ")[0]]));
+    }
+    const shares = Object.create(null);
+    let xs = [];
+    for (const name of metrics.length ? Object.keys(metrics[metrics.length - 1]) : []) {
+      if (name.startsWith("env/stop/")) [xs, shares[name.slice(9)]] = logged(name);
+    }
+    if (xs.length) {
+      const same = Object.fromEntries(Object.entries(shares).filter(([, values]) => values.length === xs.length));
+      charts.append(stackChart("Stop reasons", "env/stop/…", xs, same));
+    } else if (trained || steps.size > 1) {
+      const found = Object.create(null);
+      for (const stop of new Set(columns.stop)) [xs, found[stop]] = stepped((i) => Number(columns.stop[i] === stop));
+      if (xs.length) charts.append(stackChart("Stop reasons", "share of the episodes kept", xs, found));
+    } else if (total) charts.append(stopBars());
+    box.append(charts, byEnvironment(), others(open));
+    main.replaceChildren(box);
+    main.scrollTop = scrolled;
+  }
+
+  function fact(label, value, note) {
+    const shown = h("b", {});
+    value.split(" → ").forEach((part, i) => shown.append(i ? h("i", { text: " → " }) : "", part));
+    return h("div", { class: "fact" }, h("span", { text: label }), shown, h("em", { text: note || "\u00a0" }));
+  }
+
+  function facts() {
+    const told = about.summary;
+    const box = h("div", { class: "facts" });
+    for (const name of ["success", "return"]) {
+      const [before, after] = [told[`${name}_before`], told[`${name}_after`]];
+      const known = [["greedy", "after_greedy"], ["optimum", "optimum"], ["random", "random"]]
+        .filter(([, key]) => isNumber(told[`${name}_${key}`])).map(([label, key]) => `${label} ${show(told[`${name}_${key}`])}`);
+      if (isNumber(before) || isNumber(after)) {
+        const both = [before, after].filter(isNumber).map((one) => show(one)).join(" → ");
+        box.append(fact(`${name} on held-out games`, both, known.join(" · ")));
+      } else if (total) {
+        const values = name === "success" ? MAIN[1][2] : MAIN[0][2];
+        box.append(fact(name, show(mean(columns.step.map((_, i) => values(i)))), known.join(" · ") || "mean of all episodes"));
+      }
+    }
+    const last = metrics.length ? metrics[metrics.length - 1] : {};
+    const steps = isNumber(last.step) ? last.step : told.steps;
+    if (isNumber(steps) && steps > 0) {
+      const note = told.interrupted && !LIVE ? "interrupted" : isNumber(about.options.steps) ? `of ${count(about.options.steps)}` : "";
+      box.append(fact("steps", count(steps), note));
+    }
+    box.append(fact("episodes kept", count(total), about.broken ? `${plural(about.broken, "line")} could not be read` : `${count(new Set(columns.task).size)} different games`));
+    const seconds = isNumber(last.seconds) ? last.seconds : told.seconds;
+    if (isNumber(seconds) && seconds > 0) box.append(fact("time", duration(seconds), isNumber(last.num_tokens) ? `${show(last.num_tokens)} tokens` : ""));
+    if (about.options.env) box.append(fact("model", about.options.model ? String(about.options.model).split("/").pop() : "tiny", about.versions.trl ? `trl ${about.versions.trl}` : ""));
+    return box;
+  }
+
+  function byEnvironment() {
+    const names = [...new Set(columns.env)];
+    if (names.length < 2) return "";
+    const rows = names.map((name) => {
+      const mine = columns.env.flatMap((env, i) => (env === name ? [i] : []));
+      const cells = [mine.length, ...MAIN.slice(0, 4).map(([, , value]) => mean(mine.map(value)))];
+      const link = h("a", { href: filtered(`env="${name}"`), text: name || "–" });
+      return h("tr", {}, h("td", {}, link), cells.map((cell) => h("td", { text: show(cell) })));
+    });
+    const head = ["environment", "episodes", ...MAIN.slice(0, 4).map(([title]) => title.toLowerCase())];
+    return h("section", { class: "panel" },
+      h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head.map((text) => h("th", { text })))), h("tbody", {}, rows)));
+  }
+
+  function others(open) {
+    const shown = new Set(["step", "seconds", "epoch", ...MAIN.map(([, name]) => name)]);
+    const names = new Set(metrics.flatMap((row) => Object.keys(row)));
+    const rest = [...names].filter((name) => !shown.has(name) && !name.startsWith("env/stop/")).sort();
+    if (!rest.length) return "";
+    const box = h("details", { class: "more" }, h("summary", { text: `All other metrics (${rest.length})` }));
+    const fill = () => {
+      if (!box.open || box.children.length > 1) return;
+      const charts = rest.map((name) => [name, ...logged(name)]).filter(([, xs]) => xs.length);
+      box.append(h("div", { class: "charts small" }, charts.map(([name, xs, ys]) => lineChart(name, "", xs, ys))));
+    };
+    box.addEventListener("toggle", fill);
+    box.open = Boolean(open);
+    return box;
+  }
+
+  // --------------------------------------------------------------------------------------------------------- filter
+
+  const NUMBERS = new Set(["step", "return", "turns", "tokens", "invalid", "#"]);
+  const TEXTS = new Set(["split", "env", "stop", "seed", "group", "policy"]);
+
+  /** What a filter asks for: tests of the columns, and words that the transcript must hold. */
+  function parse(query) {
+    const tests = [];
+    const wanted = [];
+    for (const raw of query.match(/(?:[^\s"]+|"[^"]*"?)+/g) || []) {
+      const match = raw.match(/^(-?)([a-z#]+)(>=|<=|!=|:|=|>|<)(.*)$/i);
+      const name = match && match[2].toLowerCase();
+      if (!match || !(NUMBERS.has(name) || TEXTS.has(name) || name === "success")) {
+        const text = raw.replaceAll('"', "");
+        if (text) wanted.push(text.toLowerCase());
+        continue;
+      }
+      const [, minus, , operator] = match;
+      const value = match[4].replaceAll('"', "").toLowerCase();
+      if (value === "") continue; // still being typed
+      const not = (minus === "-") !== (operator === "!=");
+      const test = name === "success" ? successTest(value) : NUMBERS.has(name) ? numberTest(name, operator, value) : textTest(name, operator, value);
+      tests.push(not ? (i) => !test(i) : test);
+    }
+    return [tests, wanted];
+  }
+
+  const successTest = (value) => {
+    const yes = ["1", "true", "yes"].includes(value);
+    return (i) => columns.success[i] === yes;
+  };
+
+  function numberTest(name, operator, value) {
+    const get = name === "#" ? (i) => i : (i) => columns[name][i];
+    const wanted = Number(value.replace("−", "-"));
+    if (value === "none") return (i) => get(i) === null;
+    if (Number.isNaN(wanted)) throw new Error(`${name} is a number, not “${value}”`);
+    const tests = {
+      ">": (one) => one > wanted, "<": (one) => one < wanted, ">=": (one) => one >= wanted, "<=": (one) => one <= wanted,
+    };
+    const test = tests[operator] || ((one) => Math.abs(one - wanted) < 1e-9);
+    return (i) => get(i) !== null && test(get(i));
+  }
+
+  function textTest(name, operator, value) {
+    const whole = operator === "=" || name === "seed" || name === "group";
+    return (i) => {
+      const text = String(columns[name][i] ?? "").toLowerCase();
+      return whole ? text === value : text.includes(value) || words(text).includes(value);
+    };
+  }
+
+  const transcript = (said) => [
+    ...said.opening.map((message) => message.text),
+    ...said.turns.flatMap((turn) => [turn.observation, turn.thinking, turn.answer]), said.last || "", said.unanswered || "", said.error || "",
+  ].join("\n").toLowerCase();
+
+  let searching = 0;
+
+  /** Rows whose transcript holds the words, told as they are found. */
+  async function search(rows, wanted, told) {
+    const mine = ++searching;
+    const chunks = new Map();
+    for (const row of rows) {
+      const [number] = source.place(row);
+      if (chunks.has(number)) chunks.get(number).push(row);
+      else chunks.set(number, [row]);
+    }
+    const found = [];
+    let done = 0;
+    for (const [number, held] of chunks) {
+      const said = await source.chunk(number);
+      if (mine !== searching) return;
+      for (const row of held) {
+        const text = transcript(said[source.place(row)[1]]);
+        if (wanted.every((word) => text.includes(word))) found.push(row);
+      }
+      done += 1;
+      told(found, done / chunks.size);
+    }
+    if (!chunks.size) told(found, 1);
+  }
+
+  // ------------------------------------------------------------------------------------------------------- episodes
+
+  const COLUMNS = [
+    ["#", "#", "58px", true], ["step", "step", "60px", true], ["split", "split", "96px", false],
+    ["policy", "policy", "minmax(100px,.5fr)", false], ["env", "environment", "minmax(150px,.6fr)", false],
+    ["seed", "seed", "100px", true], ["stop", "ended", "136px", false], ["return", "return", "120px", true],
+    ["turns", "turns", "58px", true], ["tokens", "tokens", "62px", true], ["invalid", "invalid", "60px", true],
+    ["members", "group", "58px", true], ["said", "last answer", "minmax(180px,1fr)", false],
+  ];
+
+  const value = (name, i) => (name === "#" ? i : name === "members" ? membersOf(i).length : columns[name][i]);
+
+  function order(rows) {
+    const { sort, descending } = view;
+    if (!sort) return rows;
+    const keys = new Map(rows.map((i) => [i, value(sort, i)]));
+    const down = descending ? -1 : 1;
+    return rows.sort((a, b) => {
+      const [one, two] = [keys.get(a), keys.get(b)];
+      if (one === two) return a - b;
+      if (one === null || one === undefined) return 1;
+      if (two === null || two === undefined) return -1;
+      const less = typeof one === "string" || typeof two === "string" ? String(one).localeCompare(String(two), "en", { numeric: true }) : one - two;
+      return (less || a - b) * down;
+    });
+  }
+
+  function select(query) {
+    const [tests, wanted] = parse(query);
+    const rows = [];
+    for (let i = 0; i < total; i += 1) if (tests.every((test) => test(i))) rows.push(i);
+    return [rows, wanted];
+  }
+
+  const address = () => {
+    const asked = new URLSearchParams();
+    if (view.query) asked.set("q", view.query);
+    if (view.sort) asked.set("sort", (view.descending ? "-" : "") + view.sort);
+    const text = asked.toString();
+    return `#/episodes${text ? `?${text}` : ""}`;
+  };
+
+  function episodes() {
+    view.name = "episodes";
+    const shown = COLUMNS.filter(([name]) => {
+      if (name === "env" || name === "split" || name === "policy") return new Set(columns[name]).size > 1;
+      return name !== "step" || columns.step.some(isNumber);
+    });
+    const template = shown.map(([, , width]) => width).join(" ");
+    const input = h("input", {
+      id: "filter", type: "text", placeholder: "Filter:  return<0  stop:turn_limit  step>=100  or words of the transcript",
+      autocomplete: "off", spellcheck: "false", "aria-label": "Filter",
+    });
+    input.value = view.query;
+    const told = h("span", { class: "shown", id: "shown", role: "status" });
+    const facets = h("span", { class: "facets" });
+    const space = h("div", { class: "grid-space", role: "rowgroup" });
+    const head = h("div", { class: "grid-head", role: "row" }, shown.map(([name, title, , num]) =>
+      h("span", { role: "columnheader", class: num ? "num" : "", "data-column": name },
+        h("button", { type: "button", text: title, onclick: () => sortBy(name) }))));
+    head.style.gridTemplateColumns = template;
+    const scroll = h("div", { class: "grid-scroll", id: "rows", tabindex: "0", role: "grid", "aria-label": "Episodes" }, head, space);
+    let widest = 1e-9;
+    for (const one of columns.return) if (isNumber(one)) widest = Math.max(widest, Math.abs(one));
+
+    const pool = [];
+    function paint() {
+      const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - OVERSCAN);
+      const last = Math.min(view.rows.length, Math.ceil((scroll.scrollTop + scroll.clientHeight) / ROW) + OVERSCAN);
+      while (pool.length < last - first) {
+        const row = h("div", { class: "grid-row", role: "row" }, shown.map(([, , , num]) => h("span", { role: "gridcell", class: num ? "num" : "" })));
+        row.style.gridTemplateColumns = template;
+        pool.push(row);
+        space.append(row);
+      }
+      pool.forEach((row, k) => {
+        const position = first + k;
+        row.hidden = position >= last;
+        if (row.hidden) return;
+        const i = view.rows[position];
+        row.style.top = `${position * ROW}px`;
+        row.dataset.position = position;
+        row.dataset.episode = i;
+        row.setAttribute("aria-rowindex", position + 1);
+        row.classList.toggle("here", position === view.at);
+        shown.forEach(([name], c) => fill(row.children[c], name, i, widest));
+      });
+    }
+
+    function refresh() {
+      head.querySelectorAll("[data-column]").forEach((cell) => {
+        const mine = cell.dataset.column === view.sort;
+        if (mine) cell.setAttribute("aria-sort", view.descending ? "descending" : "ascending");
+        else cell.removeAttribute("aria-sort");
+      });
+      let rows;
+      let wanted;
+      try {
+        [rows, wanted] = select(view.query);
+        told.classList.remove("wrong");
+      } catch (error) {
+        told.textContent = error.message;
+        told.classList.add("wrong");
+        return;
+      }
+      paintFacets(facets, input);
+      const take = (found, share) => {
+        const kept = view.rows[view.at];
+        view.rows = order([...found]);
+        const again = view.rows.indexOf(kept);
+        view.at = again >= 0 ? again : 0;
+        const many = `${count(view.rows.length)} of ${plural(total, "episode")}`;
+        told.textContent = share < 1 ? `${many} · searching ${Math.round(share * 100)} %` : many;
+        space.style.height = `${view.rows.length * ROW}px`;
+        scroll.setAttribute("aria-rowcount", view.rows.length);
+        paint();
+      };
+      searching += 1;
+      if (wanted.length) search(rows, wanted, take);
+      else take(rows, 1);
+    }
+
+    function sortBy(name) {
+      const numeric = COLUMNS.find(([one]) => one === name)[3];
+      if (view.sort !== name) [view.sort, view.descending] = [name, numeric && name !== "#" && name !== "step"];
+      else if (view.descending === (numeric && name !== "#" && name !== "step")) view.descending = !view.descending;
+      else [view.sort, view.descending] = ["", false];
+      history.replaceState(null, "", address());
+      refresh();
+    }
+
+    let waiting = 0;
+    input.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => {
+        view.query = input.value;
+        history.replaceState(null, "", address());
+        refresh();
+        scroll.scrollTop = 0;
+      }, 120);
+    });
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === "ArrowDown") {
+        event.preventDefault();
+        event.stopPropagation();
+        scroll.focus();
+      }
+    });
+    let asked = false;
+    scroll.addEventListener("scroll", () => {
+      if (asked) return;
+      asked = true;
+      requestAnimationFrame(() => {
+        asked = false;
+        paint();
+      });
+    }, { passive: true });
+    space.addEventListener("click", (event) => {
+      const row = event.target.closest(".grid-row");
+      if (!row) return;
+      view.at = Number(row.dataset.position);
+      go(`#/episode/${row.dataset.episode}`);
+    });
+    view.move = (to) => {
+      view.at = Math.max(0, Math.min(view.rows.length - 1, to));
+      const top = view.at * ROW;
+      const room = scroll.clientHeight - ROW; // below the head
+      if (top < scroll.scrollTop) scroll.scrollTop = top;
+      else if (top + ROW > scroll.scrollTop + room) scroll.scrollTop = top + ROW - room;
+      paint();
+    };
+    view.page = () => Math.max(1, Math.floor(scroll.clientHeight / ROW) - 2);
+    view.refresh = refresh;
+    const kept = view.at;
+    main.replaceChildren(h("div", { class: "episodes" },
+      h("div", { class: "bar" }, h("label", { class: "filter" }, input, h("kbd", { text: "/" })), told, facets), scroll));
+    new ResizeObserver(paint).observe(scroll);
+    refresh();
+    view.move(Math.min(kept, Math.max(0, view.rows.length - 1)));
+    scroll.focus({ preventScroll: true });
+  }
+
+  function fill(cell, name, i, widest) {
+    const held = value(name, i);
+    if (name === "stop") {
+      cell.replaceChildren(h("span", { class: "stop" }, h("i", { class: `dot-of ${hue(held)}` }), words(held) || "–"));
+    } else if (name === "return") {
+      const bar = h("span", { class: "meter" });
+      const share = isNumber(held) ? Math.min(1, Math.abs(held) / widest) : 0;
+      const colour = held > 0 ? "var(--good)" : "var(--bad)";
+      bar.style.background = `linear-gradient(90deg, ${colour} ${share * 100}%, var(--line) 0)`;
+      cell.replaceChildren(bar, h("span", { class: sign(held), text: ` ${show(held)}` }));
+    } else if (name === "env" || name === "split" || name === "policy" || name === "seed") {
+      cell.textContent = held === "" ? "–" : String(held);
+      cell.title = String(held);
+    } else if (name === "said") {
+      cell.className = "mono preview";
+      cell.textContent = held;
+    } else {
+      cell.textContent = name === "#" ? String(held) : show(held);
+      cell.classList.toggle("none", held === 0 || held === null);
+    }
+  }
+
+  /** Buttons for the splits and the stop reasons that there are; each writes itself into the filter. */
+  function paintFacets(box, input) {
+    const buttons = [];
+    const parts = input.value.match(/(?:[^\s"]+|"[^"]*"?)+/g) || [];
+    for (const name of ["split", "stop"]) {
+      const counts = tally(columns[name]);
+      if (counts.size < 2) continue;
+      const sorted = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, 8);
+      for (const held of sorted) {
+        const term = `${name}=${/\s/.test(held) || !held ? `"${held}"` : held}`;
+        const pressed = parts.includes(term);
+        buttons.push(h("button", {
+          type: "button", class: "facet", "aria-pressed": String(pressed), onclick: () => {
+            const others = parts.filter((part) => !part.startsWith(`${name}=`));
+            input.value = (pressed ? others : [...others, term]).join(" ");
+            input.dispatchEvent(new Event("input"));
+          },
+        }, name === "stop" && h("i", { class: `dot-of ${hue(held)}` }), words(held) || "–", h("b", { text: count(counts.get(held)) })));
+      }
+    }
+    box.replaceChildren(...buttons.flatMap((button) => [button, " "]));
+  }
+
+  // ------------------------------------------------------------------------------------------------------ an episode
+
+  const LEVELS = [0.1, 0.36, 0.7, 1.4, 2.31, 4.61]; // surprisal: p = 0.9, 0.7, 0.5, 0.25, 0.1, 0.01
+  const heatOf = (logprob) => (isNumber(logprob) ? LEVELS.filter((level) => -logprob >= level).length : -1);
+  const SPECIAL = /^\s*(<\|[^|>]*\|>|<\/?s>|<(eos|bos|pad|unk|start_of_turn|end_of_turn)>|\[\/?INST\])\s*$/;
+
+  function token(tokens, at, raw) {
+    const text = tokens.texts ? tokens.texts[at] : `${tokens.ids[at]} `;
+    if (!text) return null; // its character comes with the next token
+    const logprob = tokens.mask[at] && tokens.logprobs ? tokens.logprobs[at] : null;
+    const kind = raw ? (tokens.mask[at] ? " in" : " out") : "";
+    const span = h("span", { class: `tok${kind}${SPECIAL.test(text) ? " special" : ""}`, "data-i": at });
+    if (logprob !== null) span.dataset.p = heatOf(logprob);
+    span.textContent = raw && tokens.texts ? text.replaceAll("\n", "↵\n") : text;
+    span.tokens = tokens;
+    return span;
+  }
+
+  /** Where each turn's sampled ids lie: as recorded, or else by the mask's stretches of ones. */
+  function spans(said) {
+    if (!said.tokens || !said.tokens.texts) return null;
+    if (said.turns.every((turn) => isNumber(turn.start) && isNumber(turn.stop))) return said.turns.map((turn) => [turn.start, turn.stop]);
+    const { mask } = said.tokens;
+    const runs = [];
+    mask.forEach((one, i) => {
+      if (one && !mask[i - 1]) runs.push([i, i + 1]);
+      else if (one) runs[runs.length - 1][1] = i + 1;
+    });
+    return runs.length === said.turns.length ? runs : null;
+  }
+
+  const plain = (text, empty) => h("pre", { class: text ? "text" : "text empty", text: text || empty });
+
+  function thinking(content, size) {
+    return h("details", { class: "think" }, h("summary", {}, "Thinking ", h("span", { text: size })), h("pre", { class: "text" }, content));
+  }
+
+  function modelSaid(said, k, place, heated) {
+    const turn = said.turns[k];
+    const box = h("div", { class: "said model" });
+    const who = h("div", { class: "who" }, "Model");
+    box.append(who);
+    if (!place || !heated) {
+      if (turn.thinking) box.append(thinking([turn.thinking], plural(turn.thinking.split(/\s+/).length, "word")));
+      box.append(plain(turn.answer, "said nothing"));
+      return box;
+    }
+    const [start, stop] = place;
+    who.append(h("small", { text: plural(stop - start, "token") }));
+    const { texts } = said.tokens;
+    let split = start; // where the answer begins
+    if (turn.thinking) {
+      let text = "";
+      for (let i = start; i < stop; i += 1) {
+        text += texts[i];
+        if (/<\/think(ing)?>|\[\/THINK\]/.test(text.slice(-40))) {
+          split = i + 1;
+          break;
+        }
+      }
+    }
+    const range = (from, to) => Array.from({ length: to - from }, (_, i) => token(said.tokens, from + i, false)).filter(Boolean);
+    if (split > start) box.append(thinking(range(start, split), plural(split - start, "token")));
+    else if (turn.thinking) box.append(thinking([turn.thinking], plural(turn.thinking.split(/\s+/).length, "word")));
+    const rest = range(split, stop);
+    box.append(rest.length ? h("pre", { class: "text" }, rest) : plain("", "said nothing"));
+    return box;
+  }
+
+  function turnCard(said, k, place, heated) {
+    const turn = said.turns[k];
+    return h("article", { class: "turn", "data-turn": k },
+      h("div", { class: "turn-head" }, h("span", { text: `Turn ${k + 1}` }),
+        !turn.valid && h("span", { class: "flag", text: "invalid action" }),
+        turn.action !== null && turn.action !== turn.answer && h("span", { class: "read", title: "what was read from the answer" }, "action ", h("b", { text: turn.action })),
+        h("span", { class: `reward ${sign(turn.reward)}`, title: "reward", text: signed(turn.reward) })),
+      h("div", { class: "said env" }, h("div", { class: "who" }, "Environment"), plain(turn.observation, "said nothing")),
+      modelSaid(said, k, place, heated));
+  }
+
+  function outcome(i) {
+    const stop = columns.stop[i];
+    const kind = columns.success[i] ? "good" : columns.return[i] === null ? "bad" : "warn";
+    return h("span", { class: `verdict ${kind}` }, h("i", { class: `dot-of ${hue(stop)}` }), words(stop) || "–");
+  }
+
+  function heatLegend() {
+    const box = h("span", { class: "heat" }, "likely ");
+    for (let level = 0; level < 7; level += 1) {
+      const swatch = h("i", { class: "tok", "data-p": level, title: level ? `p under ${[0.9, 0.7, 0.5, 0.25, 0.1, 0.01][level - 1]}` : "p over 0.9" });
+      box.append(swatch);
+    }
+    box.append(" surprising");
+    return box;
+  }
+
+  let drawing = 0;
+
+  async function episode(i, tokensShown) {
+    view.name = "episode";
+    if (!(i >= 0 && i < total)) {
+      main.replaceChildren(h("p", { class: "opening", text: `There is no episode ${i} in this run.` }));
+      return;
+    }
+    const mine = ++drawing;
+    const said = await body(i);
+    if (mine !== drawing) return;
+    view.episode = i;
+    view.tokens = Boolean(tokensShown && said.tokens);
+    view.turn = -1;
+    const talk = h("div", { class: "talk", tabindex: "0", id: "talk" });
+    const inner = h("div", { class: "talk-in" });
+    talk.append(inner);
+    const modes = said.tokens && h("span", { class: "seg", role: "group", "aria-label": "How it is shown" },
+      [["Conversation", ""], ["Tokens", "/tokens"]].map(([label, end]) => h("button", {
+        type: "button", "aria-pressed": String(view.tokens === Boolean(end)), text: label, onclick: () => go(`#/episode/${i}${end}`),
+      })));
+    inner.append(h("div", { class: "talk-head" }, h("h1", { text: `Episode ${i}` }), outcome(i),
+      h("span", { class: `verdict ${columns.return[i] > 0 ? "good" : columns.return[i] < 0 ? "bad" : ""}`, text: `return ${show(columns.return[i])}` }),
+      modes));
+    inner.append(...(view.tokens ? tokensView(said) : conversation(said)));
+    main.replaceChildren(h("div", { class: "episode" }, talk, rail(i, said)));
+    talk.focus({ preventScroll: true });
+  }
+
+  function keyline(said) {
+    const { tokens } = said;
+    return h("div", { class: "keyline" },
+      h("span", {}, h("i", { class: "sw model" }), "sampled, trained on (mask 1)"),
+      h("span", {}, h("i", { class: "sw env" }), "given by the environment (mask 0)"),
+      tokens && tokens.logprobs && heatLegend());
+  }
+
+  function conversation(said) {
+    const places = spans(said);
+    const parts = [keyline(said)];
+    for (const message of said.opening) {
+      parts.push(h("article", { class: "turn" }, h("div", { class: "said env" }, h("div", { class: "who", text: message.role }), plain(message.text, "empty"))));
+    }
+    said.turns.forEach((_, k) => parts.push(turnCard(said, k, places && places[k], true)));
+    if (said.last !== null) {
+      parts.push(h("article", { class: "turn" }, h("div", { class: "said env" }, h("div", { class: "who" }, "Environment", h("small", { text: "at the end" })), plain(said.last, "said nothing"))));
+    }
+    if (said.unanswered !== null) {
+      parts.push(h("article", { class: "turn" }, h("div", { class: "said model" }, h("div", { class: "who" }, "Model", h("small", { text: "the environment failed on this" })), plain(said.unanswered, "said nothing"))));
+    }
+    if (said.error !== null) parts.push(h("div", { class: "error" }, h("b", { text: "Error" }), plain(said.error, "")));
+    if (!said.turns.length && said.error === null) parts.push(h("div", { class: "ended", text: "Nothing was said in this episode." }));
+    return parts;
+  }
+
+  function tokensView(said) {
+    const { tokens } = said;
+    const sampled = tokens.mask.reduce((sum, one) => sum + one, 0);
+    const stream = h("pre", { class: "text" });
+    tokens.ids.forEach((_, at) => stream.append(token(tokens, at, true) || ""));
+    const prompt = tokens.prompt !== null ? tokens.prompt : (tokens.prompt_ids || []).join(" ");
+    return [keyline(said),
+      h("article", { class: "turn" }, h("div", { class: "turn-head", text: "Prompt" }), h("div", { class: "said env" }, plain(prompt, "empty"))),
+      h("article", { class: "turn raw" }, h("div", { class: "turn-head", text: `Completion · ${plural(tokens.ids.length, "token")}, ${count(sampled)} sampled` }),
+        h("div", { class: "said" }, stream)),
+      !tokens.texts && h("div", { class: "ended", text: "These are ids: no tokenizer was found beside the run. gym-trl view --tokenizer FOLDER shows their text." }),
+    ].filter(Boolean);
+  }
+
+  function rewardBars(said) {
+    const rewards = said.turns.map((turn) => turn.reward || 0);
+    const [low, high] = [Math.min(0, ...rewards), Math.max(0, ...rewards)];
+    const [width, height] = [284, 70];
+    const svg = s("svg", { class: "rewards", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Reward of each turn" });
+    const y = (reward) => 4 + ((high - reward) / (high - low || 1)) * (height - 8);
+    const zero = high === low ? height - 6 : y(0);
+    const each = Math.min(28, width / Math.max(1, rewards.length));
+    rewards.forEach((reward, k) => {
+      const tall = reward ? Math.max(2, Math.abs(y(reward) - zero)) : 2;
+      const bar = s("rect", {
+        class: reward > 0 ? "plus" : reward < 0 ? "minus" : "zero", x: k * each + 1, width: Math.max(1, each - 2), rx: 1.5,
+        y: reward > 0 ? zero - tall : zero, height: tall,
+      });
+      bar.addEventListener("pointermove", (event) => pop(event, [pair(`turn ${k + 1}`, signed(said.turns[k].reward))]));
+      bar.addEventListener("pointerleave", () => { tip.hidden = true; });
+      bar.addEventListener("click", () => toTurn(k));
+      svg.append(bar);
+    });
+    svg.append(s("line", { x1: 0, x2: width, y1: zero, y2: zero }));
+    return svg;
+  }
+
+  function rail(i, said) {
+    const position = view.rows.indexOf(i);
+    const near = (by, label) => {
+      const to = position < 0 ? i + by : view.rows[position + by];
+      return h("button", { type: "button", text: label, disabled: !(to >= 0 && to < total), onclick: () => stepTo(by) });
+    };
+    const facts = [
+      ["environment", columns.env[i]], ["seed", columns.seed[i]],
+      ...Object.entries(said.options).map(([name, held]) => [name, held]), ["step", columns.step[i]], ["split", columns.split[i]], ["group", columns.group[i]], ["policy", columns.policy[i]],
+      ["turns", columns.turns[i]], ["tokens sampled", columns.tokens[i]], ["prompt tokens", said.counts.prompt], ["completion tokens", said.counts.completion],
+      ...Object.entries(said.more).map(([name, held]) => [words(name), held]),
+    ].filter(([, held]) => held !== null && held !== undefined && held !== "");
+    const members = membersOf(i);
+    const others = sameTask(i).filter((j) => !members.includes(j));
+    return h("aside", { class: "rail" },
+      h("div", { class: "steps" }, near(-1, "← previous"), near(1, "next →")),
+      said.turns.length > 0 && h("section", {}, h("h2", { text: "Reward of each turn" }), rewardBars(said)),
+      members.length > 1 && h("section", {}, h("h2", {}, `Group of ${members.length} on this game`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, false)),
+      others.length > 0 && h("section", {}, h("h2", {}, "This game at other times", h("a", { href: `#/group/${i}/all`, text: "compare" })), memberList(others, i, true)),
+      h("section", {}, h("h2", { text: "Facts" }), h("dl", { class: "pairs" }, facts.flatMap(([name, held]) => [h("dt", { text: name }), h("dd", { text: typeof held === "number" && name !== "seed" ? show(held) : String(held) })]))));
+  }
+
+  function memberList(list, here, timed) {
+    const shown = list.slice(0, 40);
+    return h("div", { class: "members" }, shown.map((j) => h("a", { class: "member", href: `#/episode/${j}`, "aria-current": j === here ? "true" : null },
+      h("i", { class: `dot-of ${hue(columns.stop[j])}` }), h("span", {}, `${j} `, h("small", { text: timed ? when(j) : words(columns.stop[j]) })),
+      h("small", { text: plural(columns.turns[j], "turn") }), h("span", { class: `mono ${sign(columns.return[j])}`, text: show(columns.return[j]) }))),
+      list.length > shown.length && h("small", { class: "soft", text: `and ${count(list.length - shown.length)} more` }));
+  }
+
+  const when = (i) => [isNumber(columns.step[i]) ? `step ${show(columns.step[i])}` : "", columns.split[i]].filter(Boolean).join(" · ");
+
+  function toTurn(k) {
+    const cards = [...main.querySelectorAll("[data-turn]")];
+    if (!cards.length) return;
+    view.turn = Math.max(0, Math.min(cards.length - 1, k));
+    cards.forEach((card, at) => card.classList.toggle("here", at === view.turn));
+    cards[view.turn].scrollIntoView({ block: "nearest" });
+  }
+
+  function stepTo(by) {
+    const position = view.rows.indexOf(view.episode);
+    const to = position < 0 ? view.episode + by : view.rows[position + by];
+    if (to === undefined || to < 0 || to >= total) return;
+    if (position >= 0) view.at = position + by;
+    go(`#/episode/${to}${view.tokens ? "/tokens" : ""}`);
+  }
+
+  // -------------------------------------------------------------------------------------------------------- a group
+
+  const MOST_MEMBERS = 64;
+  const MOST_TOKENS = 60000;
+
+  async function group(i, all) {
+    view.name = "group";
+    if (!(i >= 0 && i < total)) {
+      episode(i);
+      return;
+    }
+    const mine = ++drawing;
+    const together = membersOf(i);
+    const everything = sameTask(i);
+    const wide = all || together.length < 2;
+    const members = (wide ? everything : together).slice(0, MOST_MEMBERS);
+    const bodies = await Promise.all(members.map(body));
+    if (mine !== drawing) return;
+    view.episode = i;
+    view.members = members;
+    view.all = wide;
+    const average = mean(members.map((j) => columns.return[j]));
+    const sizes = bodies.reduce((sum, said) => sum + (said.tokens ? said.tokens.ids.length : 0), 0);
+    const rows = Math.max(0, ...bodies.map((said) => said.turns.length));
+    const grid = h("div", { class: "group-grid" });
+    grid.style.gridTemplateColumns = `repeat(${members.length}, minmax(${members.length > 2 ? 300 : 360}px, 1fr))`;
+    members.forEach((j) => grid.append(h("div", { class: "group-head" }, h("a", { class: `group-card ${hue(columns.stop[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
+      h("div", { class: "row" }, h("b", { class: sign(columns.return[j]), text: show(columns.return[j]) }), h("span", { text: words(columns.stop[j]) })),
+      h("div", { class: "row" }, h("span", { text: wide ? `${j} · ${when(j)}` : `Episode ${j}` }),
+        h("span", { title: "its return less the mean of those shown", text: isNumber(columns.return[j]) && average !== null ? `${signed(Number((columns.return[j] - average).toFixed(4)))} to mean` : "" }))))));
+    const places = bodies.map(spans);
+    for (let k = 0; k < rows; k += 1) {
+      bodies.forEach((said, m) => grid.append(h("div", { class: "group-cell" }, k < said.turns.length && turnCard(said, k, places[m] && places[m][k], sizes < MOST_TOKENS))));
+    }
+    bodies.forEach((said) => grid.append(h("div", { class: "group-cell" },
+      (said.last !== null || said.error !== null) && h("article", { class: "turn" }, h("div", { class: "said env" },
+        h("div", { class: "who" }, said.error !== null ? "Error" : "Environment", h("small", { text: "at the end" })), plain(said.error ?? said.last, "said nothing"))))));
+    const scroll = h("div", { class: "group-scroll", tabindex: "0" }, grid);
+    const modes = together.length > 1 && everything.length > together.length && h("span", { class: "seg" },
+      [["This step", ""], ["All times", "/all"]].map(([label, end]) => h("button", { type: "button", "aria-pressed": String(wide === Boolean(end)), text: label, onclick: () => go(`#/group/${i}${end}`) })));
+    const hidden = (wide ? everything : together).length - members.length;
+    main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
+      h("h1", { text: `${members.length} episodes on one game` }),
+      h("span", { class: "soft" }, [columns.env[i], `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${show(average)}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
+      h("span", { class: "grow" }), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
+    scroll.focus({ preventScroll: true });
+    main.querySelector(".group-card.here")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  // ------------------------------------------------------------------------------------------------------- moving on
+
+  function pop(event, children) {
+    tip.replaceChildren(...children);
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    const left = event.clientX + 14 + box.width > innerWidth ? event.clientX - box.width - 10 : event.clientX + 14;
+    const top = event.clientY + 16 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 16;
+    tip.style.left = `${Math.max(4, left)}px`;
+    tip.style.top = `${Math.max(4, top)}px`;
+  }
+
+  main.addEventListener("pointerover", (event) => {
+    const span = event.target.closest?.(".tok[data-i]");
+    if (!span || !span.tokens) {
+      if (view.name === "episode" || view.name === "group") tip.hidden = !event.target.closest?.(".rewards");
+      return;
+    }
+    const { tokens } = span;
+    const at = Number(span.dataset.i);
+    const text = tokens.texts ? JSON.stringify(tokens.texts[at]) : "";
+    const logprob = tokens.logprobs && tokens.mask[at] ? tokens.logprobs[at] : null;
+    const lines = [h("b", { text }), pair("id", String(tokens.ids[at])), pair("mask", String(tokens.mask[at]))];
+    if (logprob !== null) lines.push(pair("logprob", logprob.toFixed(3)), pair("probability", `${(100 * Math.exp(logprob)).toPrecision(3)} %`));
+    pop(event, lines);
+  });
+  main.addEventListener("scroll", () => { tip.hidden = true; }, { capture: true, passive: true });
+
+  function go(hash) {
+    if (location.hash === hash) route();
+    else location.hash = hash;
+  }
+
+  function route() {
+    const [where, asked] = location.hash.replace(/^#/, "").split("?");
+    const parts = where.split("/").filter(Boolean);
+    tip.hidden = true;
+    drawing += 1;
+    hovers.clear();
+    const tab = parts.length ? "episodes" : "curves";
+    document.querySelectorAll("[data-tab]").forEach((link) => {
+      if (link.dataset.tab === tab) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    });
+    if (parts[0] === "episodes") {
+      const given = new URLSearchParams(asked || "");
+      const sort = given.get("sort") || "";
+      const query = given.get("q") || "";
+      if (query !== view.query) view.at = 0;
+      view.query = query;
+      [view.sort, view.descending] = [sort.replace(/^-/, ""), sort.startsWith("-")];
+      if (!COLUMNS.some(([name]) => name === view.sort)) view.sort = "";
+      episodes();
+    } else if (parts[0] === "episode") episode(Number(parts[1]), parts[2] === "tokens");
+    else if (parts[0] === "group") group(Number(parts[1]), parts[2] === "all");
+    else if (parts.length) go("#/");
+    else curves();
+  }
+
+  const KEYS = [
+    ["Everywhere", [["1  2", "curves, episodes"], ["/", "filter the episodes"], ["t", "dark or light"], ["Esc", "back"], ["?", "these keys"]]],
+    ["Episodes", [["j  k  ↓  ↑", "move"], ["Enter", "open"], ["g", "its group, side by side"]]],
+    ["An episode", [["j  k", "next, previous turn"], ["→  ←", "next, previous episode"], ["h", "open or fold all thinking"], ["m", "conversation or tokens"], ["g", "its group"]]],
+    ["A group", [["→  ←", "choose a member"], ["Enter", "open it"], ["a", "this step, or all times"], ["h", "open or fold all thinking"]]],
+    ["The filter", [["return<0 turns>3", "numbers: step, return, turns, tokens, invalid, #"], ["stop:limit env:Word", "texts: split, env, stop, seed, group"], ["-split:eval", "without"], ["\"to the left\"", "anything else is looked for in the transcripts"]]],
+  ];
+  help.append(h("h2", { text: "Keys" }), ...KEYS.flatMap(([title, keys]) => [h("h3", { text: title }), h("dl", {}, keys.flatMap(([key, does]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: does })]))]));
+  help.addEventListener("click", (event) => { if (event.target === help) help.close(); });
+
+  function theme() {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    try {
+      localStorage.setItem("gym-trl-theme", root.dataset.theme);
+    } catch { /* a file may have no storage */ }
+  }
+
+  const unfold = () => {
+    const all = [...main.querySelectorAll(".think")];
+    const open = all.some((one) => !one.open);
+    for (const one of all) one.open = open;
+  };
+
+  const choose = (by) => {
+    const at = view.members.indexOf(view.episode);
+    const to = view.members[Math.max(0, Math.min(view.members.length - 1, at + by))];
+    view.episode = to;
+    main.querySelectorAll("[data-member]").forEach((card) => {
+      card.classList.toggle("here", Number(card.dataset.member) === to);
+      if (Number(card.dataset.member) === to) card.scrollIntoView({ block: "nearest", inline: "nearest" });
+    });
+  };
+
+  const PRESSED = {
+    episodes: {
+      j: () => view.move(view.at + 1), k: () => view.move(view.at - 1), ArrowDown: () => view.move(view.at + 1), ArrowUp: () => view.move(view.at - 1),
+      PageDown: () => view.move(view.at + view.page()), PageUp: () => view.move(view.at - view.page()), Home: () => view.move(0), End: () => view.move(view.rows.length - 1),
+      Enter: () => view.rows.length && go(`#/episode/${view.rows[view.at]}`), o: () => view.rows.length && go(`#/episode/${view.rows[view.at]}`),
+      g: () => view.rows.length && go(`#/group/${view.rows[view.at]}`), Escape: () => go("#/"),
+    },
+    episode: {
+      j: () => toTurn(view.turn + 1), k: () => toTurn(view.turn - 1), ArrowRight: () => stepTo(1), ArrowLeft: () => stepTo(-1), n: () => stepTo(1), p: () => stepTo(-1),
+      h: unfold, m: () => go(`#/episode/${view.episode}${view.tokens ? "" : "/tokens"}`), g: () => go(`#/group/${view.episode}`), Escape: () => go(address()),
+    },
+    group: {
+      ArrowRight: () => choose(1), ArrowLeft: () => choose(-1), Enter: () => go(`#/episode/${view.episode}`), h: unfold,
+      a: () => go(`#/group/${view.episode}${view.all ? "" : "/all"}`), Escape: () => go(`#/episode/${view.episode}`),
+    },
+    curves: {},
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    if (event.target instanceof HTMLInputElement) {
+      if (event.key === "Escape") document.getElementById("rows")?.focus();
+      return;
+    }
+    const onControl = event.key === "Enter" && event.target.closest("a, button, summary");
+    const everywhere = {
+      "?": () => help.showModal(), t: theme, 1: () => go("#/"), 2: () => go(address()),
+      "/": () => {
+        if (view.name !== "episodes") {
+          history.pushState(null, "", address());
+          route();
+        }
+        document.getElementById("filter").focus();
+        document.getElementById("filter").select();
+      },
+    };
+    const action = (PRESSED[view.name] || {})[event.key] || everywhere[event.key];
+    if (!action || onControl) return;
+    event.preventDefault();
+    action();
+  });
+
+  document.getElementById("theme").addEventListener("click", theme);
+  document.getElementById("help-button").addEventListener("click", () => help.showModal());
+  addEventListener("hashchange", route);
+
+  try {
+    const kept = localStorage.getItem("gym-trl-theme");
+    if (kept === "dark" || kept === "light") root.dataset.theme = kept;
+  } catch { /* a file may have no storage */ }
+
+  async function start() {
+    if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot decompress (DecompressionStream); a newer one can");
+    await source.open();
+    if (!LIVE) changed();
+    route();
+    root.dataset.ready = "yes";
+    performance.mark("ready");
+  }
+  start().catch((error) => main.replaceChildren(h("p", { class: "opening wrong", text: `The run cannot be shown: ${error.message}` })));
+})();

@@ -1,0 +1,127 @@
+"""The page in one file: its parts put together, with the run's episodes in compressed chunks beside them."""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from gym_trl.viewer.run import Run
+
+_CHUNK_EPISODES: Final = 128
+_CHUNK_BYTES: Final = 1_000_000
+_POLICY: Final = (
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; connect-src {connect}; "
+    "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+
+def write_page(
+    run: Path, out: Path, *, tokenizer: Path | None = None, said: Callable[[int], None] | None = None
+) -> dict[str, int]:
+    r"""Write the page of the run at ``run`` to ``out``, and count what is in it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "rollouts.jsonl")
+    ...     _ = path.write_text('{"return": 1.0, "turns": []}\n')
+    ...     write_page(path, Path(folder, "run.html"))["episodes"]
+    1
+
+    Whatever the episodes say reaches the page as base64 of compressed JSON, and its script writes it as text.
+
+    Args:
+        run: The folder of a run, or a file of its episodes.
+        out: Where the page is written; a crash leaves the old file or the new one.
+        tokenizer: Where the tokenizer of ids is; by default the run's own.
+        said: Is called now and then with how many episodes are done.
+
+    Raises:
+        ConfigError: there is no run.
+        OSError: the file cannot be written.
+    """
+    read = Run(run, tokenizer=tokenizer)
+    beside = out.with_name(f".{out.name}.new")
+    try:
+        with beside.open("wb") as file:
+            before, after = _frame(live=False, title=f"{read.about()['name']} · gym-trl")
+            file.write(before)
+            chunks = _write_chunks(file, read, said or (lambda _: None))
+            index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
+            _write_data(file, "index", json.dumps(index, allow_nan=False).encode())
+            file.write(after)
+        counts = {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": beside.stat().st_size}
+        beside.replace(out)
+    finally:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+    return counts
+
+
+def live_page() -> bytes:
+    """The page without episodes, which asks where it comes from for them."""
+    before, after = _frame(live=True, title="gym-trl")
+    return before + after
+
+
+def policy(*, live: bool) -> str:
+    """What the browser lets the page do: run its one script, and ask nobody but, if it is live, its own server."""
+    script, style = (_digest(_part(name)) for name in ("page.js", "page.css"))
+    return _POLICY.format(script=script, style=style, connect="'self'" if live else "'none'")
+
+
+def _frame(*, live: bool, title: str) -> tuple[bytes, bytes]:
+    parts = {
+        "policy": html.escape(policy(live=live)),
+        "title": html.escape(title),
+        "style": _part("page.css"),
+        "script": _part("page.js"),
+        "source": "live" if live else "file",
+    }
+    before, after = (
+        re.sub(r"\[\[(\w+)\]\]", lambda place: parts[place[1]], half) for half in _part("page.html").split("[[data]]")
+    )
+    return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
+
+
+@cache
+def _part(name: str) -> str:
+    return files("gym_trl.viewer").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _write_chunks(file: BinaryIO, run: Run, said: Callable[[int], None]) -> list[int]:
+    """Write the episodes, and say which one each chunk begins with."""
+    firsts: list[int] = []
+    for first, chunk in _chunks(run.read()):
+        _write_data(file, f"chunk-{len(firsts)}", b"[" + b",".join(chunk) + b"]")
+        firsts.append(first)
+        said(first + len(chunk))
+    return firsts
+
+
+def _chunks(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[int, list[bytes]]]:
+    first, chunk, size = 0, [], 0
+    for said in bodies:
+        chunk.append(json.dumps(said, allow_nan=False, separators=(",", ":")).encode())
+        size += len(chunk[-1])
+        if len(chunk) == _CHUNK_EPISODES or size > _CHUNK_BYTES:
+            yield first, chunk
+            first, chunk, size = first + len(chunk), [], 0
+    if chunk:
+        yield first, chunk
+
+
+def _write_data(file: BinaryIO, name: str, content: bytes) -> None:
+    packed = base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0))
+    file.write(b'<script type="application/gzip" id="%s">%s</script>\n' % (name.encode(), packed))

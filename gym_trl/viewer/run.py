@@ -1,0 +1,395 @@
+"""What a run has written, as the page wants it: a row of numbers for every episode, and what was said on demand.
+
+The names of the records' fields are known in this module only; the page knows those of ``COLUMNS`` and of ``body``.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.records import FAILURES, ROLLOUTS, VERSION, read_records
+
+COLUMNS: Final = (
+    "step",
+    "split",
+    "env",
+    "seed",
+    "task",
+    "return",
+    "success",
+    "turns",
+    "tokens",
+    "stop",
+    "invalid",
+    "group",
+    "policy",
+    "said",
+)
+_PREVIEW: Final = 72  # characters
+_LARGEST: Final = 2**53  # what a number of JavaScript can count to
+
+
+class Place(NamedTuple):
+    """Where a record lies."""
+
+    file: int
+    offset: int
+    length: int
+
+
+class Run:
+    r"""The folder of a run, or one file of records, read as far as it has been written.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "rollouts.jsonl")
+    ...     _ = path.write_text('{"return": 1.0, "turns": [{"answer": "ox"}]}\n{"retu')
+    ...     run = Run(Path(folder))
+    ...     said = [body["turns"][0]["answer"] for body in run.read()]
+    ...     said, run.columns["return"], run.broken
+    (['ox'], [1.0], 0)
+
+    Args:
+        path: A folder that ``gym-trl train`` or ``gym-trl eval`` wrote, or a file of records.
+        tokenizer: A folder with ``tokenizer.json``, or that file; by default the run's own model is looked through.
+
+    Raises:
+        ConfigError: there are no records, or they are of a version that this release cannot read.
+    """
+
+    def __init__(self, path: Path, *, tokenizer: Path | None = None) -> None:
+        self.path = path
+        if not path.exists():
+            raise ConfigError(f"there is no {path}; give the folder of a run, or a file of its episodes")
+        found = [path] if path.is_file() else [path / ROLLOUTS, path / FAILURES]
+        if path.is_dir() and not any(file.exists() for file in (*found, path / "metrics.jsonl", path / "config.json")):
+            raise ConfigError(f"{path} holds no run: neither {ROLLOUTS} nor metrics.jsonl is in it")
+        self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self.metrics: list[dict[str, float]] = []
+        self.broken = 0
+        self._episodes = [Table(file) if file.suffix == ".parquet" else Tail(file) for file in found]
+        self._metrics = Tail(path / "metrics.jsonl") if path.is_dir() else None
+        self._places: list[Place] = []
+        self._tasks: dict[str, int] = {}
+        self._tokenizer = tokenizer
+
+    def __len__(self) -> int:
+        """How many episodes have been read."""
+        return len(self._places)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether a file is another one than before, as when a run is continued: then all of it is to be read again."""
+        tails = [*self._episodes, *([self._metrics] if self._metrics else [])]
+        return any(tail.replaced for tail in tails)
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Read what has been appended, and give what was said in each new episode."""
+        if self._metrics:
+            for _, record in self._metrics.read():
+                self.metrics.append({str(name): value for name, value in record.items() if _is_number(value)})
+        for number, tail in enumerate(self._episodes):
+            for (offset, length), record in tail.read():
+                self._places.append(Place(number, offset, length))
+                for name, value in self._row(record).items():
+                    self.columns[name].append(value)
+                yield body(record, self._decoder)
+        self.broken = sum(tail.broken for tail in self._episodes)
+
+    def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
+        """What was said in episodes that have been read before."""
+        places = self._places[first : first + count]
+        return [body(self._episodes[place.file].at(place), self._decoder) for place in places]
+
+    def about(self) -> dict[str, Any]:
+        """What the run says of itself."""
+        folder = self.path if self.path.is_dir() else self.path.parent
+        config, summary = _object_in(folder / "config.json"), _object_in(folder / "summary.json")
+        return {
+            "name": folder.resolve().name if self.path.is_dir() else self.path.name,
+            "options": _shown(config.get("options") or {}),
+            "versions": _shown(config.get("versions") or {}),
+            "summary": _shown(summary),
+            "broken": self.broken,
+        }
+
+    def _row(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        task, turns = _mapping(record.get("task")), _listed(record.get("turns"))
+        # Records that are older than their schema have no id.
+        key = task.get("id") or [task.get(name) for name in ("env_id", "seed", "options")]
+        sampled = record.get("sampled_tokens")
+        rewards = [_number(_mapping(turn).get("reward")) or 0.0 for turn in turns]
+        split = _text(record.get("split") or "")
+        seed: Any = task.get("seed")
+        return {
+            "step": _number(record.get("step")),
+            "split": f"{split} greedy".strip() if record.get("greedy") else split,
+            "env": _text(task.get("env_id") or ""),
+            "seed": seed if _is_number(seed) and abs(seed) < _LARGEST else _text(seed or ""),
+            "task": self._tasks.setdefault(json.dumps(key, sort_keys=True), len(self._tasks)),
+            "return": _number(record["return"]) if "return" in record else math.fsum(rewards),
+            "success": bool(record.get("success")),
+            "turns": len(turns),
+            "tokens": _number(sum(_mask(record)) if sampled is None and "mask" in record else sampled),
+            "stop": _text(record.get("stop_reason") or ""),
+            "invalid": sum(_mapping(turn).get("action_valid") is False for turn in turns),
+            "group": _number(record.get("group")),
+            "policy": _text(record.get("policy") or ""),
+            "said": _preview(turns),
+        }
+
+    @cached_property
+    def _decoder(self) -> "Decoder | None":
+        if self._tokenizer is not None:
+            file = self._tokenizer / "tokenizer.json" if self._tokenizer.is_dir() else self._tokenizer
+            if not file.exists():
+                raise ConfigError(f"there is no tokenizer at {self._tokenizer}; give a folder with a tokenizer.json")
+            return Decoder(file)
+        folder = self.path if self.path.is_dir() else self.path.parent
+        beside = [folder / name / "tokenizer.json" for name in ("tokenizer", "model")]
+        file_ = next((file for file in beside if file.exists()), None)
+        try:
+            return Decoder(file_) if file_ else None
+        except MissingDependencyError:  # the ids are shown as they are
+            return None
+
+
+class Tail:
+    """The whole lines of a file that may still be appended to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.broken = 0
+        self._offset = 0
+        self._inode: int | None = None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether what was read is no longer what is there."""
+        if self._inode is None:
+            return False
+        try:
+            now = self.path.stat()
+        except FileNotFoundError:
+            return True
+        return now.st_ino != self._inode or now.st_size < self._offset
+
+    def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+        """The objects of the lines that are new, each with its offset and length in bytes."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            self._inode = self._inode or self.path.stat().st_ino
+            file.seek(self._offset)
+            while (line := file.readline()).endswith(b"\n"):
+                offset, self._offset = self._offset, self._offset + len(line)
+                if (record := _object(line)) is not None:
+                    if record.get("version", VERSION) != VERSION:
+                        raise ConfigError(
+                            f"{self.path} has a record of version {record['version']!r:.20}, not {VERSION}"
+                        )
+                    yield (offset, len(line)), record
+                elif line.strip():
+                    self.broken += 1
+
+    def at(self, place: Place) -> dict[str, Any]:
+        """The object that was read at this place."""
+        with self.path.open("rb") as file:
+            file.seek(place.offset)
+            return _object(file.read(place.length)) or {}
+
+
+class Table:
+    """Records in Parquet, which nobody appends to."""
+
+    broken = 0
+    replaced = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._records: list[dict[str, Any]] | None = None
+
+    def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+        """The records, each with its number."""
+        if self._records is None:
+            self._records = [dict(record) for record in read_records(self.path)]
+            yield from (((number, 1), record) for number, record in enumerate(self._records))
+
+    def at(self, place: Place) -> dict[str, Any]:
+        """The record of this number."""
+        return (self._records or [])[place.offset]
+
+
+class Decoder:
+    """Ids as the text that each of them adds; where several make one character, the last one has it."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise MissingDependencyError("the text of token ids", extra="train") from error
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers raises nothing more definite
+            raise ConfigError(f"{file} is not a tokenizer: {error}") from error
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text that each id adds."""
+        from tokenizers.decoders import DecodeStream
+
+        stream = DecodeStream(skip_special_tokens=False)
+        pieces = []
+        for index in ids:
+            try:
+                pieces.append(stream.step(self._tokenizer, index) or "")
+            except Exception:  # an id that the tokenizer does not have
+                pieces.append(f"<{index}>")
+        return pieces
+
+
+def body(record: Mapping[str, Any], decoder: Decoder | None = None) -> dict[str, Any]:
+    """What was said in an episode, in the page's names and of the types that the page relies on.
+
+    >>> body({"turns": [{"observation": "Say ox.", "answer": "ox", "reward": 1}], "note": "by hand"})["turns"][0]
+    {'observation': 'Say ox.', 'thinking': '', 'answer': 'ox', 'reward': 1, 'valid': True, 'action': None}
+    """
+    turns = [_turn(_mapping(turn)) for turn in _listed(record.get("turns"))]
+    task = _mapping(record.get("task"))
+    return {
+        "turns": turns,
+        "opening": _opening(record, turns),
+        "last": _optional(record.get("last_observation")),
+        "unanswered": _optional(record.get("unanswered")),
+        "error": _optional(record.get("error")),
+        "options": _shown({**_mapping(task.get("env_kwargs")), **_mapping(task.get("options"))}),
+        "counts": {name: _number(record.get(f"{name}_tokens")) for name in ("prompt", "completion")},
+        "more": _shown({**_mapping(record.get("spec")), **{key: record[key] for key in record if key not in _KNOWN}}),
+        "tokens": _tokens(record, decoder),
+    }
+
+
+# Everything else is shown among the facts of an episode.
+_KNOWN: Final = {
+    *("version", "step", "split", "greedy", "task", "spec", "policy", "group", "stop_reason", "return", "success"),
+    *("turns", "opening", "last_observation", "unanswered", "error", "num_turns", "invalid_actions"),
+    *("terminated", "truncated", "prompt_tokens", "completion_tokens", "sampled_tokens"),
+    *("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts"),
+}
+
+
+def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    told = {
+        "observation": _text(turn.get("observation") or ""),
+        "thinking": _text(turn.get("thinking") or ""),
+        "answer": _text(turn.get("answer") or ""),
+        "reward": _number(turn.get("reward")),
+        "valid": turn.get("action_valid") is not False,
+        "action": _optional(turn.get("action")),
+    }
+    if isinstance(start := turn.get("start"), int) and isinstance(stop := turn.get("stop"), int):
+        told |= {"start": start, "stop": stop}
+    return told
+
+
+def _preview(turns: Sequence[Any]) -> str:
+    """The beginning of the last answer, in a line."""
+    said = _text(_mapping(turns[-1]).get("answer") or "") if turns else ""
+    return " ".join(said[: 4 * _PREVIEW].split())[:_PREVIEW]
+
+
+def _opening(record: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """What the model was shown before the first observation."""
+    opening = [
+        {"role": _text(message.get("role") or ""), "text": _text(message.get("content") or "")}
+        for message in map(_mapping, _listed(record.get("opening")))
+    ]
+    if opening and turns:
+        opening[-1]["text"] = opening[-1]["text"].removesuffix(turns[0]["observation"]).rstrip()
+    return [message for message in opening if message["text"]]
+
+
+def _tokens(record: Mapping[str, Any], decoder: Decoder | None) -> dict[str, Any] | None:
+    ids, mask = _ids(record.get("completion_ids")), _mask(record)
+    if not ids or len(mask) != len(ids):
+        return None
+    logprobs, texts = _listed(record.get("logprobs")), _listed(record.get("token_texts"))
+    prompt = _ids(record.get("prompt_ids"))
+    told = [_text(text) for text in texts] if len(texts) == len(ids) else None
+    return {
+        "ids": ids,
+        "texts": decoder.pieces(ids) if decoder else told,
+        "mask": mask,
+        "logprobs": [_rounded(value) for value in logprobs] if len(logprobs) == len(ids) else None,
+        "prompt": "".join(decoder.pieces(prompt)) if decoder else None,
+        "prompt_ids": None if decoder else prompt,
+    }
+
+
+def _ids(value: Any) -> list[int]:
+    ids = _listed(value)
+    return ids if all(type(one) is int for one in ids) else []
+
+
+def _mask(record: Mapping[str, Any]) -> list[int]:
+    return [1 if one else 0 for one in _listed(record.get("mask"))]
+
+
+def _rounded(value: Any) -> float | None:
+    number = _number(value)
+    return None if number is None else round(number, 4)
+
+
+def _number(value: Any) -> float | None:
+    return value if _is_number(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _shown(values: Any) -> dict[str, str | float | bool | None]:
+    """A mapping's values as they can be shown in a line."""
+    return {str(name): value if _simple(value) else _text(value) for name, value in _mapping(values).items()}
+
+
+def _simple(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool) or (_is_number(value) and abs(value) < _LARGEST)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    try:
+        return _object(path.read_bytes()) or {}
+    except OSError:
+        return {}

@@ -1,0 +1,217 @@
+# mypy: allow-untyped-calls
+"""Runs to look at, and a real Chromium that looks at them."""
+
+import json
+import math
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gym_trl.records import RecordWriter, as_record
+from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+
+PATIENCE_S = 60.0
+SWITCHES = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+needs_chromium = pytest.mark.skipif(
+    not (find_spec("selenium") and shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="there is no Chromium, or no selenium to drive it",
+)
+
+
+def played(
+    seed: int = 0,
+    *,
+    turns: int = 2,
+    reward: float = 1.0,
+    thinking: str = "",
+    answer: str = "ox",
+    observation: str = "Say ox.",
+    stop_reason: StopReason = StopReason.SUCCESS,
+    error: str | None = None,
+) -> Trajectory:
+    """An episode with a token for each character, the environment's included."""
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float | None] = []
+    said: list[Turn] = []
+    rng = random.Random(seed)
+    for turn in range(turns):
+        if turn:
+            ids, mask = [*ids, *map(ord, observation)], [*mask, *[0] * len(observation)]
+            logprobs = [*logprobs, *[0.0] * len(observation)]
+        spoken = f"<think>{thinking}</think>{answer}" if thinking else answer
+        start = len(ids)
+        ids, mask = [*ids, *map(ord, spoken)], [*mask, *[1] * len(spoken)]
+        logprobs = [*logprobs, *(math.log(rng.uniform(0.01, 1.0)) for _ in spoken)]
+        worth = reward if turn == turns - 1 else 0.0
+        said.append(Turn(observation, Answer(thinking, answer), worth, True, start, len(ids)))
+    messages = [Message("system", "Repeat words."), Message("user", observation)]
+    for _ in said:
+        messages += [Message("assistant", answer), Message("user", "Over.")]
+    task = Task("TrlEnv/Echo-v0", seed, {"instance": seed % 7})
+    prompt = [ord(char) for char in observation]
+    return Trajectory(
+        task, stop_reason, prompt, ids, mask, logprobs, tuple(said), tuple(messages) if said else (), error
+    )
+
+
+def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, tokens: bool = True) -> Path:
+    """The folder of a run in which the longer answers win."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with RecordWriter(folder) as records, (folder / "metrics.jsonl").open("w") as metrics:
+        for step in range(1, steps + 1):
+            for place in range(groups * size):
+                group, attempt = divmod(place, size)
+                won = attempt < step
+                trajectory = played(
+                    seed=1000 + group,
+                    turns=1 + attempt % 3,
+                    reward=1.0 if won else -0.5,
+                    answer=f"ox {step}.{place}",
+                    thinking="Which one? " if attempt == 0 else "",
+                    stop_reason=StopReason.SUCCESS if won else StopReason.TURN_LIMIT,
+                )
+                about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
+                decode = (lambda ids: "".join(map(chr, ids))) if tokens else None
+                records.write(as_record(trajectory, policy="tiny", tokens=tokens, decode=decode, **about))
+            numbers = {"env/return": step / steps, "env/success": step / steps, "env/turns": 2.0, "loss": 0.1 * step}
+            stops = {"env/stop/success": step / steps, "env/stop/turn_limit": 1 - step / steps}
+            metrics.write(json.dumps({"step": step, "seconds": 2.0 * step, **numbers, **stops}) + "\n")
+    summary = {
+        "success_before": 0.1,
+        "success_after": 0.9,
+        "success_optimum": 1.0,
+        "success_random": 0.2,
+        "steps": steps,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "config.json").write_text(
+        json.dumps({"version": 1, "options": {"env": "TrlEnv/Echo-v0", "steps": steps}})
+    )
+    return folder
+
+
+def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int = 24) -> Path:
+    """A run of many episodes that are all different, with the tokens of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(0)
+    vocabulary = [f" {rng.randrange(36**4):x}" for _ in range(4000)]
+    with (folder / "rollouts.jsonl").open("w") as file, (folder / "metrics.jsonl").open("w") as metrics:
+        for episode in range(episodes):
+            ids: list[int] = []
+            mask: list[int] = []
+            told: list[dict[str, Any]] = []
+            for _ in range(1 + episode % turns):
+                given, spoken = ([rng.randrange(4000) for _ in range(words)] for _ in range(2))
+                ids, mask, start = [*ids, *given, *spoken], [*mask, *[0] * words, *[1] * words], len(ids) + words
+                observation, answer = ("".join(vocabulary[id_] for id_ in some) for some in (given, spoken))
+                turn = {"observation": observation, "thinking": "", "answer": answer, "reward": rng.random() - 0.3}
+                told.append({**turn, "action_valid": True, "start": start, "stop": len(ids)})
+            record = {
+                "version": 1,
+                "task": {"env_id": "TrlEnv/Echo-v0", "seed": episode // 8, "options": {}},
+                "step": episode // 64,
+                "split": "train" if episode % 10 else "eval",
+                "group": episode // 8 % 8,
+                "stop_reason": rng.choice(["success", "failure", "turn_limit"]),
+                "return": sum(turn["reward"] for turn in told),
+                "success": episode % 3 == 0,
+                "turns": told,
+                "sampled_tokens": sum(mask),
+                "completion_ids": ids,
+                "mask": mask,
+                "logprobs": [round(rng.random() * -3, 3) if one else 0.0 for one in mask],
+                "token_texts": [vocabulary[id_] for id_ in ids],
+            }
+            file.write(json.dumps(record) + "\n")
+        for step in range(episodes // 64):
+            metrics.write(json.dumps({"step": step, "env/return": rng.random(), "env/success": rng.random()}) + "\n")
+    return folder
+
+
+class Look:
+    """A page in Chromium."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        """Open a page and wait until it shows its run."""
+        self.driver.get("about:blank")
+        self.driver.get(url)
+        self.until("document.documentElement.dataset.ready === 'yes' && !document.querySelector('.opening')")
+
+    def go(self, hash_: str, until: str) -> None:
+        """Follow one of the page's own addresses."""
+        self.js(f"location.hash = {json.dumps(hash_)}")
+        self.until(until)
+
+    def js(self, expression: str) -> Any:
+        """What an expression is."""
+        return self.driver.execute_script(f"return ({expression})")
+
+    def until(self, expression: str) -> None:
+        """Wait for an expression to be true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.js(expression):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{expression} did not come true on\n{self.js('document.body.innerText')[:2000]}")
+            time.sleep(0.02)
+
+    def texts(self, selector: str) -> list[str]:
+        """What the elements that are there say."""
+        texts: list[str] = self.js(
+            f"[...document.querySelectorAll({json.dumps(selector)})].filter((one) => !one.hidden)"
+            ".map((one) => one.textContent)"
+        )
+        return texts
+
+    def keys(self, *keys: str) -> None:
+        """Press keys, as a person would."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        for key in keys:
+            ActionChains(self.driver, duration=0).send_keys(key).perform()
+
+    def click(self, selector: str) -> None:
+        """Click what is there."""
+        self.driver.find_element("css selector", selector).click()
+
+    def complaints(self) -> list[str]:
+        """What the browser's console has said since it was last asked."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@contextmanager
+def chromium(*switches: str) -> Iterator[Look]:
+    """A Chromium of its own."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        for switch in (*SWITCHES, "--window-size=1400,900", f"--user-data-dir={profile}", *switches):
+            options.add_argument(switch)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        try:
+            driver.set_page_load_timeout(PATIENCE_S)
+            driver.set_script_timeout(PATIENCE_S)
+            yield Look(driver)
+        finally:
+            driver.quit()
+
+
+ShownPage = Callable[[Path], str]

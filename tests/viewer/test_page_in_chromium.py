@@ -1,0 +1,423 @@
+"""The page in a real Chromium: what it shows, how it is used, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from for_viewer import Look, needs_chromium, played, write_large_run, write_run
+
+from gym_trl.records import RecordWriter, as_record
+from gym_trl.types import StopReason
+from gym_trl.viewer.page import write_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes, needs_chromium]
+
+ROWS = "[...document.querySelectorAll('.grid-row')].filter((one) => !one.hidden)"
+EPISODE = "document.querySelector('#talk') !== null"
+GROUP = "document.querySelector('.group-grid') !== null"
+LARGE = 20_000
+
+
+def table(look: Look, small: str, query: str = "") -> list[str]:
+    """Open the table, and say which episodes it shows."""
+    look.open(f"{small}#/episodes{query}")
+    look.until("document.querySelector('#shown')?.textContent")
+    return shown(look)
+
+
+def shown(look: Look) -> list[str]:
+    found: list[str] = look.js(
+        f"{ROWS}.sort((a, b) => a.dataset.position - b.dataset.position).map((row) => row.dataset.episode)"
+    )
+    return found
+
+
+def ask(look: Look, query: str) -> list[str]:
+    """Type a filter."""
+    look.js("document.querySelector('#filter').select()")
+    look.driver.find_element("css selector", "#filter").send_keys(query)
+    look.until(f"location.hash.includes('q=') && document.querySelector('#filter').value === {json.dumps(query)}")
+    look.until("!document.querySelector('#shown').textContent.includes('searching')")
+    look.until(f"new URLSearchParams(location.hash.split('?')[1]).get('q') === {json.dumps(query)}")
+    return shown(look)
+
+
+def test_it_opens_on_the_curves_and_says_what_was_learnt(look: Look, small: str) -> None:
+    look.open(small)
+    look.until("document.querySelectorAll('.chart path.smooth').length >= 4")
+    titles = look.texts(".panel h2")
+    assert [title.split("env/")[0] for title in titles if "env/" in title] == [
+        "Return",
+        "Success",
+        "Turns",
+        "Stop reasons",
+    ]
+    assert "0.1 → 0.9" in look.texts(".fact b")
+    assert look.js("document.querySelectorAll('.chart .level.optimum').length") == 1
+    assert look.js("document.querySelectorAll('.chart .area').length") == 2
+    assert look.js("document.title") == "first · gym-trl"
+    assert look.complaints() == []
+
+
+def test_every_other_metric_is_a_curve_once_it_is_asked_for(look: Look, small: str) -> None:
+    look.open(small)
+    assert look.texts(".more .panel h2") == []
+    look.click(".more summary")
+    look.until("document.querySelectorAll('.more .panel').length === 1")
+    assert look.texts(".more .panel h2")[0].startswith("loss")
+
+
+def test_a_click_on_a_curve_leads_to_the_episodes_of_that_step(look: Look, small: str) -> None:
+    look.open(small)
+    look.until("document.querySelectorAll('.chart path.smooth').length >= 4")
+    look.click(".chart")
+    look.until("document.querySelector('#filter')")
+    assert look.js("document.querySelector('#filter').value") in {"step:2", "step:3"}
+    assert look.texts("#shown") == ["8 of 32 episodes"]
+
+
+def test_a_header_sorts_up_down_and_back(look: Look, small: str) -> None:
+    assert table(look, small)[:4] == ["0", "1", "2", "3"]
+    turns = "[data-column=turns] button"
+    look.click(turns)
+    assert shown(look)[:3] == ["2", "6", "10"]  # most turns first
+    assert look.js("document.querySelector('[data-column=turns]').ariaSort") == "descending"
+    look.click(turns)
+    assert shown(look)[:3] == ["0", "3", "4"]
+    look.click(turns)
+    assert shown(look)[:3] == ["0", "1", "2"]
+    assert look.js("location.hash") == "#/episodes"
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("return<0", 12),
+        ("return>0 step=1", 2),
+        ("step>=3 -stop:success", 2),
+        ("stop:limit", 12),
+        ("success:false", 12),
+        ("turns:3", 8),
+        ("seed:1001", 16),
+        ("group!=0 step<2", 4),
+        ('"ox 2.5"', 1),
+        ("think OX step:4", 0),
+        ("which OX step:4", 2),
+        ("constructor:1", 0),
+    ],
+)
+def test_a_filter_keeps_what_it_says(look: Look, small: str, query: str, count: int) -> None:
+    if look.js("location.href").split("#")[0] != small:
+        table(look, small)
+    ask(look, query)
+    assert look.texts("#shown") == [f"{count} of 32 episodes"]
+    assert len(shown(look)) == min(count, 32)
+
+
+def test_a_filter_that_makes_no_sense_says_so_and_keeps_the_rows(look: Look, small: str) -> None:
+    table(look, small)
+    assert len(ask(look, "return>much")) > 20
+    assert look.texts("#shown.wrong") == ["return is a number, not “much”"]
+
+
+def test_a_filter_is_in_the_address(look: Look, small: str) -> None:
+    assert table(look, small, "?q=step%3A2&sort=-tokens")[:2] == ["8", "12"]
+    assert look.texts("#shown") == ["8 of 32 episodes"]
+
+
+def test_the_buttons_write_the_filter(look: Look, small: str) -> None:
+    table(look, small)
+    look.click(".facet")
+    look.until("document.querySelector('#shown').textContent.startsWith('20 of')")
+    assert look.js("document.querySelector('#filter').value") == "stop=success"
+    look.click(".facet[aria-pressed=true]")
+    look.until("document.querySelector('#shown').textContent.startsWith('32 of')")
+
+
+def test_everything_can_be_done_with_keys(look: Look, small: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    look.open(small)
+    look.keys("2")
+    look.until("document.querySelector('#rows') === document.activeElement")
+    look.keys("j", Keys.ARROW_DOWN, "j", "k")
+    assert look.js("document.querySelector('.grid-row.here').dataset.episode") == "2"
+    look.keys(Keys.ENTER)
+    look.until(EPISODE)
+    assert look.texts("h1") == ["Episode 2"]
+    look.keys("j", "j")
+    assert look.js("document.querySelector('.turn.here').dataset.turn") == "1"
+    look.keys(Keys.ARROW_RIGHT)
+    look.until("document.querySelector('h1').textContent === 'Episode 3'")
+    look.keys(Keys.ARROW_LEFT, "m")
+    look.until("document.querySelector('.raw') !== null")
+    look.keys("g")
+    look.until(GROUP)
+    look.keys(Keys.ARROW_LEFT, Keys.ENTER)
+    look.until("document.querySelector('h1')?.textContent === 'Episode 1'")
+    look.keys(Keys.ESCAPE)
+    look.until("document.querySelector('#filter') !== null")
+    look.keys("/", *"step:4", Keys.ESCAPE)
+    look.until("document.querySelector('#shown').textContent === '8 of 32 episodes'")
+    look.keys("?")
+    assert look.js("document.querySelector('#help').open")
+    look.keys(Keys.ESCAPE, "1")
+    look.until("document.querySelector('.charts') !== null")
+
+
+def test_an_episode_is_a_conversation_with_its_tokens_coloured_by_probability(look: Look, small: str) -> None:
+    look.open(f"{small}#/episode/2")
+    assert look.texts(".turn-head > span:first-child") == ["Turn 1", "Turn 2", "Turn 3"]
+    assert look.texts(".reward") == ["0", "0", "\N{MINUS SIGN}0.5"]
+    assert look.texts(".said.model .text") == ["ox 1.2"] * 3
+    assert look.texts(".who")[0] == "system"
+    tokens = look.js(
+        "[...document.querySelectorAll('.talk .tok[data-i]')].map((one) => [one.textContent, one.dataset.p])"
+    )
+    assert "".join(text for text, _ in tokens) == "ox 1.2" * 3
+    assert {level for _, level in tokens} <= {str(level) for level in range(7)}
+    assert len({level for _, level in tokens}) > 2
+    colours = look.js(
+        "[...document.querySelectorAll('.talk .tok[data-i]')].map((one) => getComputedStyle(one).backgroundColor)"
+    )
+    assert len(set(colours)) == len({level for _, level in tokens})
+    assert look.js("document.querySelectorAll('.rewards rect').length") == 3
+
+
+def test_thinking_is_folded_and_a_key_opens_it(look: Look, small: str) -> None:
+    look.open(f"{small}#/episode/0")
+    assert look.js("document.querySelectorAll('.think').length") == 1
+    assert not look.js("document.querySelector('.think').open")
+    assert look.texts(".said.model > .text") == ["ox 1.0"]
+    look.keys("h")
+    assert look.js("document.querySelector('.think').open")
+    assert "Which one?" in look.texts(".think .text")[0]
+
+
+def test_the_tokens_show_the_mask(look: Look, small: str) -> None:
+    look.open(f"{small}#/episode/1/tokens")
+    assert "".join(look.texts(".tok.in")) == "ox 1.1" * 2
+    assert "".join(look.texts(".tok.out")) == "Say ox."
+    assert "19 tokens, 12 sampled" in look.texts(".raw .turn-head")[0]
+    look.js("document.querySelector('.tok.in').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))")
+    told = look.texts("#tip")[0]
+    assert told.startswith('"o"id111mask1logprob-')
+    assert "probability" in told
+
+
+def test_a_group_is_side_by_side_turn_by_turn(look: Look, small: str) -> None:
+    look.open(f"{small}#/group/9")
+    assert look.texts("h1") == ["4 episodes on one game"]
+    assert look.js("[...document.querySelectorAll('[data-member]')].map((one) => one.dataset.member)") == [
+        "8",
+        "9",
+        "10",
+        "11",
+    ]
+    tops = look.js(
+        "[...document.querySelectorAll('.group-cell [data-turn=\"0\"]')]"
+        ".map((one) => Math.round(one.getBoundingClientRect().top))"
+    )
+    assert len(tops) == 4
+    assert len(set(tops)) == 1
+    assert look.texts(".group-card.here b") == ["1"]
+    assert "+0.75 to mean" in look.texts(".group-card.here")[0]
+    look.keys("a")  # the same game at all steps
+    look.until("document.querySelectorAll('[data-member]').length === 16")
+
+
+def test_a_run_that_was_only_evaluated_shows_how_its_numbers_are_spread(look: Look, pages: Path) -> None:
+    with RecordWriter(write_run(pages / "eval", steps=0)) as records:
+        for seed in range(12):
+            records.write(as_record(played(seed=seed, turns=1 + seed % 3), split="eval", policy="solver"))
+    (pages / "eval" / "summary.json").unlink()
+    write_page(pages / "eval", pages / "eval.html")
+    look.open((pages / "eval.html").as_uri())
+    look.until("document.querySelectorAll('.chart .bar').length > 0")
+    assert "Turnsof 12 episodesmean 2" in look.texts(".panel h2")
+    assert look.complaints() == []
+
+
+def test_the_theme_follows_the_system_until_a_key_says_otherwise(look: Look, small: str) -> None:
+    back = "getComputedStyle(document.body).backgroundColor"
+    seen = {}
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        look.open(small)
+        seen[scheme] = look.js(back)
+    assert seen["light"] != seen["dark"]
+    look.keys("t")
+    assert look.js(back) == seen["light"]
+    look.keys("t")
+    assert look.js(back) == seen["dark"]
+    look.js("localStorage.clear()")
+
+
+def test_an_address_that_leads_nowhere_does_no_harm(look: Look, small: str) -> None:
+    look.open(f"{small}#/nowhere")
+    look.until("document.querySelector('.charts') !== null")
+    look.js("location.hash = '#/episode/99999'")
+    look.until("document.body.textContent.includes('There is no episode 99999 in this run.')")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hostile transcripts
+# ---------------------------------------------------------------------------------------------------------------------
+
+HOSTILE = [
+    "</script><script>window.owned = 1</script>",
+    "<img src=x onerror='window.owned = 2'>",
+    "<svg onload=window.owned=3></svg>",
+    "<!--<script>",
+    "]]><script>window.owned=4</script>",
+    "<a href='javascript:window.owned=5'>here</a>",
+    "<iframe srcdoc='<script>parent.owned=6</script>'></iframe>",
+    "<style>*{display:none}</style><base href=//evil>",
+    "<meta http-equiv=refresh content='0;url=about:blank'>",
+    "{{constructor.constructor('window.owned=7')()}} ${window.owned=8} [[data]] [[script]]",
+    "__proto__",
+    "\u202e\u2066right to left\x00\x1b[31m",
+    "\ud800 alone",
+    "&lt;b&gt; &amp;",
+]
+EVIL = "\n".join(HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def evil(pages: Path) -> str:
+    """A run in which everything that is text is hostile, also the names of things."""
+    folder = pages / "<img src=x onerror=window.owned=9>[[script]]"
+    write_run(folder, steps=1)
+    with RecordWriter(folder) as records:
+        for step in (1, 2):
+            trajectory = played(turns=3, thinking=EVIL, answer=EVIL, observation=EVIL, reward=-1.0)
+            about: dict[str, Any] = {"policy": EVIL, "split": EVIL, "step": step, "group": 1}
+            about |= {EVIL: EVIL, "note": {EVIL: [EVIL]}}
+            record = as_record(trajectory, tokens=True, decode=lambda ids: HOSTILE[ids[0] % len(HOSTILE)], **about)
+            record["task"] |= {"env_id": EVIL, "seed": EVIL, "options": {EVIL: EVIL}}  # type: ignore[typeddict-item]
+            record["turns"][0]["action"] = EVIL
+            records.write(record | {"stop_reason": EVIL, "opening": [{"role": EVIL, "content": EVIL}]})  # type: ignore[arg-type,typeddict-unknown-key,unused-ignore]
+        records.write(as_record(played(turns=0, error=EVIL, stop_reason=StopReason.ENV_ERROR)))
+    summary = {"success_before": EVIL, "steps": EVIL, EVIL: EVIL}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    options = {"env": EVIL, "model": EVIL, "steps": EVIL}
+    (folder / "config.json").write_text(json.dumps({"options": options, "versions": {"trl": EVIL}}))
+    with (folder / "metrics.jsonl").open("a") as metrics:
+        metrics.write(json.dumps({"step": 2, EVIL: 1.0, f"env/stop/{EVIL}": 0.5, "__proto__": 2, "x": EVIL}) + "\n")
+    write_page(folder, pages / "evil.html")
+    return (pages / "evil.html").as_uri()
+
+
+def test_a_hostile_transcript_is_nowhere_in_the_file(evil: str, pages: Path) -> None:
+    text = (pages / "evil.html").read_text(encoding="utf-8")
+    assert "owned" not in text.replace("&lt;img src=x onerror=window.owned=9&gt;", "")
+    assert text.count("<script>") == 1
+    assert evil
+
+
+@pytest.mark.parametrize(
+    "place", ["#/", "#/episodes", "#/episode/8", "#/episode/8/tokens", "#/group/8", "#/group/8/all", "#/episode/10"]
+)
+def test_a_hostile_transcript_is_only_ever_text(look: Look, evil: str, place: str) -> None:
+    look.open(f"{evil}{place}")
+    look.js("document.querySelectorAll('details').forEach((one) => { one.open = true })")
+    look.js(
+        "[...document.querySelectorAll('.tok, .chart, .grid-row')].slice(0, 40).forEach((one) =>"
+        "['pointerover', 'pointermove'].forEach((kind) =>"
+        "one.dispatchEvent(new PointerEvent(kind, {bubbles: true, clientX: 200, clientY: 200}))))"
+    )
+    look.until("new Promise((done) => setTimeout(() => done(true), 50))")
+    assert look.js("window.owned") is None
+    elements = set(look.js("[...document.querySelectorAll('body *')].map((one) => one.tagName.toLowerCase())"))
+    assert elements.isdisjoint({"img", "iframe", "style", "base", "meta", "object", "embed", "form"})
+    assert look.js("document.querySelectorAll('script:not([type])').length") == 1
+    assert look.js("[...document.querySelectorAll('a')].every((one) => one.getAttribute('href').startsWith('#'))")
+    assert look.js(
+        "[...document.querySelectorAll('*')]"
+        ".every((one) => one.getAttributeNames().every((name) => !name.startsWith('on')))"
+    )
+    assert look.complaints() == []  # nothing was tried that the policy had to stop
+
+
+def test_a_hostile_transcript_can_be_read_as_it_was_said(look: Look, evil: str) -> None:
+    look.open(f"{evil}#/episode/8")
+    # Compared in the page: a lone surrogate has no form outside of it.
+    assert look.js(f"document.querySelectorAll('.said.env .text')[1].textContent === {json.dumps(EVIL)}")
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "document.body.innerHTML = '<img src=x onerror=window.owned=1>'",
+        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.owned=1'}))",
+        "setTimeout('window.owned=1')",
+    ],
+)
+def test_the_policy_would_stop_a_page_that_forgot_itself(look: Look, small: str, attempt: str) -> None:
+    look.open(small)
+    # As an event's handler, because what a driver runs is outside of the policy.
+    failed = look.js(
+        "new Promise((done) => { const timer = setTimeout(() => done('nothing'), 100);"
+        f"addEventListener('probe', () => {{ try {{ {attempt} }}"
+        " catch (error) { clearTimeout(timer); done('threw') } });"
+        "dispatchEvent(new Event('probe')) })"
+    )
+    assert look.js("window.owned") is None
+    assert failed == "threw" or look.complaints()
+    look.complaints()
+
+
+def test_the_page_can_ask_nobody(look: Look, small: str) -> None:
+    look.open(small)
+    assert look.js("fetch('https://example.com/').then(() => 'asked', () => 'refused')") == "refused"
+    assert any("Content Security Policy" in line for line in look.complaints())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A large run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(pages: Path) -> tuple[str, int]:
+    """The page of a run of 20,000 episodes, and into how many chunks they are cut."""
+    folder = write_large_run(pages / "large", LARGE, turns=2, words=4)
+    counts = write_page(folder, pages / "large.html")
+    assert counts["episodes"] == LARGE
+    return (pages / "large.html").as_uri(), counts["chunks"]
+
+
+def test_twenty_thousand_episodes_are_a_screenful_of_rows_and_few_chunks(look: Look, large: tuple[str, int]) -> None:
+    url, chunks = large
+    decoded = "Number(document.documentElement.dataset.decoded || 0)"
+    look.open(f"{url}#/episodes")
+    assert look.texts("#shown") == ["20,000 of 20,000 episodes"]
+    assert look.js(decoded) == 0
+    assert look.js("document.querySelectorAll('.grid-row').length") < 60
+    look.js("document.querySelector('#rows').scrollTo(0, 1e9)")
+    look.until(f"{ROWS}.some((row) => row.dataset.episode === '19999')")
+    for top in range(0, 600_000, 20_000):
+        look.js(f"document.querySelector('#rows').scrollTo(0, {top})")
+    look.click("[data-column=return] button")
+    look.until("document.querySelector('[data-column=return]').ariaSort === 'descending'")
+    assert look.js("document.querySelectorAll('.grid-row').length") < 60
+    assert look.js(decoded) == 0
+    look.js("location.hash = '#/episode/12345'")
+    look.until("document.querySelector('h1')?.textContent === 'Episode 12345'")
+    assert look.js(decoded) == 1
+    look.js("location.hash = '#/group/12345'")
+    look.until(GROUP)
+    assert look.js(decoded) <= 2
+    assert chunks > 100
+
+
+def test_searching_all_transcripts_decodes_each_chunk_once(look: Look, large: tuple[str, int]) -> None:
+    url, chunks = large
+    look.open(f"{url}#/episode/19999")
+    words = " ".join(look.texts(".said.model .text")[0].split()[:3])
+    look.open(f"{url}#/episodes?q={words.replace(' ', '%20')}")
+    look.until("/^[0-9]+ of 20,000 episodes$/.test(document.querySelector('#shown').textContent)")
+    assert "19999" in shown(look)
+    assert look.js("Number(document.documentElement.dataset.decoded)") == chunks

@@ -1,0 +1,173 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from for_viewer import played, write_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_trl.errors import ConfigError
+from gym_trl.records import as_record, read_records, write_parquet
+from gym_trl.types import StopReason
+from gym_trl.viewer.run import COLUMNS, Run, body
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = sorted({*as_record(played()), "token_texts"})
+TURN = st.dictionaries(st.sampled_from(["observation", "thinking", "answer", "reward", "action_valid", "start"]), JSON)
+
+
+def read(path: Path, **options: Any) -> tuple[Run, list[dict[str, Any]]]:
+    run = Run(path, **options)
+    return run, list(run.read())
+
+
+def test_a_run_gives_a_row_and_the_words_of_every_episode(tmp_path: Path) -> None:
+    run, bodies = read(write_run(tmp_path / "run"))
+    assert len(run) == len(bodies) == 32
+    assert {name: len(run.columns[name]) for name in COLUMNS} == dict.fromkeys(COLUMNS, 32)
+    assert run.columns["return"][:4] == [1.0, -0.5, -0.5, -0.5]
+    assert run.columns["turns"][:4] == [1, 2, 3, 1]
+    assert (run.columns["stop"][3], run.columns["env"][3], run.columns["group"][4]) == (
+        "turn_limit",
+        "TrlEnv/Echo-v0",
+        1,
+    )
+    assert bodies[5]["opening"] == [{"role": "system", "text": "Repeat words."}]
+    assert bodies[5]["turns"][1]["answer"] == "ox 1.5"
+    assert bodies[5]["last"] == "Over."
+    tokens = bodies[5]["tokens"]
+    assert "".join(tokens["texts"]) == "ox 1.5Say ox.ox 1.5"
+    assert tokens["mask"] == [*[1] * 6, *[0] * 7, *[1] * 6]
+
+
+def test_members_of_a_game_have_one_task_and_other_games_have_others(tmp_path: Path) -> None:
+    columns = read(write_run(tmp_path / "run"))[0].columns
+    assert columns["task"][:8] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_what_is_appended_is_read_once_and_a_torn_line_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    line = json.dumps(as_record(played(seed=3)))
+    path.write_text(f"{line}\n{line[:40]}")
+    run = Run(path)
+    assert len(list(run.read())) == 1
+    assert list(run.read()) == []
+    with path.open("a") as file:
+        file.write(f"{line[40:]}\n{line}\n")
+    assert len(list(run.read())) == 2
+    assert [said["turns"] for said in run.bodies(1, 5)] == [body(json.loads(line))["turns"]] * 2
+
+
+def test_a_file_that_was_written_anew_is_noticed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    run, _ = read(folder)
+    assert not run.replaced
+    (tmp_path / "new").write_text("")
+    (tmp_path / "new").replace(folder / "metrics.jsonl")
+    assert run.replaced
+
+
+def test_lines_that_are_no_records_are_counted_and_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"[1]\nnonsense\n{'[' * 100_000}\n\n{json.dumps(as_record(played()))}\n")
+    run, bodies = read(path)
+    assert (len(bodies), run.broken) == (1, 3)
+
+
+def test_records_of_another_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text('{"version": 2, "turns": []}\n')
+    with pytest.raises(ConfigError, match="a record of version 2, not 1"):
+        read(path)
+
+
+def test_records_from_before_there_were_ids_groups_and_openings_still_open(tmp_path: Path) -> None:
+    old = {
+        "step": 3,
+        "split": "eval",
+        "greedy": True,
+        "version": 1,
+        "task": {"env_id": "FrozenLake-v1", "seed": 7, "options": {}},
+        "stop_reason": "token_limit",
+        "return": -0.4,
+        "success": False,
+        "turns": [{"observation": "*F", "thinking": "", "answer": "2", "reward": -0.4, "action_valid": False}],
+        "last_observation": None,
+        "error": None,
+        "sampled_tokens": 24,
+    }
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(json.dumps(old) + "\n")
+    run, [said] = read(path)
+    assert (run.columns["split"], run.columns["invalid"], run.columns["tokens"]) == (["eval greedy"], [1], [24])
+    assert (said["opening"], said["tokens"], said["last"]) == ([], None, None)
+
+
+def test_failures_have_no_return_and_say_what_went_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "failures.jsonl"
+    failed = as_record(played(turns=0, stop_reason=StopReason.ENV_ERROR, error="it broke"))
+    path.write_text(json.dumps(failed) + "\n")
+    run, [said] = read(tmp_path)
+    assert (run.columns["return"], said["error"]) == ([None], "it broke")
+
+
+def test_parquet_shows_the_same_as_json_lines(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    folder = write_run(tmp_path / "run")
+    table = tmp_path / "run.parquet"
+    write_parquet(read_records(folder), table)
+    (lines, said), (rows, also) = read(folder), read(table)
+    assert lines.columns == rows.columns
+    assert [one["turns"] for one in said] == [one["turns"] for one in also]
+    assert rows.bodies(3, 1) == also[3:4]
+
+
+def test_ids_become_text_by_the_runs_own_tokenizer_or_one_that_is_given(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = write_run(tmp_path / "run", tokens=False)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.add_tokens(sorted(alphabet))
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    ids = tokenizer.encode(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("né")[0][0]).ids
+    record = {**as_record(played()), "completion_ids": [*ids, 9999], "mask": [1] * 4, "logprobs": [-0.5] * 4}
+    (folder / "rollouts.jsonl").write_text(json.dumps(record) + "\n")
+    assert read(folder)[1][0]["tokens"]["texts"] is None
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    texts = read(folder, tokenizer=tmp_path)[1][0]["tokens"]["texts"]
+    assert texts[:3] == ["n", "", "é"]  # the second byte of two has the character
+    (folder / "tokenizer").mkdir()
+    (tmp_path / "tokenizer.json").replace(folder / "tokenizer" / "tokenizer.json")
+    assert read(folder)[1][0]["tokens"]["texts"][:3] == ["n", "", "é"]
+    with pytest.raises(ConfigError, match="there is no tokenizer at"):
+        read(folder, tokenizer=tmp_path)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no run"):
+        Run(tmp_path)
+    with pytest.raises(ConfigError, match="there is no "):
+        Run(tmp_path / "nope")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=4), JSON), st.lists(TURN | JSON, max_size=2))
+def test_whatever_a_record_holds_is_told_in_the_types_that_the_page_relies_on(
+    tmp_path_factory: pytest.TempPathFactory, record: dict[str, Any], turns: list[Any]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "rollouts.jsonl"
+    path.write_text(json.dumps({**record, "turns": turns, "version": 1}) + "\n")
+    run, [said] = read(path)
+    json.dumps([run.columns, said], allow_nan=False)
+    for turn in said["turns"]:
+        assert all(isinstance(turn[name], str) for name in ("observation", "thinking", "answer"))
+        assert turn["reward"] is None or isinstance(turn["reward"], int | float)
+    assert all(isinstance(said[name], str | None) for name in ("last", "error", "unanswered"))
+    assert all(isinstance(message["text"], str) for message in said["opening"])
+    assert all(isinstance(run.columns[name][0], str) for name in ("split", "env", "stop", "policy", "said"))
+    assert isinstance(run.columns["success"][0], bool)
