@@ -1,9 +1,10 @@
 """The one loop: it keeps every engine slot and every environment busy, and no episode waits for another."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import TypeVar
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Sample
@@ -58,12 +59,79 @@ def run_episodes(
     return [loop.finished[index] for index in range(len(episodes))]
 
 
+_Key = TypeVar("_Key")
+_IDLE_S = 0.002
+
+
+def stream_episodes(
+    episodes: Iterator[tuple[_Key, Episode] | None],
+    *,
+    pool: EnvPool,
+    engine: Engine,
+    max_alive: int,
+    go_on: Callable[[], bool],
+    on_finish: Callable[[_Key, Trajectory], None],
+) -> None:
+    """Play episodes as they come, without end, until ``episodes`` is exhausted or ``go_on()`` is false.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.episode import Limits
+    >>> from gym_trl.pool import InlinePool
+    >>> from gym_trl.testing import ByteChat, ScriptedEngine
+    >>> from gym_trl.types import Task
+    >>> chat, limits = ByteChat(), Limits(tokens_per_turn=9)
+    >>> arriving = ((name, Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=limits)) for name in "ab")
+    >>> with InlinePool(gym.make) as pool:
+    ...     stream_episodes(arriving, pool=pool, engine=ScriptedEngine(lambda request: chat.say("hello")), max_alive=1,
+    ...                     go_on=lambda: True, on_finish=lambda name, played: print(name, played.stop_reason.value))
+    a failure
+    b failure
+
+    It is ``run_episodes`` for somebody who takes what is finished while the rest plays on. Episodes that are alive when
+    it ends are cancelled.
+
+    Args:
+        episodes: Each with what ``on_finish`` is to call it. ``None`` says that there is none now: it is asked again.
+        pool: Plays the environments.
+        engine: Samples the answers; is never waited for longer than one of its steps.
+        max_alive: How many episodes may hold an environment at once.
+        go_on: Is called between any two steps of the engine.
+        on_finish: Is called as soon as an episode has finished.
+    """
+    playing: dict[int, Episode] = {}
+    names: dict[int, _Key] = {}
+
+    def finish(index: int, trajectory: Trajectory) -> None:
+        del playing[index], loop.finished[index]
+        on_finish(names.pop(index), trajectory)
+
+    loop = _Loop(playing, pool, engine, finish)
+    admitted, more = 0, True
+    try:
+        while go_on() and (more or playing):
+            while more and len(playing) < max_alive:
+                try:
+                    arrived = next(episodes)
+                except StopIteration:
+                    more = False
+                    break
+                if arrived is None:
+                    break
+                names[admitted], playing[admitted] = arrived
+                loop.admit(admitted)
+                admitted += 1
+            if not loop.advance(block=False) and not loop.sampling:  # an engine that samples waits a little by itself
+                sleep(_IDLE_S)
+    finally:
+        loop.abandon()
+
+
 class _Loop:
     """The books of one rollout: every episode is waiting, with its environment, with the engine, or finished."""
 
     def __init__(
         self,
-        episodes: Sequence[Episode],
+        episodes: Sequence[Episode] | Mapping[int, Episode],
         pool: EnvPool,
         engine: Engine,
         on_finish: Callable[[int, Trajectory], None] | None,
@@ -87,15 +155,30 @@ class _Loop:
         admitted = 0
         while len(self.finished) < len(self._episodes):
             while admitted < len(self._episodes) and admitted - len(self.finished) < max_alive:
-                self._resetting.add(admitted)
-                self._asked[admitted] = perf_counter()
-                self._pool.reset(str(admitted), self._episodes[admitted].task)
+                self.admit(admitted)
                 admitted += 1
-            for key, reply in self._pool.collect(block=not self._sampling and not self._shared):
-                self._environment_answered(int(key), reply)
-            alone = bool(self._sampling) and not self._resetting and not self._stepping
-            for completion in self._engine.collect(block=alone) if self._sampling or self._shared else ():
-                self._engine_answered(completion)
+            self.advance(block=True)
+
+    def admit(self, index: int) -> None:
+        self._resetting.add(index)
+        self._asked[index] = perf_counter()
+        self._pool.reset(str(index), self._episodes[index].task)
+
+    @property
+    def sampling(self) -> bool:
+        """Whether the engine has something to do."""
+        return bool(self._sampling)
+
+    def advance(self, *, block: bool) -> bool:
+        """Take what has been answered, if anything; ``block`` waits for it where nothing else is to be done."""
+        replies = self._pool.collect(block=block and not self._sampling and not self._shared)
+        for key, reply in replies:
+            self._environment_answered(int(key), reply)
+        alone = block and bool(self._sampling) and not self._resetting and not self._stepping
+        completions = self._engine.collect(block=alone) if self._sampling or self._shared else []
+        for completion in completions:
+            self._engine_answered(completion)
+        return bool(replies or completions)
 
     def abandon(self) -> None:
         """Leave nothing running; after a complete rollout there is nothing left."""
@@ -131,6 +214,7 @@ class _Loop:
                 self._stepping.add(index)
                 self._pool.step(str(index), todo.action)
             case Trajectory():
+                del self._asked[index]
                 self._pool.release(str(index))
                 self.finished[index] = played = replace(
                     todo, model_seconds=self._model_seconds.pop(index, 0.0), env_seconds=self._env_seconds.pop(index)

@@ -5,6 +5,7 @@
 
 import random
 from collections import Counter
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -15,7 +16,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError
 from gym_trl.pool import InlinePool, ThreadPool
-from gym_trl.rollout import run_episodes
+from gym_trl.rollout import run_episodes, stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
 from gym_trl.types import Completion, FinishReason, StopReason, Task
@@ -231,3 +232,80 @@ def test_four_thousand_episodes_are_alive_at_once():
         played = run_episodes(episodes(4096), pool=pool, engine=ScriptedEngine(guess))
     assert made["environments"] == 4096
     assert all(trajectory.scored for trajectory in played)
+
+
+def stream(games, *, delay=lambda _: 1, max_alive=3, go_on=lambda: True):
+    engine = ScriptedEngine(guess, delay=delay)
+    finished: dict[int, Any] = {}
+    with InlinePool(make) as pool:
+        stream_episodes(
+            games, pool=pool, engine=engine, max_alive=max_alive, go_on=go_on, on_finish=finished.__setitem__
+        )
+    return finished, engine
+
+
+@given(st.integers(0, 12), st.integers(1, 4), st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_episodes_that_arrive_one_after_another_equal_episodes_together(count, alive, chance):
+    def arriving():
+        for index, game in enumerate(episodes(count)):
+            for _ in range(chance.randint(0, 3)):
+                yield None
+            yield index, game
+
+    finished, engine = stream(arriving(), delay=lambda _: chance.randint(1, 5), max_alive=alive)
+    together, _ = rollout(episodes(count))
+    assert [finished[index] for index in range(count)] == together
+    assert engine.pending == 0
+
+
+def test_a_stream_never_has_more_episodes_alive_than_it_may_and_starts_the_next_at_once():
+    alive, most = set(), 0
+
+    def arriving():
+        nonlocal most
+        for index, game in enumerate(episodes(20)):
+            alive.add(index)
+            most = max(most, len(alive))
+            yield index, game
+
+    engine = ScriptedEngine(guess, delay=lambda request: 1 + request.seed % 7)
+    with InlinePool(make) as pool:
+        stream_episodes(
+            arriving(),
+            pool=pool,
+            engine=engine,
+            max_alive=4,
+            go_on=lambda: True,
+            on_finish=lambda index, _: alive.discard(index),
+        )
+    assert most == 4
+    assert not alive
+
+
+def test_a_stream_that_is_stopped_leaves_nothing_running():
+    calls = iter(range(1000))
+
+    def endless():
+        for index in range(1000):
+            yield index, episodes(index + 1)[index]
+
+    finished, engine = stream(endless(), delay=lambda _: 50, go_on=lambda: next(calls) < 20)
+    assert not finished
+    assert engine.pending == 0
+    assert len(engine.cancelled) == 3
+
+
+def test_a_stream_in_threads_waits_without_an_engine_that_works():
+    engine = ScriptedEngine(guess)
+    finished: dict[int, Any] = {}
+    with ThreadPool(make, workers=2) as pool:
+        stream_episodes(
+            iter(list(enumerate(episodes(6)))),
+            pool=pool,
+            engine=engine,
+            max_alive=6,
+            go_on=lambda: True,
+            on_finish=finished.__setitem__,
+        )
+    assert [finished[index] for index in range(6)] == rollout(episodes(6))[0]

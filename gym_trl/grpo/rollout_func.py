@@ -20,13 +20,24 @@ from gym_trl.types import Task, Trajectory
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What TRL's configurations say of how to sample."""
 # What cuts nothing off the distribution.
 _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 
 # Instances of TRL's VLLMGeneration: one for each trainer.
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class _Marks(NamedTuple):
+    """What of a ``Chat`` an engine needs to know."""
+
+    stop_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+
+
+_NO_MARKS = _Marks(frozenset(), ())
 
 
 class Rollout(NamedTuple):
@@ -47,6 +58,8 @@ def make_rollout_func(
     max_tokens_per_turn: int | None = None,
     chat: Chat | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    sampling: Mapping[str, Any] | None = None,
+    max_context: int | None = None,
     executor: str = "inline",
     workers: int | None = None,
     max_alive: int | None = None,
@@ -69,6 +82,9 @@ def make_rollout_func(
             whole episode.
         chat: Turns conversations into tokens; by default the tokenizer's own chat template does.
         chat_template_kwargs: For the template, such as ``{"enable_thinking": False}``; over the trainer's own.
+        sampling: Instead of the trainer's own, by vLLM's names (``temperature``, ``stop``, ``stop_token_ids``, ...). It
+            goes on to train under its own temperature: whoever changes that should change both.
+        max_context: What prompt and completion together may use, where it is less than what the model can.
         executor: Where environments are stepped: ``"inline"``, or in threads (``"thread"``) if they wait for something
             outside Python.
         workers: How many threads.
@@ -82,6 +98,8 @@ def make_rollout_func(
         max_tokens_per_turn=max_tokens_per_turn,
         chat=chat,
         chat_template_kwargs=dict(chat_template_kwargs or {}),
+        sampling=dict(sampling or {}),
+        max_context=max_context,
         max_alive=max_alive,
         on_rollout=on_rollout,
     )
@@ -96,6 +114,8 @@ class _RolloutFunc:
     max_tokens_per_turn: int | None
     chat: Chat | None
     chat_template_kwargs: dict[str, Any]
+    sampling: dict[str, Any]
+    max_context: int | None
     max_alive: int | None
     on_rollout: Callable[[Rollout], None] | None
     calls: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -109,7 +129,7 @@ class _RolloutFunc:
         split = "train" if trainer.model.training else "eval"
         step = trainer.state.global_step
         episodes = self._episodes(prompts, trainer, chat, split, step)
-        with trainer_engine(trainer, chat) as engine:
+        with trainer_engine(trainer, chat, self.sampling) as engine:
             trajectories = run_episodes(episodes, pool=self.pool, engine=engine, max_alive=self.max_alive)
         if self.on_rollout:
             self.on_rollout(Rollout(split, step, trajectories))
@@ -127,7 +147,8 @@ class _RolloutFunc:
         return chat
 
     def _episodes(self, prompts: list[Any], trainer: Any, chat: Chat, split: str, step: int) -> list[Episode]:
-        limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, _context(trainer))
+        context = min((length for length in (self.max_context, _context(trainer)) if length), default=None)
+        limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, context)
         group_size = trainer.num_generations if split == "train" else trainer.num_generations_eval
         first = trainer.accelerator.process_index * len(prompts)
         # A step can roll out more than once (gradient accumulation, evaluation in batches).
@@ -147,8 +168,11 @@ class _RolloutFunc:
 
 
 @contextmanager
-def trainer_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+def trainer_engine(trainer: Any, chat: Chat | None, sampling: Mapping[str, Any] | None = None) -> Iterator[Engine]:
     """An engine that samples from the model that ``trainer`` is training, as ``trainer`` itself would.
+
+    ``chat`` says what ends an answer besides the end of sequence; ``sampling`` is what is to be otherwise, by vLLM's
+    names.
 
     Raises:
         ConfigError: the trainer generates in a way that is not supported yet.
@@ -159,20 +183,23 @@ def trainer_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
         engine = _colocated_engine
     else:
         engine = _server_engine
-    with engine(trainer, chat) as made:
+    with engine(trainer, chat or _NO_MARKS, dict(sampling or {})) as made:
         yield made
 
 
 @contextmanager
-def _transformers_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+def _transformers_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, Any]) -> Iterator[Engine]:
     from torch import no_grad
     from trl.models import unwrap_model_for_generation
 
     from gym_trl.engines.transformers import TransformersEngine
 
     args, tokenizer = trainer.args, _tokenizer(trainer)
-    sampling = {name: getattr(args, name) for name in _SAMPLING} | (args.generation_kwargs or {})
-    stop = sampling.pop("stop_strings", None) or ()
+    sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {}) | changes
+    strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
+    eos_ids = {*_eos_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
+    if sampling.pop("ignore_eos", False):
+        strings, eos_ids = [], set()
     with ExitStack() as stack:
         # As in GRPOTrainer._generate_single_turn, but once for all turns: weights that are spread over processes are
         # gathered together, while each process has its own number of turns.
@@ -184,8 +211,6 @@ def _transformers_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
         stack.enter_context(no_grad())
         if (distributed := getattr(trainer, "_dist", None)) is not None:
             stack.enter_context(distributed.summon_full_params(trainer.model_wrapped, recurse=False))
-        eos_ids = {*_eos_ids(trainer), *chat.stop_ids}
-        strings = (*chat.stop_strings, *([stop] if isinstance(stop, str) else stop))
         # Older TRLs call it use_transformers_paged and have no sizes to give: there the batches are static.
         if getattr(trainer, "use_transformers_continuous_batching", False):
             from gym_trl.engines.continuous import ContinuousBatchingEngine
@@ -208,7 +233,7 @@ def _transformers_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
 
 
 @contextmanager
-def _colocated_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+def _colocated_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, Any]) -> Iterator[Engine]:
     """The trainer's own vLLM, with the weights that it has been given for this step."""
     from gym_trl.engines.collective import CollectiveEngine, TorchExchange
     from gym_trl.engines.vllm import VLLMEngine, cache_awake, tensor_parallel_group
@@ -226,8 +251,8 @@ def _colocated_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
         engine = VLLMEngine(
             generation.llm,
             eos_ids={*_eos_ids(trainer), *chat.stop_ids},
-            sampling=_vllm_sampling(trainer),
-            stop_strings=chat.stop_strings,
+            sampling=_vllm_sampling(trainer, changes),
+            stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
         )
         if generation.tensor_parallel_size == 1:
             yield engine
@@ -238,7 +263,7 @@ def _colocated_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
 
 
 @contextmanager
-def _server_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
+def _server_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, Any]) -> Iterator[Engine]:
     """The trainer's vLLM server, asked by every process for itself: TRL's own client exists on the main one only."""
     from gym_trl.engines.server import ServerEngine
 
@@ -246,8 +271,8 @@ def _server_engine(trainer: Any, chat: Chat) -> Iterator[Engine]:
     engine = ServerEngine(
         _server_url(generation),
         eos_ids={*_eos_ids(trainer), *chat.stop_ids},
-        sampling=_vllm_sampling(trainer),
-        stop_strings=chat.stop_strings,
+        sampling=_vllm_sampling(trainer, changes),
+        stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
         check=False,
     )
     with engine:
@@ -263,16 +288,21 @@ def _server_url(generation: Any) -> str:
     return generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}"
 
 
-def _vllm_sampling(trainer: Any) -> dict[str, Any]:
-    """How ``trainer.vllm_generation`` would sample."""
+def _vllm_sampling(trainer: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """How ``trainer.vllm_generation`` would sample, but for ``changes``."""
     generation = _vllm_generation(trainer)
-    sampling: dict[str, Any] = {name: getattr(generation, name) for name in _SAMPLING} | generation.generation_kwargs
+    own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs
+    sampling = {**own, **changes}
     if generation.structured_outputs_regex is not None:
         sampling["structured_outputs"] = {"regex": generation.structured_outputs_regex}
     if _corrects(trainer) and generation not in _WARNED:
-        _warn_of_bias(sampling)
+        warn_of_bias(sampling)
         _WARNED.add(generation)
     return sampling
+
+
+def _strings(value: str | Sequence[str] | None) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value or ()
 
 
 def _corrects(trainer: Any) -> bool:
@@ -280,7 +310,8 @@ def _corrects(trainer: Any) -> bool:
     return bool(getattr(trainer.args, "vllm_importance_sampling_correction", True))
 
 
-def _warn_of_bias(sampling: Mapping[str, Any]) -> None:
+def warn_of_bias(sampling: Mapping[str, Any]) -> None:
+    """Warn of options with which an engine's logprobs are not those of the training model."""
     cutting = [name for name, whole in _WHOLE.items() if sampling.get(name) not in whole]
     if cutting:
         # vLLM's logprobs are of what is left after cutting, the trainer's of the whole vocabulary (trl#6789).

@@ -11,11 +11,14 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.chat import Chat
+from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
 from gym_trl.grpo.dataset import make_dataset
+from gym_trl.grpo.environment_factory import EnvironmentFactory, bare_rules
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
+from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.pool import TextEnvironment, make_pool, read_instructions
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
@@ -160,15 +163,20 @@ class GymSpec:
         levels = self._curriculum.levels
         return Levels(self._stack(env_id, **levels[0]), levels, make=partial(self._stack, env_id))
 
-    def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
+    def _make_for_tools(self, env_id: str) -> TextEnvironment:
+        """The same where a call says what the action is, and no mark in an answer."""
+        return self._stack(env_id, action_format="plain")
+
+    def _stack(self, env_id: str, *, action_format: str | None = None, **level: Any) -> TextEnvironment:
         made: gym.Env[Any, Any] = gym.make(env_id, **{**self._env_kwargs[env_id], **level})
         for wrap in self._wrappers:
             made = wrap(made)
         env = as_text(made, **self._words)
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
-        if self._parsing["format"] is not None:
-            env = ParseAction(env, **self._parsing)
+        parsing = self._parsing if action_format is None else {**self._parsing, "format": action_format}
+        if parsing["format"] is not None:
+            env = ParseAction(env, **parsing)
         if self._turn_limit is not None:
             env = TurnLimit(env, self._turn_limit)
         return Instructions(env, "") if self.instructions == "" else env
@@ -210,13 +218,66 @@ class GymSpec:
         rollout = make_rollout_func(self.make, assign=self.assign, seed=self.seed, **self._rollout_options)
         return rollout if self._curriculum is None else climbing(rollout, self._curriculum)
 
+    @cached_property
+    def environment_factory(self) -> Any:
+        """Makes the objects whose functions a tool-calling model calls, in TRL's own loop.
+
+        With several ids it is a factory for each, and the datasets have the column ``environment`` that TRL chooses by.
+        Calls need no ``action_format``; ``invalid_penalty`` is also what it costs to leave a game before its end.
+
+        Raises:
+            ConfigError: the spec has an option that TRL's loop has no place for.
+        """
+        if self._curriculum is not None:
+            raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop reports to nobody")
+        if given := [name for name, value in self._rollout_options.items() if value not in (None, "inline")]:
+            raise ConfigError(
+                f"TRL's own loop, which environment_factory plays in, has no place for {', '.join(given)}: leave it "
+                "out, or give the trainer spec.rollout_func"
+            )
+        penalty = self._parsing["penalty"]
+        factories = {
+            env_id: EnvironmentFactory(self._make_for_tools, env_id, unfinished_penalty=penalty)
+            for env_id in self.weights
+        }
+        return factories if len(factories) > 1 else next(iter(factories.values()))
+
+    def rollout_worker(
+        self, args: Any, processing_class: Any, *, engine: Callable[[], Engine] | None = None
+    ) -> RolloutWorker:
+        """Plays the training's tasks for ``AsyncGRPOTrainer`` while it trains.
+
+        Args:
+            args: The trainer's ``AsyncGRPOConfig``.
+            processing_class: The model's tokenizer, which the trainer should be given as well.
+            engine: Makes the engine that samples; by default the vLLM server that ``args`` names does.
+        """
+        return RolloutWorker(
+            self.make,
+            partial(self.tasks, "train"),
+            args,
+            processing_class,
+            engine=engine,
+            seed=self.seed,
+            system_prompt=self.system_prompt,
+            curriculum=self._curriculum,
+            **self._rollout_options,
+        )
+
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
         """The environment's return."""
         return [env_reward]
 
     def _dataset(self, split: str) -> Any:
-        return make_dataset(list(self.tasks(split)), system_prompt=self.system_prompt, instructions=self._instructions)
+        tasks = list(self.tasks(split))
+        dataset = make_dataset(tasks, system_prompt=self.system_prompt, instructions=self._instructions)
+        return dataset.add_column("environment", [task.env_id for task in tasks]) if len(self.weights) > 1 else dataset
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was made is made again where it is needed: pools with their threads and environments do not travel.
+        made = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def _level(self, split: str) -> int:
         """The level that is played: in training the curriculum's, in evaluations the last one."""
@@ -252,7 +313,9 @@ class GymSpec:
             raise ConfigError(f"cannot make {env_id!r} with {self._env_kwargs[env_id]}: {error}") from error
         try:
             _refuse_rewritten_history(env)
-            self._instructions[env_id] = read_instructions(env)
+            # Without the format's sentence: a rollout has it from the environment, and tools need none.
+            form, strict = self._parsing["format"], self._parsing["strict"]
+            self._instructions[env_id] = bare_rules(read_instructions(env), form, strict=strict)
             self._num_instances[env_id] = _num_instances(env)
         finally:
             env.close()

@@ -1,0 +1,280 @@
+"""TRL's ``environment_factory``: a game as an object whose public functions are what the model can call."""
+
+import inspect
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, get_type_hints
+
+from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
+from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
+from gym_trl.grpo.dataset import read_prompt
+from gym_trl.parsing import ActionFormat
+from gym_trl.pool import EnvFactory, InlinePool
+from gym_trl.types import StopReason, Task
+from gym_trl.wrappers.tool import Tool, function_tool
+
+_OVER = "The game is over."
+_FAILED = "The environment failed, which ended the game."
+_KEY = "game"  # of the one episode that an environment's pool has
+_TAKEN = {"reset", "get_reward"}
+
+
+class EnvironmentFactory:
+    """Makes one environment's objects for ``GRPOTrainer(environment_factory=...)``.
+
+    >>> from gym_trl import GymSpec
+    >>> spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, num_tasks=8)
+    >>> game = spec.environment_factory()
+    >>> row = spec.train_dataset[0]
+    >>> print(row["prompt"][0]["content"][:40] + "..." + game.reset(**row))
+    Find the secret integer from 1 to 8. You...
+    <BLANKLINE>
+    Guess 1 to 8 in 4 tries.
+    >>> game.guess(number=4)
+    'Lower.'
+    >>> game.guess(number=2)
+    'Correct. The game is over.'
+    >>> game.guess(number=2)
+    'The game is over.'
+    >>> game.get_reward()
+    1.0
+
+    TRL shows the model every public function of the object's class but ``reset`` and ``get_reward``. These are the
+    environment's ``action_tools``: functions that make an action, as text, of their arguments, with type hints and a
+    docstring from which TRL makes the JSON schema. An environment without them has ``act(action)``.
+
+    ``reset`` takes the task out of the prompt of a row of ``spec.train_dataset``, so that all members of a group play
+    the same game, and returns what TRL adds to the prompt: the rules, where the prompt does not show them already, and
+    the first observation. A call is one step. Calls after the end change nothing and are counted; a call with
+    arguments that do not fit is an error that the model is told of, and no step.
+
+    ``get_reward`` is the return so far: TRL ends an episode when the model calls nothing any more or its tokens are
+    used up, whatever the environment thinks, and then ``unfinished_penalty`` is subtracted. It is ``None`` for an
+    environment that failed, which TRL keeps out of the group's baseline.
+
+    A factory can be pickled where what makes the environments can be. An object closes its environment when it is
+    garbage or the process ends: TRL itself never closes any.
+
+    Args:
+        make: Makes the environment.
+        env_id: What ``make`` is given.
+        unfinished_penalty: What it costs to leave a game before its end.
+
+    Raises:
+        ConfigError: when the first object is made: a tool that TRL could not show to a model.
+        MissingDependencyError: transformers is not installed.
+    """
+
+    def __init__(self, make: EnvFactory, env_id: str, *, unfinished_penalty: float = 0.0) -> None:
+        self.make = make
+        self.env_id = env_id
+        self.unfinished_penalty = unfinished_penalty
+
+    def __call__(self) -> "ToolEnvironment":
+        """A new object, which has no game yet."""
+        made: ToolEnvironment = self._class(self)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The class is made again wherever it is needed.
+        return {name: value for name, value in self.__dict__.items() if name != "_class"}
+
+    @cached_property
+    def _class(self) -> type["ToolEnvironment"]:
+        env = self.make(self.env_id)
+        try:
+            declared = env.get_wrapper_attr("action_tools") if env.has_wrapper_attr("action_tools") else [act]
+        finally:
+            env.close()
+        methods = {function.__name__: _method(function) for function in declared}
+        if len(methods) < len(declared) or not methods or methods.keys() & _TAKEN:
+            names = [function.__name__ for function in declared]
+            raise ConfigError(
+                f"the action_tools of {self.env_id} need names of their own, other than reset and get_reward: {names}"
+            )
+        # The class's name is that of its column of rewards in TRL's logs.
+        return type(re.sub(r"\W", "_", self.env_id), (ToolEnvironment,), methods)
+
+
+class ToolEnvironment:
+    """What every generated class shares; see ``EnvironmentFactory``.
+
+    All but ``reset`` and ``get_reward`` is private, because TRL makes a tool of every other public function.
+    """
+
+    def __init__(self, factory: EnvironmentFactory) -> None:
+        self._factory = factory
+        self._task: Task | None = None
+        self._rewards: list[float] = []
+        self._invalid_actions = 0
+        self._calls_after_end = 0
+        self._stop_reason: StopReason | None = None
+        self._error: str | None = None
+        self._own(InlinePool(factory.make))
+
+    def reset(self, *, prompt: Any = None, **columns: Any) -> str:
+        """Start the game whose task ``prompt`` carries.
+
+        Args:
+            prompt: The prompt of a row of the spec's dataset.
+            **columns: The row's other columns, which mean nothing here.
+
+        Returns:
+            What TRL adds to the last message of ``prompt``.
+
+        Raises:
+            TaskError: the prompt carries no task: TRL says nowhere which group a row belongs to.
+            ConfigError: the task is another environment's.
+        """
+        _, task = read_prompt([] if prompt is None else prompt)
+        if task is None:
+            raise TaskError(
+                "an environment_factory plays the tasks of spec.train_dataset and spec.eval_dataset, and this prompt "
+                f"carries none, got {prompt!r:.200}; for prompts of your own give the trainer spec.rollout_func"
+            )
+        if task.env_id != self._factory.env_id:
+            raise ConfigError(f"a task asks for {task.env_id!r}, and this environment is {self._factory.env_id!r}")
+        self._task, self._rewards, self._invalid_actions, self._calls_after_end = task, [], 0, 0
+        self._stop_reason = self._error = None
+        self._pool.release(_KEY)
+        self._pool.reset(_KEY, task)
+        reply = self._answer()
+        if isinstance(reply, EnvFailure):
+            return _FAILED
+        said = prompt[-1]["content"]
+        shown = said if isinstance(said, str) else "".join(part.get("text", "") for part in said)
+        rules = bare_rules(reply.instructions, "plain")
+        parts = (rules if rules != shown.strip() else "", reply.observation)
+        added = "\n\n".join(part for part in parts if part)
+        return f"\n\n{added}" if shown and added else added
+
+    def get_reward(self) -> float | None:
+        """The return of the episode, or ``None`` where it cannot be scored."""
+        if self._task is None or (self._stop_reason is not None and not self._stop_reason.scored):
+            return None
+        left = self._stop_reason is None
+        return sum(self._rewards) - (self._factory.unfinished_penalty if left else 0.0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._factory, (), {name: value for name, value in self.__dict__.items() if name != "_factory"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own(self._pool)
+
+    def _own(self, pool: InlinePool) -> None:
+        self._pool = pool
+        weakref.finalize(self, pool.close)
+
+    def _play(self, action: str) -> str:
+        if self._task is None:
+            raise RuntimeError("there is no game yet: call reset() first")
+        if self._stop_reason is not None:
+            self._calls_after_end += 1
+            return _OVER
+        self._pool.step(_KEY, action)
+        reply = self._answer()
+        if isinstance(reply, EnvFailure):
+            return _FAILED
+        self._rewards.append(reply.reward)
+        self._invalid_actions += not reply.info.get("action_valid", True)
+        if not (reply.terminated or reply.truncated):
+            return reply.observation
+        self._stop_reason = reason_to_stop(reply)
+        return f"{reply.observation} {_OVER}".strip()
+
+    def _answer(self) -> EnvReply | EnvFailure:
+        ((_, reply),) = self._pool.collect(block=True)
+        if isinstance(reply, EnvFailure):
+            self._stop_reason, self._error = reply.reason, reply.error
+        return reply
+
+    def _column(self) -> dict[str, Any]:
+        """What ``env_reward`` reports of this episode."""
+        assert self._task is not None
+        return {
+            "episode_return": self.get_reward(),
+            "success": self._stop_reason is StopReason.SUCCESS,
+            "stop_reason": "unfinished" if self._stop_reason is None else self._stop_reason.value,
+            "num_turns": len(self._rewards),
+            "invalid_actions": self._invalid_actions,
+            "calls_after_end": self._calls_after_end,
+            "task": self._task.to_json(),
+        }
+
+
+def outcomes(environments: Sequence[Any]) -> dict[str, list[Any]]:
+    """How the episodes of ``environments`` went, as columns: what ``rollout_func`` returns for reward functions.
+
+    Raises:
+        ConfigError: one of them was made by somebody else.
+    """
+    for environment in environments:
+        if not isinstance(environment, ToolEnvironment):
+            raise ConfigError(
+                f"env_reward reports on environments of spec.environment_factory, got {type(environment).__name__}"
+            )
+    rows = [environment._column() for environment in environments]
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {"episode_return": []}
+
+
+def bare_rules(instructions: str, action_format: str | re.Pattern[str] | None, *, strict: bool = False) -> str:
+    """The instructions without what ``ParseAction`` adds about how to mark an action, which tools do not need.
+
+    >>> bare_rules("Guess a word. Put your action between <action> and </action>.", "tag")
+    'Guess a word.'
+    """
+    if action_format is None:
+        return instructions
+    return instructions.removesuffix(ActionFormat(action_format, strict=strict).sentence).strip()
+
+
+def act(action: str) -> str:
+    """Act in the environment.
+
+    Args:
+        action: What to do, written as the rules say.
+    """
+    return action
+
+
+def _method(function: Callable[..., str]) -> Callable[..., str]:
+    """A function of an environment's ``action_tools`` as a method that plays what it returns."""
+    tool = function_tool(function)
+    _check_schema(function, tool)
+    signature = inspect.signature(function)
+    hints = get_type_hints(function)
+    described = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+    def call(self: ToolEnvironment, *args: Any, **kwargs: Any) -> str:
+        arguments = signature.bind(*args, **kwargs).arguments
+        action = tool.call(**arguments)
+        if not isinstance(action, str):
+            raise TypeError(f"{tool.name} must return an action as text, got {type(action).__name__}")
+        return self._play(action)
+
+    call.__name__ = call.__qualname__ = tool.name
+    call.__doc__ = function.__doc__
+    call.__annotations__ = {**hints, "return": str}
+    call.__signature__ = inspect.Signature([receiver, *described], return_annotation=str)  # type: ignore[attr-defined]
+    return call
+
+
+def _check_schema(function: Callable[..., Any], tool: Tool) -> None:
+    """Let the library that shows tools to models look at this one now, instead of when a prompt is rendered."""
+    try:
+        from transformers.utils import get_json_schema
+    except ImportError as error:
+        raise MissingDependencyError("environment_factory", extra="train") from error
+
+    if tool.name.startswith("_"):
+        raise ConfigError(f"the tool {tool.name} would be hidden: its name must not begin with an underscore")
+    try:
+        get_json_schema(function)
+    except Exception as error:  # it has no common root for what it raises
+        raise ConfigError(
+            f"the tool {tool.name} needs a docstring that describes every argument under Args:, and type hints: {error}"
+        ) from error

@@ -1,0 +1,389 @@
+"""TRL's ``RolloutWorkerProtocol``: episodes for ``AsyncGRPOTrainer``, played while it trains."""
+
+import math
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from queue import Empty, Full, Queue
+from statistics import fmean, pstdev
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+
+from gym_trl.chat import Chat, TemplateChat
+from gym_trl.engines.protocol import Engine
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.grpo.curriculum import Curriculum, at_level
+from gym_trl.grpo.rollout_func import SAMPLING, Rollout, warn_of_bias
+from gym_trl.pool import EnvFactory, make_pool
+from gym_trl.rollout import stream_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Message, StopReason, Task, Trajectory
+
+_PATIENCE_S = 15.0
+"""How long ``stop`` waits for an environment that is in the middle of something."""
+_REMEMBERED = 4096
+"""How many measurements wait for the trainer's next log."""
+_ADAPTER = "trl-policy-v{}"  # as AsyncGRPOTrainer calls what it syncs to a server with --enable-lora (trl 1.16)
+
+
+@dataclass
+class _Group:
+    """The members of one GRPO group, which play one game."""
+
+    task: Task
+    version: int
+    """Of the model, when the first member began: no token of the group is older."""
+    played: dict[int, Trajectory] = field(default_factory=dict)
+
+
+class RolloutWorker:
+    """Plays episodes for ``AsyncGRPOTrainer(rollout_worker=...)``, on a thread that no training step waits for.
+
+    ::
+
+        args = AsyncGRPOConfig(vllm_server_base_url="http://localhost:8000")
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        AsyncGRPOTrainer(
+            model=model, args=args, processing_class=tokenizer,
+            train_dataset=spec.train_dataset, rollout_worker=spec.rollout_worker(args, tokenizer),
+        ).train()
+
+    It plays the spec's training tasks in their order, again and again, ``num_generations`` episodes each, and keeps
+    ``max_inflight_tasks`` of them going: an episode's next turn is submitted the moment its environment has answered,
+    and a finished one makes room for the next. A group that is complete is scored with its environment's return and
+    goes to ``rollout_buffer`` as one ``RolloutSample`` per episode: the ids that the engine was given and returned, the
+    mask of those that it sampled, and its logprobs of them. Where the buffer is full no further episode begins.
+
+    A group's ``model_version`` is that of the model when its first episode began; the trainer drops what is older than
+    ``max_staleness``. Episodes that failed are not trained on, have no part in their group's baseline, and are counted
+    under ``env/unscored`` and ``env/stop/...``. A sampled token without a logprob is not trained on either.
+
+    The trainer's ``reward_funcs`` are never called, and a training that is resumed begins at the first task again: TRL
+    offers a worker of one's own neither.
+
+    Args:
+        make: Makes an environment from its id.
+        tasks: The games of one pass.
+        args: The trainer's own configuration. It is read when the worker starts.
+        processing_class: The model's tokenizer.
+        engine: Makes the engine, which is used and closed by the worker's thread; by default the vLLM server of
+            ``args`` is asked.
+        seed: Of the sampling.
+        system_prompt: The first message of every prompt.
+        curriculum: Levels of difficulty that are played as the success rate allows.
+        max_tokens_per_turn: What the model may sample in a turn; ``max_completion_length`` bounds the whole episode.
+        chat: Turns conversations into tokens; by default the tokenizer's own chat template does.
+        chat_template_kwargs: For the template; over the configuration's own.
+        executor: Where environments are stepped, see ``GymSpec``.
+        workers: How many threads.
+        max_alive: How many environments are open at once, if that is less than ``max_inflight_tasks``.
+        on_rollout: Is called with every group, on the worker's thread; its ``step`` is the version of the model.
+    """
+
+    def __init__(
+        self,
+        make: EnvFactory,
+        tasks: Callable[[], Iterator[Task]],
+        args: Any,
+        processing_class: Any,
+        *,
+        engine: Callable[[], Engine] | None = None,
+        seed: int = 0,
+        system_prompt: str | None = None,
+        curriculum: Curriculum | None = None,
+        max_tokens_per_turn: int | None = None,
+        chat: Chat | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        executor: str = "inline",
+        workers: int | None = None,
+        max_alive: int | None = None,
+        on_rollout: Callable[[Rollout], None] | None = None,
+    ) -> None:
+        self._make = make
+        self._tasks = tasks
+        self._args = args
+        self._tokenizer = getattr(processing_class, "tokenizer", processing_class)
+        self._make_engine = engine
+        self._seed = seed
+        self._preamble = [] if system_prompt is None else [Message("system", system_prompt)]
+        self._curriculum = curriculum
+        self._max_tokens_per_turn = max_tokens_per_turn
+        options = {**(args.chat_template_kwargs or {}), **(chat_template_kwargs or {})}
+        self._chat = chat or TemplateChat(self._tokenizer, **options)
+        self._executor, self._workers, self._max_alive = executor, workers, max_alive
+        self._on_rollout = on_rollout
+        self.rollout_buffer: Queue[Any] = Queue(args.queue_maxsize)
+        """``RolloutSample`` objects, which the trainer takes out."""
+        self.metrics_queue: Queue[dict[str, Any]] = Queue(_REMEMBERED)
+        """What was measured, for the trainer's next log."""
+        self._sample: Any = None
+        self._version = 0
+        self._numbers = count()  # of groups, over all starts
+        self._thread: Thread | None = None
+        self._stopping = Event()
+        self._failure: BaseException | None = None
+        self._seen_at = self._scored_at = 0.0
+        self._unscored_since = 0
+        self._groups: dict[int, _Group] = {}
+        self._playing = 0
+        self._waiting: deque[Any] = deque()  # samples for which the buffer has had no room yet
+        self._blocked_at: float | None = None
+
+    def start(self) -> None:
+        """Begin to play.
+
+        Raises:
+            EngineError: the vLLM server is missing, or was started without a flag that the logprobs need.
+            ConfigError: it is asked to sample in a way that cannot work, or TRL syncs a LoRA adapter to it.
+        MissingDependencyError: TRL is not installed, or has no AsyncGRPOTrainer.
+        """
+        if self._thread is not None:
+            return
+        try:
+            from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+        except ImportError as error:
+            raise MissingDependencyError("RolloutWorker", extra="train") from error
+
+        self._sample = RolloutSample
+        engine = self._make_engine() if self._make_engine else self._server()
+        self._stopping.clear()
+        self._failure = None
+        self._seen_at = self._scored_at = time.monotonic()
+        self._unscored_since = 0
+        self._thread = Thread(target=self._run, args=[engine], name="gym-trl rollout worker", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every episode, and close the environments and the engine."""
+        if self._thread is None:
+            return
+        self._stopping.set()
+        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive():
+            message = f"an environment or the engine has not answered for {_PATIENCE_S:.0f} s and is left behind"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        self._thread = None
+
+    def update_model_version(self, model_version: int) -> None:
+        """Say which model is sampled from, from now on."""
+        self._version = model_version
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Say so where nothing can be expected any more.
+
+        Raises:
+            EngineError: the worker has failed, has not moved for ``stale_after_s`` seconds, or every episode that has
+                ended since then has failed.
+        """
+        if self._failure is not None:
+            raise EngineError(f"the rollout worker has failed: {self._failure!r}") from self._failure
+        if self._thread is None:
+            raise EngineError("the rollout worker is not running")
+        now = time.monotonic()
+        if now - self._seen_at > stale_after_s:
+            raise EngineError(f"the rollout worker has not moved for {now - self._seen_at:.0f} s")
+        if self._unscored_since and now - self._scored_at > stale_after_s and self.rollout_buffer.empty():
+            raise EngineError(
+                f"no episode could be scored for {now - self._scored_at:.0f} s, and {self._unscored_since} have failed"
+            )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What follows runs on the worker's thread
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _run(self, engine: Engine) -> None:
+        pool = make_pool(self._make, executor=self._executor, workers=self._workers)
+        try:
+            stream_episodes(
+                self._episodes(),
+                pool=pool,
+                engine=engine,
+                max_alive=min(self._inflight(), self._max_alive or self._inflight()),
+                go_on=self._go_on,
+                on_finish=self._finished,
+            )
+        except BaseException as error:  # it must reach the trainer, which asks from time to time
+            self._failure = error
+        finally:
+            pool.close()
+            self._groups.clear()
+            if close := getattr(engine, "close", None):
+                close()
+
+    def _episodes(self) -> Iterator[tuple[tuple[int, int], Episode] | None]:
+        """Endless, the members of a group after one another; ``None`` where there is no room for another."""
+        limits = Limits(self._max_tokens_per_turn, self._args.max_completion_length, self._context())
+        while True:
+            for task in self._tasks():
+                number = next(self._numbers)
+                if self._curriculum is not None:
+                    task = at_level(task, self._curriculum.level)  # noqa: PLW2901 -- the task of this group
+                for member in range(self._args.num_generations):
+                    while self._waiting:
+                        yield None
+                    group = self._groups.setdefault(number, _Group(task, self._version))
+                    seed = derive_seed(self._seed, "sampling", "async", number, member)
+                    episode = Episode(group.task, chat=self._chat, limits=limits, preamble=self._preamble, seed=seed)
+                    self._playing += 1
+                    yield (number, member), episode
+
+    def _go_on(self) -> bool:
+        self._seen_at = time.monotonic()
+        self._push()
+        return not self._stopping.is_set()
+
+    def _push(self) -> None:
+        """Move what is scored into the buffer, as far as there is room."""
+        while self._waiting:
+            self._waiting[0].enqueued_at = time.time()
+            try:
+                self.rollout_buffer.put_nowait(self._waiting[0])
+            except Full:
+                self._blocked_at = self._blocked_at or time.monotonic()
+                return
+            self._waiting.popleft()
+        if self._blocked_at is not None:
+            self._measure({"rollout/backpressure_s": time.monotonic() - self._blocked_at})
+            self._blocked_at = None
+
+    def _finished(self, key: tuple[int, int], trajectory: Trajectory) -> None:
+        number, member = key
+        self._playing -= 1
+        group = self._groups[number]
+        group.played[member] = trajectory
+        if len(group.played) == self._args.num_generations:
+            del self._groups[number]
+            self._score(number, group)
+            self._push()
+
+    def _score(self, number: int, group: _Group) -> None:
+        members = [group.played[member] for member in sorted(group.played)]
+        returns = [value for one in members if (value := one.episode_return) is not None]
+        mean, deviation = (fmean(returns), pstdev(returns)) if returns else (math.nan, math.nan)
+        for one in members:
+            if (value := one.episode_return) is None:
+                continue
+            known = [logprob is not None for logprob in one.logprobs]
+            trained = [int(sampled and has) for sampled, has in zip(one.mask, known, strict=True)]
+            if not any(trained):
+                continue
+            messages = [message.as_dict() for message in one.messages]
+            first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
+            before = len(one.prompt_ids)
+            self._waiting.append(
+                self._sample(
+                    prompt=messages[:first],
+                    completion=messages[first:],
+                    input_ids=np.array(one.prompt_ids + one.completion_ids, dtype=np.int64),
+                    completion_mask=np.array([0] * before + trained, dtype=np.int64),
+                    old_log_probs=np.array([0.0] * before + [logprob or 0.0 for logprob in one.logprobs], np.float32),
+                    # As TRL's own worker has it (async_rollout_worker.py).
+                    advantage=(value - mean) / (deviation + 1e-8),
+                    model_version=group.version,
+                    group_id=number,
+                    metrics={"reward": value, "reward_std": deviation, "rewards/env_reward": value},
+                )
+            )
+        if returns:
+            self._scored_at, self._unscored_since = time.monotonic(), 0
+        self._unscored_since += len(members) - len(returns)
+        self._report(members)
+        if self._curriculum is not None:
+            level = group.task.options["level"]
+            self._curriculum.report([(level, one.success) for one in members if one.episode_return is not None])
+        if self._on_rollout:
+            self._on_rollout(Rollout("train", group.version, members))
+
+    def _report(self, members: Sequence[Trajectory]) -> None:
+        """What TRL's own worker measures, by its names, and what ``env_reward`` logs: rates as sum and count."""
+        scored = [one for one in members if one.episode_return is not None]
+        total = len(members)
+        rates: dict[str, tuple[float, float]] = {"env/unscored": (total - len(scored), total)}
+        rates |= {
+            f"env/stop/{reason}": (sum(one.stop_reason is reason for one in members), total) for reason in StopReason
+        }
+        for name, values in {
+            "env/return": [one.episode_return or 0.0 for one in scored],
+            "env/success": [float(one.success) for one in scored],
+            "env/turns": [float(len(one.turns)) for one in scored],
+            "env/invalid_actions": [float(one.invalid_actions) for one in scored],
+            "completions/mean_length": [float(sum(one.mask)) for one in scored],
+        }.items():
+            rates[name] = (sum(values), len(values))
+        self._measure({**rates, "rollout/inflight": float(self._playing)})
+
+    def _measure(self, values: dict[str, Any]) -> None:
+        try:
+            self.metrics_queue.put_nowait(values)
+        except Full:
+            # The trainer has not logged for long: what is newest says most.
+            try:
+                self.metrics_queue.get_nowait()
+            except Empty:
+                return
+            self._measure(values)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What the trainer's configuration says
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _inflight(self) -> int:
+        """How many episodes are played at once; the trainer replaces -1 as it is made."""
+        args = self._args
+        if args.max_inflight_tasks > 0:
+            return int(args.max_inflight_tasks)
+        step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return int(max(args.max_staleness, 1) * step)
+
+    def _context(self) -> int | None:
+        """How many tokens an episode may have, for what generates and for the trainer's rows."""
+        lengths = [self._args.token_budget if (self._args.token_budget or 0) > 0 else None]
+        if self._make_engine is None:
+            from gym_trl.engines import server
+
+            lengths.append(server.context_length(self._args.vllm_server_base_url))
+        return min((length for length in lengths if length is not None), default=None)
+
+    def _server(self) -> Engine:
+        from gym_trl.engines.server import ServerEngine
+
+        url, sampling = self._args.vllm_server_base_url, {name: getattr(self._args, name) for name in SAMPLING}
+        engine = ServerEngine(
+            url,
+            eos_ids={self._tokenizer.eos_token_id, *self._chat.stop_ids},
+            sampling=sampling,
+            stop_strings=self._chat.stop_strings,
+            concurrency=self._inflight(),
+            deadline_s=self._args.request_timeout,
+            check=False,
+        )
+        try:
+            engine.check()
+            _refuse_adapter(url, _ADAPTER.format(self._version))
+        except BaseException:
+            engine.close()
+            raise
+        warn_of_bias(sampling)
+        return engine
+
+
+def _refuse_adapter(url: str, name: str) -> None:
+    """Find out whether the trainer syncs an adapter instead of weights, of which the protocol tells a worker nothing.
+
+    Raises:
+        ConfigError: it does; sampling would go on with the model as it was before the training.
+    """
+    import httpx
+
+    served = [card["id"] for card in httpx.get(f"{url.rstrip('/')}/v1/models", timeout=10.0).json()["data"]]
+    if name in served:
+        raise ConfigError(
+            f"TRL has loaded the LoRA adapter {name!r} into {url}, and tells a rollout worker of one's own nothing of "
+            "it: start the server without --enable-lora, and TRL merges the adapter into the weights that it sends"
+        )

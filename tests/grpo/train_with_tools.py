@@ -1,0 +1,171 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model that calls tools, in TRL's own loop, and writes what happened: run by the tests.
+
+The first trainer's model is what it is. A tiny model calls nothing by itself, so the second trainer's turns are written
+by players below, and all else is the trainer's: the rendering, the parsing of calls, the loop, the masks, the loss.
+Argument: a folder to write to.
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+from trl import GRPOConfig, GRPOTrainer
+from trl.chat_template_utils import qwen3_chat_template
+
+from gym_trl import GymSpec
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+PENALTY = 0.25
+
+
+def tool_tokenizer():
+    """Characters, and Qwen3's template, which TRL knows how to read calls from."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"], "eos_token": "<|im_end|>"})
+    tokenizer.chat_template = qwen3_chat_template
+    return tokenizer
+
+
+def call(name, **arguments):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+MISTAKES = [call("step", action="4"), call("guess", word="four"), call("guess", number="four"), call("close")]
+
+
+def halve(told):
+    """The next guess of 1 to 8, from what was told so far."""
+    low, high, guess = 1, 8, 4
+    for answer in told:
+        low, high = (guess + 1, high) if answer.startswith("Higher") else (low, guess - 1)
+        guess = (low + high) // 2
+    return guess
+
+
+def play(text):
+    """The next turn of the player whose letter begins its first turn."""
+    _, _, said = text.rpartition("<|im_start|>user\nFind")
+    turns = said.partition("<|im_start|>assistant\n")[2]
+    player = turns[:1] or ""
+    told = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", turns, re.DOTALL)
+    over = any("over" in answer for answer in told)
+    guesses = [answer for answer in told if re.match("Higher|Lower", answer)]
+    if player == "W":  # wins and stops
+        return "Done." if over else call("guess", number=halve(guesses))
+    if player == "Q":  # leaves the game after one guess, which was out of range
+        return "I do not know."
+    if player == "L":  # wins and goes on calling
+        late = sum(answer == "The game is over." for answer in told)
+        if over:
+            return "Done." if late else call("guess", number=1) + call("guess", number=2)
+        return call("guess", number=halve(guesses))
+    assert player == "E"  # makes every mistake there is, then wins
+    wrong = sum("error" in answer for answer in told)
+    if wrong < len(MISTAKES):
+        return MISTAKES[wrong]
+    return "Done." if over else call("guess", number=halve(guesses))
+
+
+def opening(row):
+    """The first turns of the members of a group."""
+    first = call("guess", number=4)
+    return ["W" + first, "Q" + call("guess", number=9), "L" + first, "E" + MISTAKES[0]][row % 4]
+
+
+class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+    """Keeps what it asked for, what came back, and what it makes of it."""
+
+    def __init__(self, *arguments, scripted, **options):
+        super().__init__(*arguments, **options)
+        self.scripted, self.asked, self.steps = scripted, [], []
+
+    def _generate_single_turn(self, prompt_ids, *arguments, **options):
+        if self.scripted:
+            first = len(self.asked) == 0
+            decoded = [self.processing_class.decode(ids) for ids in prompt_ids]
+            turns = [opening(row) if first else play(text) for row, text in enumerate(decoded)]
+            ids = [self.processing_class.encode(turn, add_special_tokens=False) for turn in turns]
+            answers, logprobs = [[*one, self.processing_class.eos_token_id] for one in ids], None
+        else:
+            answers, logprobs = super()._generate_single_turn(prompt_ids, *arguments, **options)
+        self.asked.append([(list(prompt), list(answer)) for prompt, answer in zip(prompt_ids, answers, strict=True)])
+        return answers, logprobs
+
+    def _generate_and_score_completions(self, inputs):
+        self.asked = []
+        output = super()._generate_and_score_completions(inputs)
+        rows = {}
+        for name, mask in (("prompt_ids", "prompt_mask"), ("completion_ids", "completion_mask")):
+            kept = zip(output[name], output[mask].bool(), strict=True)
+            rows[name] = [ids[on].tolist() for ids, on in kept]
+        length = [len(ids) for ids in rows["completion_ids"]]
+        rows["tool_mask"] = [mask[:n].tolist() for mask, n in zip(output["tool_mask"], length, strict=True)]
+        self.steps.append(
+            {
+                **rows,
+                "asked": self.asked,
+                "advantages": output["advantages"].tolist(),
+                "outcomes": [environment._column() for environment in self.environments],
+                "prompts": [self.processing_class.decode(ids) for ids in rows["prompt_ids"]],
+                "texts": [self.processing_class.decode(ids) for ids in rows["completion_ids"]],
+            }
+        )
+        return output
+
+
+def train(folder, *, scripted, steps):
+    spec = GymSpec(
+        "TrlEnv/GuessNumber-v0",
+        env_kwargs={"high": 8, "turns": 4},
+        num_tasks=16,
+        invalid_penalty=PENALTY,
+    )
+    tokenizer = tool_tokenizer()
+    model = tiny_model(tokenizer, width=32, layers=1)
+    model.config.max_position_embeddings = 4096  # characters are many tokens
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    trainer = Recording(
+        model=model,
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            output_dir=str(folder),
+            use_cpu=True,
+            bf16=False,
+            report_to=[],
+            save_strategy="no",
+            logging_steps=1,
+            max_steps=steps,
+            per_device_train_batch_size=8,
+            num_generations=4,
+            max_completion_length=2500 if scripted else 24,
+            disable_tqdm=True,
+            shuffle_dataset=False,
+        ),
+        train_dataset=spec.train_dataset,
+        environment_factory=spec.environment_factory,
+        reward_funcs=spec.reward_funcs,
+        scripted=scripted,
+    )
+    trainer.train()
+    changed = any(not torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    return {"steps": trainer.steps, "logs": trainer.state.log_history, "changed": changed}
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    report = {
+        "free": train(folder, scripted=False, steps=1),
+        "scripted": train(folder, scripted=True, steps=2),
+        "end": tool_tokenizer().eos_token_id,
+    }
+    (folder / "report.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
