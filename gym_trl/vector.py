@@ -18,7 +18,7 @@ from gym_trl.worker import Worker, WorkerError
 try:
     from gymnasium.vector import AutoresetMode
 except ImportError:  # Gymnasium 1.0, whose own vectors know the first only
-    AutoresetMode = Enum(  # type: ignore[assignment, misc]
+    AutoresetMode = Enum(  # type: ignore[no-redef]
         "AutoresetMode", {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
     )
 

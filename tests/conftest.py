@@ -1,4 +1,8 @@
-"""Tests that take minutes run only when they are asked for: ``pytest -m full``."""
+"""Tests that take minutes run only when they are asked for (``pytest -m full``); what several files need."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,3 +13,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("full")]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(scope="session")
+def textworld_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two games that tw-make makes, which takes it seconds; the same files for the same seed."""
+    folder = tmp_path_factory.mktemp("games")
+    program = str(Path(sys.executable).with_name("tw-make"))
+    size = ["--world-size", "2", "--nb-objects", "4", "--quest-length", "3"]
+    made = [
+        subprocess.Popen(
+            [program, "custom", *size, "--seed", seed, "--output", str(folder / f"{seed}.z8")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for seed in ("1", "2")
+    ]
+    try:
+        assert [one.wait(timeout=200) for one in made] == [0, 0]
+    finally:
+        for one in made:
+            one.kill()
+            one.wait()
+    return folder

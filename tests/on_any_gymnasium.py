@@ -49,7 +49,8 @@ def games():
     ours = [one for one in ours if issubclass(load_env_creator(one.entry_point), TextEnv)]  # type: ignore[arg-type]
     assert len(ours) > 20
     for spec in ours:
-        env_id, env = spec.id, gym.make(spec)
+        env_id = spec.id
+        env: Any = gym.make(spec)
         check_env(env.unwrapped, skip_render_check=True)
         observation, _ = env.reset(seed=1)
         policy, ended = env.unwrapped.solver(), False

@@ -3,12 +3,9 @@
 
 import random
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,16 +20,6 @@ from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
 pytestmark = pytest.mark.external
 
 make: Any = gym.make  # whose type knows only its own arguments
-
-
-@cache
-def textworld_game(folder):
-    """A game that tw-make makes; the same file for the same seed."""
-    path = Path(folder) / "game.z8"
-    size = ["--world-size", "2", "--nb-objects", "4", "--quest-length", "2", "--seed", "7"]
-    make = [str(Path(sys.executable).with_name("tw-make")), "custom", *size, "--output", str(path)]
-    subprocess.run(make, check=True, capture_output=True, timeout=120)
-    return str(path)
 
 
 # What to import, the id, its arguments, and actions that do not all end it.
@@ -72,7 +59,7 @@ CASES = {
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])
-def case(request, tmp_path_factory):
+def case(request):
     package, env_id, kwargs, actions = CASES[request.param]
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
@@ -81,7 +68,7 @@ def case(request, tmp_path_factory):
             pytest.skip("there is no Chromium")
         request.getfixturevalue("open_browser")
     if package == "textworld":
-        kwargs = {"path": textworld_game(tmp_path_factory.getbasetemp())}
+        kwargs = {"path": str(request.getfixturevalue("textworld_games") / "1.z8")}
     return env_id, kwargs, actions
 
 

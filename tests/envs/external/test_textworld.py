@@ -1,7 +1,4 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -15,20 +12,10 @@ pytestmark = pytest.mark.external
 make: Any = gym.make  # whose type knows only its own arguments
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture
+def folder(textworld_games):
     """Two games of tw-make's."""
-    folder = tmp_path_factory.mktemp("games")
-    program = str(Path(sys.executable).with_name("tw-make"))
-    size = ["--world-size", "2", "--nb-objects", "4", "--quest-length", "3"]
-    for seed in ("1", "2"):
-        subprocess.run(
-            [program, "custom", *size, "--seed", seed, "--output", str(folder / f"{seed}.z8")],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
-    return folder
+    return textworld_games
 
 
 def walkthrough(path):

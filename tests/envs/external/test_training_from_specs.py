@@ -5,55 +5,94 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.external, pytest.mark.trl, pytest.mark.processes]
+import gym_trl
+
+pytestmark = [pytest.mark.external, pytest.mark.trl]
 
 SCRIPT = Path(__file__).parent / "train_from_specs.py"
-SHOWN = ["*FFF", "Mission: ", "You are Player 0. You are playing Guess The Number", "Your task is to", "-= "]
+TRAINED: dict[str, tuple[dict[str, Any], str]] = {
+    "FrozenLake": ({"env": "FrozenLake-v1"}, "*FFF"),
+    "TextArena": (
+        {"env": "External/TextArena-v0", "env_kwargs": {"game": "GuessTheNumber-v0"}},
+        "You are Player 0. You are playing Guess The Number",
+    ),
+    "TextWorld": ({"env": "External/TextWorld-v0", "env_kwargs": {"path": "1.z8"}}, "-= "),
+}
+# Their package, and what the first observation shows.
+PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "BabyAI": ("minigrid", {"env": "minigrid:BabyAI-GoToRedBallNoDists-v0"}, "Mission: "),
+    "GEM": (
+        "gem",
+        {"env": "External/GEM-v0", "env_kwargs": {"game": "game:GuessTheNumber-v0-easy"}, "action_format": None},
+        "Guess The Number",
+    ),
+    "PettingZoo": ("pettingzoo", {"env": "External/PettingZoo-v0", "env_kwargs": {"game": "classic/rps-v2"}}, "3"),
+    "reasoning-gym": (
+        "reasoning_gym",
+        {"env": "External/ReasoningGym-v0", "env_kwargs": {"dataset": "leg_counting"}},
+        "Your task is to",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    for package in ("textworld", "textarena", "minigrid", "reasoning_gym"):
-        pytest.importorskip(package, reason=f"{package} is not installed")
+def runs(tmp_path_factory, request):
+    """What was logged and played by the name, all trained in one process."""
+    for package in ("textworld", "textarena"):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("trained")
-    program, game = str(Path(sys.executable).with_name("tw-make")), str(folder / "game.z8")
-    size = ["--world-size", "1", "--nb-objects", "3", "--quest-length", "1", "--seed", "5"]
-    subprocess.run([program, "custom", *size, "--output", game], check=True, capture_output=True, timeout=120)
-    specs = [
-        {"env": "FrozenLake-v1"},
-        {"env": "minigrid:BabyAI-GoToRedBallNoDists-v0"},
-        {"env": "External/TextArena-v0", "env_kwargs": {"game": "GuessTheNumber-v0"}},
-        {"env": "External/ReasoningGym-v0", "env_kwargs": {"dataset": "leg_counting"}},
-        {"env": "External/TextWorld-v0", "env_kwargs": {"path": game}},
-    ]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), json.dumps(specs)],
+        [sys.executable, str(SCRIPT), str(folder), json.dumps([spec for spec, _ in TRAINED.values()])],
+        cwd=request.getfixturevalue("textworld_games"),
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "runs.json").read_text())
+    return dict(zip(TRAINED, json.loads((folder / "runs.json").read_text()), strict=True))
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_it_trains_for_some_steps_and_every_episode_is_scored(runs, number):
-    run = runs[number]
-    steps = [entry for entry in run["logs"] if "env/return" in entry]
-    assert [entry["env/unscored"] for entry in steps] == [0.0, 0.0]
-    assert all(not episode["error"] and episode["turns"] for episode in run["episodes"])
-    assert all(SHOWN[number] in episode["first"] for episode in run["episodes"])
+@pytest.mark.processes
+@pytest.mark.parametrize("name", TRAINED)
+def test_it_trains_for_some_steps_and_every_episode_is_scored(runs, name):
+    steps = [entry for entry in runs[name]["logs"] if "env/return" in entry]
+    assert [entry["env/unscored"] for entry in steps] == [0.0, 0.0, 0.0]
+    assert all(not episode["error"] and episode["turns"] for episode in runs[name]["episodes"])
+    assert all(TRAINED[name][1] in episode["first"] for episode in runs[name]["episodes"])
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_a_group_begins_the_same_game(runs, number):
-    episodes = runs[number]["episodes"]
-    assert len(episodes) == 16
-    for start in range(0, 16, 4):
-        assert len({(one["task"], one["first"]) for one in episodes[start : start + 4]}) == 1
+@pytest.mark.processes
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_group_begins_the_same_game(runs, name):
+    episodes = runs[name]["episodes"]
+    assert len(episodes) == 12
+    for start in range(0, 12, 2):
+        assert len({(one["task"], one["first"]) for one in episodes[start : start + 2]}) == 1
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_its_spec_plays_tasks_whose_members_are_the_same_game(name):
+    package, arguments, shown = PLAYED[name]
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    spec = gym_trl.GymSpec(**{"action_format": "plain", "num_tasks": 4, "num_eval_tasks": 0, **arguments}, turn_limit=3)
+    for task in spec.tasks("train"):
+        members: list[list[Any]] = []
+        for _ in range(2):
+            env: Any = spec.make(task.env_id)
+            members.append([env.reset(seed=task.seed, options=dict(task.options) or None)])
+            while len(members[-1]) == 1 or not (members[-1][-1][2] or members[-1][-1][3]):
+                members[-1].append(env.step("1"))
+            env.close()
+        assert members[0] == members[1]
+        assert shown in members[0][0][0]
+        assert all(isinstance(step[1], float | int) for step in members[0][1:])

@@ -1,9 +1,11 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
+# ruff: noqa: E402 -- vLLM is kept out before TRL is imported
 """Trains a tiny model for a few steps on each of some environments: run by the tests, in a process of its own.
 
 Arguments: a folder to write to, and a JSON list of ``GymSpec``'s arguments.
 """
 
+import gc
 import json
 import os
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+sys.modules["vllm"] = None  # type: ignore[assignment]  # which TRL would import for seconds, and which is not used here
 
 import torch
 from trl import GRPOConfig, GRPOTrainer
@@ -47,9 +50,9 @@ def train(folder: Path, arguments):
         processing_class=tokenizer,
         args=GRPOConfig(
             output_dir=str(folder / "out"),
-            max_steps=2,
-            per_device_train_batch_size=8,
-            num_generations=4,
+            max_steps=3,
+            per_device_train_batch_size=4,
+            num_generations=2,
             max_completion_length=800,
             logging_steps=1,
             use_cpu=True,
@@ -68,5 +71,7 @@ def train(folder: Path, arguments):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    gc.freeze()  # what is imported stays, and each training looks through all the rest for garbage
     runs = [train(Path(sys.argv[1]), arguments) for arguments in json.loads(sys.argv[2])]
+    gc.unfreeze()
     (Path(sys.argv[1]) / "runs.json").write_text(json.dumps(runs))
