@@ -8,13 +8,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
-from gym_trl.vector import AutoresetMode, TextVectorEnv
+from gym_trl.vector import TextVectorEnv
 from gym_trl.worker import Worker, WorkerError
 
 GUESS = "TrlEnv/GuessNumber-v0"
