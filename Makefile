@@ -10,6 +10,8 @@ GYMNASIUMS := 1.0.0 1.2.0
 # The real vLLM on a CPU, other people's environments, other systems: where a list cannot be installed, the tests that
 # need it are skipped, and say so.
 LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.txt))
+# Systems whose needs conflict with ours, each in a folder of its own.
+PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/compat/peers/*.txt))
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
@@ -19,7 +21,7 @@ export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
 
-test: setup $(LISTS)
+test: setup $(LISTS) $(PEERS)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
@@ -39,6 +41,10 @@ $(READY): pyproject.toml constraints.txt Makefile
 
 $(VENV)/.has-%: requirements-%.txt $(READY)
 	$(RUN) pip install --quiet --no-deps --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
+	touch $@
+
+$(VENV)/.peers/%: tests/compat/peers/%.txt $(READY)
+	$(RUN) pip install --quiet --no-deps --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
 	touch $@
 
 clean:

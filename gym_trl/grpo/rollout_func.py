@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.protocol import Engine
@@ -30,14 +30,23 @@ _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class _Marks(NamedTuple):
+class Ends(Protocol):
     """What of a ``Chat`` an engine needs to know."""
 
-    stop_ids: frozenset[int]
-    stop_strings: tuple[str, ...]
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The ids that end the model's turn."""
+        ...
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """What ends it where no id says so."""
+        ...
 
 
-_NO_MARKS = _Marks(frozenset(), ())
+class _NoEnds:
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
 
 
 class Rollout(NamedTuple):
@@ -168,7 +177,7 @@ class _RolloutFunc:
 
 
 @contextmanager
-def trainer_engine(trainer: Any, chat: Chat | None, sampling: Mapping[str, Any] | None = None) -> Iterator[Engine]:
+def trainer_engine(trainer: Any, chat: Ends | None, sampling: Mapping[str, Any] | None = None) -> Iterator[Engine]:
     """An engine that samples from the model that ``trainer`` is training, as ``trainer`` itself would.
 
     ``chat`` says what ends an answer besides the end of sequence; ``sampling`` is what is to be otherwise, by vLLM's
@@ -183,12 +192,12 @@ def trainer_engine(trainer: Any, chat: Chat | None, sampling: Mapping[str, Any] 
         engine = _colocated_engine
     else:
         engine = _server_engine
-    with engine(trainer, chat or _NO_MARKS, dict(sampling or {})) as made:
+    with engine(trainer, chat or _NoEnds(), dict(sampling or {})) as made:
         yield made
 
 
 @contextmanager
-def _transformers_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, Any]) -> Iterator[Engine]:
+def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
     from torch import no_grad
     from trl.models import unwrap_model_for_generation
 
@@ -233,7 +242,7 @@ def _transformers_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, A
 
 
 @contextmanager
-def _colocated_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, Any]) -> Iterator[Engine]:
+def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
     """The trainer's own vLLM, with the weights that it has been given for this step."""
     from gym_trl.engines.collective import CollectiveEngine, TorchExchange
     from gym_trl.engines.vllm import VLLMEngine, cache_awake, tensor_parallel_group
@@ -263,7 +272,7 @@ def _colocated_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, Any]
 
 
 @contextmanager
-def _server_engine(trainer: Any, chat: Chat | _Marks, changes: dict[str, Any]) -> Iterator[Engine]:
+def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
     """The trainer's vLLM server, asked by every process for itself: TRL's own client exists on the main one only."""
     from gym_trl.engines.server import ServerEngine
 

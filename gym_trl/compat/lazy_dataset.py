@@ -1,0 +1,69 @@
+"""trl-env's ``LazyDataset``: rows that are made when they are asked for, in a class that TRL takes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gym_trl.envs.external.own_global_random import OwnGlobalRandom
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.seeding import derive_seed
+
+try:
+    from datasets import Dataset
+except ImportError as error:
+    raise MissingDependencyError("LazyDataset", extra="train") from error
+
+
+class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped
+    """A ``datasets.Dataset`` of ``n`` rows, where row ``i`` is ``f(i)``.
+
+    >>> harder = LazyDataset(4, lambda i: f"{i + 1} digits")
+    >>> harder[3], len(harder), list(harder.map(str.upper))[0]
+    ('4 digits', 4, '1 DIGITS')
+    >>> harder.map(lambda seed: {"prompt": seed})[0]
+    {'prompt': '1 digits'}
+
+    A row is made whenever it is asked for, so that ``f`` can follow a curriculum by the index. Where ``f`` draws from
+    the global generators of ``random`` or NumPy, it draws the same for the same index: TRL asks for a row once for each
+    member of a group, on every process, and with trl-env each of them would get another game. ``map`` makes another
+    lazy dataset. Rows that a trainer is to use must be mappings with a ``prompt``.
+
+    Raises:
+        ConfigError: ``n`` is not an integer of at least 0.
+    """
+
+    def __init__(self, n: int, f: Callable[[int], Any]) -> None:
+        if not isinstance(n, int) or n < 0:
+            raise ConfigError(f"n must be an integer of at least 0, got {n!r}")
+        # What Dataset's own methods see: one column with the name that trainers look for, made by `f` on the way out.
+        indices = Dataset.from_dict({"prompt": list(range(n))})
+        super().__init__(indices.data, info=indices.info, fingerprint=indices._fingerprint)
+        self.n, self.f = n, f
+        self.set_transform(lambda rows: {"prompt": [_prompt(self._row(index)) for index in rows["prompt"]]})
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, int):
+            return super().__getitem__(key)
+        if not -self.n <= key < self.n:
+            raise IndexError(f"row {key} of {self.n}")
+        return self._row(key % self.n)
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return [self[int(key)] for key in keys]
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._row, range(self.n))
+
+    def map(self, g: Callable[[Any], Any]) -> "LazyDataset":
+        """Another one, of ``g`` of each row."""
+        return LazyDataset(self.n, lambda index: g(self.f(index)))
+
+    def _row(self, index: int) -> Any:
+        with OwnGlobalRandom(derive_seed("LazyDataset", index)):
+            return self.f(index)
+
+
+def _prompt(row: Any) -> Any:
+    return row["prompt"] if isinstance(row, dict) else row

@@ -1,0 +1,196 @@
+"""Rollout functions of TRL's first signature, ``(prompts, args, processing_class)``, under the current one."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.grpo.rollout_func import SAMPLING, RolloutFunc, trainer_engine
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Completion, FinishReason, Request
+
+LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
+
+_NEEDED = ("prompt_ids", "completion_ids", "logprobs")
+_LARGEST_BODY = 2**26
+"""Bytes."""
+
+
+def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | None = None) -> RolloutFunc:
+    """Let a function of the signature ``(prompts, args, processing_class)`` play for today's ``GRPOTrainer``.
+
+    ::
+
+        trainer = GRPOTrainer(..., rollout_func=legacy_rollout_func(rollout_func))
+
+    TRL called such a function with one rendered prompt for each group, and took ``args.num_generations`` completions
+    for each of them; it calls today's with every row's prompt, unrendered. The adapter renders and counts: the function
+    gets one prompt for each group that this process has a member of, and rows are given to the members in order, also
+    where a group has members on several processes. In an evaluation ``args.num_generations`` is that of evaluations.
+
+    Such functions asked ``trl vllm-serve`` at ``/generate/``, which is gone from TRL. With ``generate_url`` there is
+    one again while the function runs, for this process only: it answers from the trainer's own model, with the weights
+    of this step, whatever generates for the trainer. New code has no need of any of this: see ``GymSpec``.
+
+    Args:
+        rollout_func: Returns ``prompt_ids`` (of each prompt, or of each completion), ``completion_ids`` and
+            ``logprobs`` (of each completion, prompt by prompt), and columns for reward functions.
+        generate_url: Where the function posts its prompts, such as ``"http://0.0.0.0:8000/generate/"``.
+
+    Raises:
+        ConfigError: at a rollout, where what the function returned cannot be given to rows; or where nothing can listen
+            at ``generate_url``.
+    """
+
+    def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        first = trainer.accelerator.process_index * len(prompts)
+        groups = sorted({row // size for row in range(first, first + len(prompts))})
+        asked = [prompts[max(group * size - first, 0)] for group in groups]
+        args = copy.copy(trainer.args)
+        args.num_generations = size
+        with _generating(trainer, generate_url):
+            said = rollout_func([_render(prompt, trainer) for prompt in asked], args, trainer.processing_class)
+        # Where each of this process's rows is among all completions of its groups.
+        places = [row - groups[0] * size for row in range(first, first + len(prompts))]
+        return _rows(said, places, len(asked), size)
+
+    return play
+
+
+def _render(prompt: Any, trainer: Any) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    options = getattr(trainer, "chat_template_kwargs", None) or {}
+    template = getattr(trainer, "chat_template", None)
+    return str(
+        trainer.processing_class.apply_chat_template(
+            prompt, chat_template=template, tokenize=False, add_generation_prompt=True, **options
+        )
+    )
+
+
+def _rows(said: Mapping[str, Any], places: Sequence[int], prompts: int, size: int) -> dict[str, list[Any]]:
+    if missing := [name for name in _NEEDED if name not in said]:
+        raise ConfigError(f"the rollout function returned no {missing[0]}; it returned {sorted(said)}")
+    rows = {}
+    for name, values in said.items():
+        if not isinstance(values, list):
+            rows[name] = values
+        elif len(values) == prompts * size:
+            rows[name] = [values[place] for place in places]
+        elif len(values) == prompts and name not in ("completion_ids", "logprobs"):
+            rows[name] = [values[place // size] for place in places]
+        else:
+            raise ConfigError(
+                f"the rollout function returned {len(values)} rows of {name} for {prompts} prompts with "
+                f"args.num_generations={size}: it must be {prompts * size}, prompt by prompt"
+            )
+    lengths = zip(rows["completion_ids"], rows["logprobs"], strict=True)
+    for row, (ids, logprobs) in enumerate(lengths):
+        if not ids or len(ids) != len(logprobs):
+            raise ConfigError(
+                f"row {row} has {len(ids)} completion_ids and {len(logprobs)} logprobs: there must be as many of "
+                "both, and at least one"
+            )
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The server that TRL had
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _generating(trainer: Any, url: str | None) -> Iterator[None]:
+    """Answer at ``url`` as ``trl vllm-serve`` did, until the block ends."""
+    if url is None:
+        yield
+        return
+    parts = urlsplit(url)
+    if parts.port is None:
+        raise ConfigError(f"generate_url must say a port, as http://0.0.0.0:8000/generate/ does, got {url!r}")
+    handler = type("Handler", (_Handler,), {"generator": _Generator(trainer), "path_served": parts.path.rstrip("/")})
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", parts.port), handler)
+    except OSError as error:
+        raise ConfigError(f"nothing can listen at {url}: {error}; is something else there?") from error
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Generator:
+    """Samples from the trainer's model what a request asks for."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._lock = Lock()
+        self._calls = 0
+
+    def __call__(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        trainer, number = self._trainer, int(asked.get("n") or 1)
+        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        prompts = [list(tokenizer(prompt)["input_ids"]) for prompt in asked["prompts"]]
+        sampling = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
+        tokens = int(asked.get("max_tokens") or trainer.args.max_completion_length)
+        with (
+            self._lock,
+            trainer_engine(trainer, None, {**sampling, **(asked.get("generation_kwargs") or {})}) as engine,
+        ):
+            self._calls += 1
+            where = (trainer.state.global_step, trainer.accelerator.process_index, self._calls)
+            for index in range(len(prompts) * number):
+                seed = derive_seed("legacy", *where, index)
+                engine.submit(Request(str(index), prompts[index // number], tokens, seed))
+            done: dict[str, Completion] = {}
+            while len(done) < len(prompts) * number:
+                done |= {completion.request_id: completion for completion in engine.collect(block=True)}
+        sampled = [done[str(index)] for index in range(len(prompts) * number)]
+        for completion in sampled:
+            if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
+                raise EngineError(completion.error or "the engine gave a request up")
+        return {
+            "prompt_ids": prompts,
+            "completion_ids": [completion.ids for completion in sampled],
+            "logprobs": [completion.logprobs for completion in sampled],
+        }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    generator: _Generator
+    path_served: str
+
+    def do_POST(self) -> None:
+        if self.path.rstrip("/") != self.path_served:
+            return self._answer(404, {"detail": f"only {self.path_served} is served"})
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > _LARGEST_BODY:
+            return self._answer(413, {"detail": "too long"})
+        try:
+            return self._answer(200, self.generator(json.loads(self.rfile.read(length))))
+        except (ValueError, TypeError, KeyError) as error:
+            return self._answer(422, {"detail": f"{type(error).__name__}: {error}"})
+        except Exception as error:  # the function must hear of it, or it would wait for ever
+            return self._answer(500, {"detail": f"{type(error).__name__}: {error}"})
+
+    def _answer(self, status: int, body: Mapping[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- http.server's name
+        """Say nothing."""

@@ -1,0 +1,117 @@
+"""An OpenEnv client that somebody has made, as a Gymnasium environment with text."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.error import ResetNeeded
+
+from gym_trl.errors import ActionTypeError
+from gym_trl.spaces import AnyText
+
+
+class ClientEnv(gym.Env[str, str]):
+    """Play whatever has OpenEnv's ``reset() -> result`` and ``step(action) -> result``.
+
+    >>> class Result:
+    ...     def __init__(self, observation, reward=None, done=False):
+    ...         self.observation, self.reward, self.done = observation, reward, done
+    >>> class Client:
+    ...     def reset(self):
+    ...         return Result("Say ox.")
+    ...     def step(self, action):
+    ...         return Result("Thanks.", float(action == {"message": "ox"}), done=True)
+    >>> env = ClientEnv(Client, lambda seen, step, history: f"{step}. {seen}", lambda text: {"message": text})
+    >>> env.reset(seed=0)[0]
+    '1. Say ox.'
+    >>> env.step("ox")[:3]
+    ('2. Thanks.', 1.0, True)
+
+    A client that is asynchronous is used through its ``sync()``. A seed is given to clients whose ``reset`` takes one,
+    so that the members of a group play the same game. Steps are sent once. ``TrlEnv/OpenEnv-v0`` does more wherever it
+    may open the sessions itself.
+
+    Args:
+        make: Makes a client; called at the first reset.
+        prompt_builder: Says an observation in words: gets it, the number of the turn from 1 on, and lines on the turns
+            before; by default ``str``.
+        action_parser: Makes an action of words; a ``ValueError`` is an invalid action.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        prompt_builder: Callable[[Any, int, list[str]], Any] | None,
+        action_parser: Callable[[str], Any],
+    ) -> None:
+        self.observation_space: AnyText = AnyText()
+        self.action_space: AnyText = AnyText()
+        self._make, self._prompt_builder, self._action_parser = make, prompt_builder, action_parser
+        self._client: Any = None
+        self._takes_seed = False
+        self._history: list[str] = []
+        self._playing = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        if self._client is None:
+            self._client = _synchronous(self._make())
+            self._takes_seed = _takes(self._client.reset, "seed")
+        given = {"seed": int(self.np_random.integers(2**31))} if self._takes_seed else {}
+        self._history, self._playing = [], True
+        return self._say(self._client.reset(**given, **(options or {})).observation), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play an action."""
+        if not isinstance(action, str):
+            raise ActionTypeError(f"ClientEnv takes text, got {type(action).__name__}: {action!r:.100}")
+        if not self._playing:
+            raise ResetNeeded("the episode is over, or was never begun: call reset()")
+        try:
+            parsed = self._action_parser(action)
+        except ValueError as error:
+            return str(error), 0.0, False, False, {"action_valid": False}
+        result = self._client.step(parsed)
+        reward = float(result.reward or 0.0)
+        label = getattr(parsed, "action_str", None) or action
+        failed = " ERROR" if getattr(result.observation, "last_action_error", False) else ""
+        self._history.append(f"Step {len(self._history) + 1}: {label} -> reward {reward:+.2f}{failed}")
+        self._playing = not result.done
+        return self._say(result.observation), reward, bool(result.done), False, {"action_valid": True}
+
+    def close(self) -> None:
+        """Close the client."""
+        client, self._client = self._client, None
+        if client is not None and hasattr(client, "close"):
+            client.close()
+
+    def _say(self, observation: Any) -> str:
+        if self._prompt_builder is None:
+            return str(observation)
+        said = self._prompt_builder(observation, len(self._history) + 1, list(self._history))
+        if isinstance(said, list | tuple):  # parts, as of OpenAI's messages
+            said = "\n".join(part["text"] for part in said)
+        return said if isinstance(said, str) else str(said)
+
+
+def _synchronous(client: Any) -> Any:
+    if inspect.isawaitable(client):
+
+        async def wait() -> Any:
+            return await client
+
+        client = asyncio.run(wait())
+    return client.sync() if callable(getattr(client, "sync", None)) else client
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

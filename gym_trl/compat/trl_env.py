@@ -1,0 +1,957 @@
+"""What trl-env offers, by its names: functional environments, processors and rollouts, on this library's own loop.
+
+trl-env's modules are one module here: ``from trl_env.rollout import make_rollout_func`` becomes
+``from gym_trl.compat.trl_env import make_rollout_func``. Both of its protocols are understood: ``reset`` and ``step``
+that return a delta (0.1.8), and those that return an environment and a delta (from 0.1.10 on).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.chat import TemplateChat, _Codec, _tokenizer_codec
+from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import ChatTemplateError, ConfigError, MissingDependencyError
+from gym_trl.grpo import rollout_func as grpo
+from gym_trl.grpo.dataset import read_prompt
+from gym_trl.pool import InlinePool, TextEnvironment, read_instructions
+from gym_trl.rollout import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Answer, Completion, Logprobs, Message, Request, Task, TokenIds, Trajectory
+from gym_trl.wrappers.as_text import as_text
+
+if TYPE_CHECKING:
+    from gym_trl.compat.lazy_dataset import LazyDataset
+
+Action: TypeAlias = str
+Delta: TypeAlias = str
+Seed: TypeAlias = str
+Language: TypeAlias = str
+
+_ENV = "trl-env"  # the one id of the pools below
+
+
+class Env(Protocol):
+    """trl-env's environments: text in, text out, a reward that is true at any time."""
+
+    reward: float
+    """Of the whole episode so far."""
+    alive: bool
+
+    def reset(self, seed: Seed) -> "Delta | tuple[Env, Delta]":
+        """Start an episode and return what is said first, with the environment where it is an immutable one."""
+        ...
+
+    def step(self, action: Action) -> "Delta | tuple[Env, Delta]":
+        """Act, and return what is said to it."""
+        ...
+
+
+EnvFactory = Callable[[], Any]
+"""Makes an ``Env``."""
+
+
+class Processor(Protocol):
+    """How text is marked up for a model, without a chat template."""
+
+    def init_system_input(self, prompt: Language) -> str:
+        """A conversation's beginning."""
+        ...
+
+    def append_user_input(self, prompt: Language) -> str:
+        """What the environment says, up to where the model begins to write."""
+        ...
+
+    def parse_agent_output(self, completion: Language) -> tuple[str, str]:
+        """What the model thought, and what it answered."""
+        ...
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments, both ways
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class GymFromEnv(Adapter):
+    """A Gymnasium environment of what makes a trl-env one.
+
+    >>> class Twice:
+    ...     def reset(self, seed):
+    ...         self.reward, self.alive, self.word = 0.0, True, seed
+    ...         return self, f"Say {seed} twice."
+    ...     def step(self, action):
+    ...         self.reward, self.alive = float(action == self.word * 2), False
+    ...         return self, "Thanks."
+    >>> env = GymFromEnv(Twice)
+    >>> env.reset(seed=0, options={"seed": "ox"})[0]
+    'Say ox twice.'
+    >>> env.step("oxox")[:3]
+    ('Thanks.', 1.0, True)
+
+    trl-env's seeds are strings: give one as the reset option ``seed``; without one it is the number that Gymnasium's
+    seed leads to. trl-env's ``reward`` is of the episode so far: a step pays by how much it changed, so that the return
+    is what trl-env would have reported. An episode is a success if it ended with a positive reward. A missing
+    ``reward`` counts as none yet. The global random generators are the episode's own while it plays.
+    """
+
+    option_names = frozenset({"seed"})
+
+    def __init__(self, make: EnvFactory) -> None:
+        super().__init__()
+        self.make = make
+        self._env: Any = None
+        self._paid = 0.0
+
+    def close(self) -> None:
+        """Close the environment, where it can be."""
+        close, self._env = getattr(self._env, "close", None), None
+        if close is not None:
+            close()
+
+    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._env = self._env or self.make()
+        delta = self._said(self._env.reset(str(options.get("seed", seed))))
+        self._paid = 0.0
+        return delta, {}
+
+    def _play(self, action: str) -> Played:
+        delta = self._said(self._env.step(action))
+        total = float(self._env.reward or 0.0)
+        paid, self._paid = total - self._paid, total
+        over = not self._env.alive
+        return Played(delta, paid, terminated=over, success=over and total > 0)
+
+    def _said(self, answer: Any) -> str:
+        if isinstance(answer, tuple):
+            self._env, answer = answer
+        return str(answer)
+
+
+class EnvFromGym:
+    """An environment for trl-env of any Gymnasium one.
+
+    >>> env = EnvFromGym("TrlEnv/GuessNumber-v0", high=8, turns=4)
+    >>> env, delta = env.reset("7")
+    >>> print(delta.splitlines()[-1])
+    Guess 1 to 8 in 4 tries.
+    >>> env, delta = env.step("4")
+    >>> delta, env.reward, env.alive
+    ('Higher.', 0.0, True)
+    >>> EnvFromGym("TrlEnv/Echo-v0", functional=False).reset("a word")[-5:]  # as trl-env 0.1.8 wants it
+    'ltsbz'
+
+    The rules come before the first observation. A seed that is a number is the environment's; any other text has a
+    number of its own. The reward is the return so far. What ended answers every action as it did the last one.
+
+    Args:
+        env: An id, or what makes an environment.
+        functional: Return the environment with each delta, as trl-env does since 0.1.10.
+        env_kwargs: For ``gym.make``.
+    """
+
+    def __init__(
+        self, env: str | Callable[[], gym.Env[Any, Any]], *, functional: bool = True, **env_kwargs: Any
+    ) -> None:
+        self._env: TextEnvironment = as_text(gym.make(env, **env_kwargs) if isinstance(env, str) else env(**env_kwargs))
+        self._functional = functional
+        self._last = ""
+        self.reward = 0.0
+        self.alive = False
+
+    def reset(self, seed: Seed) -> Any:
+        """Start an episode."""
+        number = int(seed) if seed.isdecimal() and int(seed) < 2**63 else derive_seed("trl-env", seed)
+        observation, _ = self._env.reset(seed=number)
+        self.reward, self.alive = 0.0, True
+        return self._say("\n\n".join(part for part in (read_instructions(self._env), observation) if part))
+
+    def step(self, action: Action) -> Any:
+        """Act."""
+        if not self.alive:
+            return self._say(self._last)
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        self.reward += float(reward)
+        self.alive = not (terminated or truncated)
+        return self._say(observation)
+
+    def close(self) -> None:
+        """Close the Gymnasium environment."""
+        self._env.close()
+
+    def _say(self, delta: str) -> "str | tuple[Self, str]":
+        self._last = delta
+        return (self, delta) if self._functional else delta
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processors, both ways
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Type1ProcessorConfig:
+    """The marks around what is said."""
+
+    prefix_system: str
+    suffix_system: str
+    prefix_user: str
+    suffix_user: str
+    begin_answer: str
+    end_answer: str
+    after_answer: str = ""
+    """What the model's template writes between the end of an answer and the next message; trl-env leaves it out."""
+
+
+class Type1Processor:
+    r"""Marks text up by a configuration, and splits answers at its marks.
+
+    >>> qwen3_processor.append_user_input("Guess.")
+    '<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n<think>\n'
+    >>> qwen3_processor.parse_agent_output("Half of 8.</think>4<|im_end|>")
+    ('Half of 8.', '4')
+    """
+
+    def __init__(self, config: Type1ProcessorConfig) -> None:
+        self.config = config
+
+    def init_system_input(self, prompt: Language) -> str:
+        """A conversation's beginning."""
+        return self.config.prefix_system + prompt + self.config.suffix_system
+
+    def append_user_input(self, prompt: Language) -> str:
+        """What the environment says, up to where the model begins to write."""
+        return self.config.prefix_user + prompt + self.config.suffix_user
+
+    def parse_agent_output(self, completion: Language) -> tuple[str, str]:
+        """What the model thought, and what it answered."""
+        said = completion.partition(self.config.end_answer)[0]
+        thought, _, answer = said.rpartition(self.config.begin_answer)
+        return thought, answer
+
+
+def _qwen(prompt: str) -> Type1Processor:
+    return Type1Processor(
+        Type1ProcessorConfig(
+            prefix_system="<|im_start|>system\n",
+            suffix_system="<|im_end|>\n",
+            prefix_user="<|im_start|>user\n",
+            suffix_user=f"<|im_end|>\n<|im_start|>assistant\n{prompt}",
+            begin_answer="</think>",
+            end_answer="<|im_end|>",
+            after_answer="\n",
+        )
+    )
+
+
+def _gemma(system: str) -> Type1Processor:
+    return Type1Processor(
+        Type1ProcessorConfig(
+            prefix_system=f"<bos><|turn>system\n{system}",
+            suffix_system="<turn|>\n",
+            prefix_user="<|turn>user\n",
+            suffix_user="<turn|>\n<|turn>model\n",
+            begin_answer="<channel|>",
+            end_answer="<turn|>",
+            after_answer="\n",
+        )
+    )
+
+
+qwen3_processor = _qwen("<think>\n")
+qwen3_instruct_processor = _qwen("<think>\n\n</think>\n\n")
+gemma4_processor = _gemma("<|think|>\n")
+gemma4_instruct_processor = _gemma("")
+deepseekr1_processor = Type1Processor(
+    Type1ProcessorConfig(
+        prefix_system="<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+        suffix_system="",
+        prefix_user="<\uff5cUser\uff5c>",
+        suffix_user="<\uff5cAssistant\uff5c><think>\n",
+        begin_answer="</think>",
+        end_answer="<\uff5cend\u2581of\u2581sentence\uff5c>",
+    )
+)
+
+
+class ProcessorChat:
+    """A ``Chat`` that speaks what a ``Processor`` writes.
+
+    >>> class Letters:  # stands in for AutoTokenizer.from_pretrained(...)
+    ...     eos_token, all_special_tokens, added_tokens_decoder = "$", ["$"], {}
+    ...     def encode(self, text, **options):
+    ...         return [ord(letter) for letter in text]
+    ...     def decode(self, ids, **options):
+    ...         return "".join(chr(id) for id in ids)
+    >>> marks = Type1ProcessorConfig("S:", "|", "U:", "|A:", "</think>", "$", after_answer="|")
+    >>> letters, chat = Letters(), ProcessorChat(Type1Processor(marks), Letters())
+    >>> letters.decode(chat.open([Message("system", "Play."), Message("user", "1 to 8?")]))
+    'S:Play.|U:1 to 8?|A:'
+    >>> chat.text(letters.encode("Half.</think>4$"))
+    Answer(thinking='Half.', text='4')
+    >>> letters.decode(chat.reply("Higher.", closed=chat.closes(letters.encode("4$"))))
+    '|U:Higher.|A:'
+
+    A conversation is encoded once and without a tokenizer's own beginning of text in every turn, what was sampled is
+    never encoded again, and no message can write a control token. A processor of one's own ends its turns with
+    ``config.end_answer`` if it has that, else with the tokenizer's end of sequence. One that cannot read an answer and
+    raises has said it as it is.
+
+    Args:
+        processor: Marks up text.
+        tokenizer: A Hugging Face tokenizer, or anything with ``encode`` and ``decode``.
+
+    Raises:
+        ChatTemplateError: nothing ends the model's turn.
+    """
+
+    def __init__(self, processor: Processor, tokenizer: Any) -> None:
+        config = getattr(processor, "config", None)
+        self._processor = processor
+        tokenizer = getattr(tokenizer, "processing_class", tokenizer)
+        known = hasattr(tokenizer, "added_tokens_decoder")
+        self._codec = _tokenizer_codec(tokenizer) if known else _Codec(tokenizer.encode, tokenizer.decode)
+        self._end: str = getattr(config, "end_answer", None) or getattr(tokenizer, "eos_token", None) or ""
+        self._after: str = getattr(config, "after_answer", "")
+        if not self._end:
+            raise ChatTemplateError(
+                f"nothing ends the turns of {type(processor).__name__}: give it a config with end_answer, or the "
+                "tokenizer an eos_token"
+            )
+        end_ids = self._codec.encode(self._end)
+        self.stop_ids: frozenset[int] = frozenset(end_ids if len(end_ids) == 1 else ())
+        self.stop_strings: tuple[str, ...] = () if self.stop_ids else (self._end,)
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """The ids that start an episode, up to where the model begins to write."""
+        system = "\n\n".join(message.content for message in messages if message.role == "system")
+        said = "\n\n".join(message.content for message in messages if message.role != "system")
+        text = self._processor.init_system_input(self._codec.plain(system))
+        return self._codec.encode(text + self._processor.append_user_input(self._codec.plain(said)))
+
+    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+        """The ids between two sampled turns.
+
+        Raises:
+            ChatTemplateError: a processor has words for the user only.
+        """
+        if role != "user":
+            raise ChatTemplateError(f"a processor writes what the user says, it has no {role!r}")
+        said = self._after + self._processor.append_user_input(self._codec.plain(text))
+        return self._codec.encode(said if closed else self._end + said, after=self._end if closed else "")
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Whether these sampled ids end the model's turn."""
+        if self.stop_ids:
+            return bool(ids) and ids[-1] in self.stop_ids
+        return self._codec.decode(ids[-len(self._end.encode()) :]).endswith(self._end)
+
+    def text(self, ids: TokenIds) -> Answer:
+        """What the model said, its thinking apart from its answer."""
+        said = self._codec.decode(ids)
+        try:
+            thought, answer = self._processor.parse_agent_output(said)
+        except Exception:  # a processor of one's own: what it cannot read goes to the environment as it is
+            thought, answer = "", said.removesuffix(self._end)
+        return Answer(thought.strip(), answer.strip())
+
+
+class TemplateProcessor:
+    """A ``Processor`` of any tokenizer that has a chat template, so that none has to be written by hand.
+
+    >>> from gym_trl.tiny import tiny_tokenizer
+    >>> processor = TemplateProcessor(tiny_tokenizer())
+    >>> processor.init_system_input("Play.") + processor.append_user_input("1 to 8?")
+    '<|system|>Play.<|end|><|user|>1 to 8?<|end|><|assistant|>'
+    >>> processor.parse_agent_output("<think>Half.</think>4<|end|>")
+    Answer(thinking='Half.', text='4')
+
+    Args:
+        tokenizer: With a chat template.
+        chat_template_kwargs: For the template, such as ``enable_thinking=False``.
+
+    Raises:
+        ChatTemplateError: the template cannot be extended turn by turn, or has no system message of its own.
+    """
+
+    def __init__(self, tokenizer: Any, **chat_template_kwargs: Any) -> None:
+        self._tokenizer = tokenizer
+        self._chat = TemplateChat(tokenizer, **chat_template_kwargs)
+
+    def init_system_input(self, prompt: Language) -> str:
+        """A conversation's beginning."""
+        opened = self._decode(self._chat.open([Message("system", prompt), Message("user", "?")]))
+        asked = self.append_user_input("?")
+        if not opened.endswith(asked):
+            raise ChatTemplateError(
+                "the template writes the first user message otherwise than later ones, which a Processor cannot: use "
+                "the template itself, GymSpec(...) does"
+            )
+        return opened.removesuffix(asked)
+
+    def append_user_input(self, prompt: Language) -> str:
+        """What the environment says, up to where the model begins to write."""
+        return self._decode(self._chat.reply(prompt, closed=True))
+
+    def parse_agent_output(self, completion: Language) -> tuple[str, str]:
+        """What the model thought, and what it answered."""
+        return self._chat.text(self._tokenizer.encode(completion, add_special_tokens=False))
+
+    def _decode(self, ids: TokenIds) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rollouts without a trainer
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RolloutState:
+    """One episode's tokens, by trl-env's names."""
+
+    initial_length: int
+    """How many of ``conversation`` are the prompt."""
+    conversation: TokenIds
+    env_mask: list[int]
+    """1 where the model sampled; of the completion only, as are the logprobs."""
+    logprobs: Logprobs
+    reward: float | None
+    """``None`` where the model never acted, or the environment failed."""
+    error: str | None = None
+
+    @classmethod
+    def of(cls, played: Trajectory) -> Self:
+        """An episode of this library's."""
+        ids = played.prompt_ids + played.completion_ids
+        return cls(len(played.prompt_ids), ids, played.mask, played.logprobs, played.episode_return, played.error)
+
+
+class TransformerTokenizer:
+    """trl-env's tokenizer: no special tokens are added, which it put into every turn of Llama, Gemma and DeepSeek."""
+
+    def __init__(self, processing_class: Any) -> None:
+        self.processing_class = processing_class
+
+    def encode(self, text: str) -> TokenIds:
+        """The ids of ``text`` and no others."""
+        return list(self.processing_class.encode(text, add_special_tokens=False))
+
+    def decode(self, token_list: Sequence[int]) -> str:
+        """The text of ids, control tokens included."""
+        return str(self.processing_class.decode(token_list))
+
+
+class Model(Protocol):
+    """What ``batch_rollout`` plays with."""
+
+    def tokenizer_encode(self, input_text: str) -> TokenIds:
+        """Text to ids."""
+        ...
+
+    def tokenizer_decode(self, completion_ids: TokenIds) -> str:
+        """Ids to text."""
+        ...
+
+    def model_batch_generate(self, input_ids_list: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
+        """Continue each by one answer; its ids, and their logprobs."""
+        ...
+
+
+class TransformerModel:
+    """A Transformers model and its tokenizer.
+
+    Args:
+        tokenizer: Of the model.
+        model: Decoder-only.
+        generation_kwargs: By the names of ``GenerationConfig``; ``max_new_tokens`` (256) is what a turn may have, and
+            ``eos_token_id`` what ends it besides the tokenizer's own.
+
+    Raises:
+        ConfigError: an argument that ``generate`` gets from the rollout.
+    """
+
+    def __init__(self, tokenizer: Any, model: Any, generation_kwargs: Mapping[str, Any] | None = None) -> None:
+        options = dict(generation_kwargs or {})
+        for name in ("input_ids", "attention_mask", "output_logits", "return_dict_in_generate"):
+            if name in options:
+                raise ConfigError(f"generation_kwargs has {name!r}, which the rollout itself gives to generate")
+        self.tokenizer, self.model = tokenizer, model
+        self.device = model.device
+        self.max_new_tokens: int = options.pop("max_new_tokens", 256)
+        ends = options.pop("eos_token_id", None) or []
+        self.eos_token_ids = {int(tokenizer.eos_token_id), *([ends] if isinstance(ends, int) else ends)}
+        self.sampling = options
+
+    def tokenizer_encode(self, input_text: str) -> TokenIds:
+        """Text to ids, without special ones."""
+        return TransformerTokenizer(self.tokenizer).encode(input_text)
+
+    def tokenizer_decode(self, completion_ids: TokenIds) -> str:
+        """Ids to text."""
+        return TransformerTokenizer(self.tokenizer).decode(completion_ids)
+
+    def model_batch_generate(self, input_ids_list: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
+        """Continue each by one answer, sampled apart; logprobs are of the distribution that was sampled from."""
+        engine = self.engine()
+        for index, ids in enumerate(input_ids_list):
+            engine.submit(Request(str(index), ids, self.max_new_tokens, derive_seed("trl-env", index, len(ids))))
+        done = {completion.request_id: completion for completion in engine.collect(block=True)}
+        answers = [done[str(index)] for index in range(len(input_ids_list))]
+        return [answer.ids for answer in answers], [answer.logprobs for answer in answers]
+
+    def engine(self, chat: ProcessorChat | None = None) -> Any:
+        """An engine that samples from the model."""
+        from gym_trl.engines.transformers import TransformersEngine
+
+        pad = self.tokenizer.pad_token_id
+        return TransformersEngine(
+            self.model,
+            pad_id=self.tokenizer.eos_token_id if pad is None else pad,
+            eos_ids={*self.eos_token_ids, *(chat.stop_ids if chat else ())},
+            sampling=self.sampling,
+            stop_strings=chat.stop_strings if chat else (),
+            decode=self.tokenizer.decode,
+        )
+
+
+class _CallEngine:
+    """Generates with a function of whole prompts, which says itself when to stop."""
+
+    def __init__(self, generate: Callable[[list[TokenIds]], tuple[list[TokenIds], list[Logprobs]]]) -> None:
+        self._generate = generate
+        self._pending: list[Request] = []
+
+    def submit(self, request: Request) -> None:
+        self._pending.append(request)
+
+    def collect(self, *, block: bool) -> list[Completion]:
+        asked, self._pending = self._pending, []
+        answers = zip(asked, *self._generate([request.prompt_ids for request in asked]), strict=True) if asked else ()
+        return [
+            Completion(request.id, list(ids)[: request.max_tokens], list(logprobs)[: request.max_tokens])
+            for request, ids, logprobs in answers
+        ]
+
+    def cancel(self, request_id: str) -> None:
+        self._pending = [request for request in self._pending if request.id != request_id]
+
+
+def batch_rollout(
+    model: Model,
+    processor: Processor,
+    env_factory: EnvFactory,
+    system_prompt: str,
+    max_conversation_length: int,
+    seed_list: Sequence[Seed],
+    log: Callable[[str], Any] | None = None,
+) -> list[RolloutState]:
+    """Play one episode for each seed, and return their tokens in the order of the seeds.
+
+    ::
+
+        states = batch_rollout(TransformerModel(tokenizer, model), qwen3_processor, GuessEnv, "Be brief.", 512, ["36"])
+        states[0].reward
+
+    Dead episodes generate nothing more, none waits for another, and one that fails fails alone: its ``reward`` is
+    ``None`` and its ``error`` says why. A conversation ends on what the model said and never exceeds
+    ``max_conversation_length`` tokens.
+
+    Args:
+        model: A ``TransformerModel``, or whatever has its three methods.
+        processor: Marks up text.
+        env_factory: Makes environments, which are used again.
+        system_prompt: Said first.
+        max_conversation_length: Tokens that prompt and completion may have together.
+        seed_list: One for each episode.
+        log: Is called with lines of text.
+    """
+    if isinstance(model, TransformerModel):
+        chat = ProcessorChat(processor, model.tokenizer)
+        engine = model.engine(chat)
+        limits = Limits(model.max_new_tokens, None, max_conversation_length)
+    else:
+        chat = ProcessorChat(processor, _Words(model.tokenizer_encode, model.tokenizer_decode))
+        engine = _CallEngine(model.model_batch_generate)
+        limits = Limits(context=max_conversation_length)
+    return _play(chat, engine, env_factory, system_prompt, limits, seed_list, log)
+
+
+def rollout(
+    processor: Processor,
+    tokenizer: Any,
+    decoder: Any,
+    env: Any,
+    system_prompt: str,
+    max_conversation_length: int,
+    seed: Seed,
+    conversation_logger: Callable[[str, str], Any] | None = None,
+) -> RolloutState:
+    """Play one episode on ``env`` with whatever has ``generate(ids) -> (ids, logprobs)``."""
+
+    def generate(prompts: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
+        sampled, logprobs = zip(*(decoder.generate(prompt) for prompt in prompts), strict=True)
+        return list(sampled), list(logprobs)
+
+    limits = Limits(context=max_conversation_length)
+    chat = ProcessorChat(processor, tokenizer)
+    [state] = _play(chat, _CallEngine(generate), lambda: env, system_prompt, limits, [seed], None, conversation_logger)
+    return state
+
+
+@dataclass
+class _Words:
+    encode: Callable[[str], TokenIds]
+    decode: Callable[[TokenIds], str]
+
+
+def _play(
+    chat: ProcessorChat,
+    engine: Any,
+    env_factory: EnvFactory,
+    system_prompt: str,
+    limits: Limits,
+    seeds: Sequence[Seed],
+    log: Callable[[str], Any] | None,
+    logger: Callable[[str, str], Any] | None = None,
+) -> list[RolloutState]:
+    said = [Message("system", system_prompt)]
+    episodes = [
+        Episode(_task(seed), chat=chat, limits=limits, preamble=said, seed=derive_seed("trl-env", seed, index))
+        for index, seed in enumerate(seeds)
+    ]
+
+    def finished(index: int, played: Trajectory) -> None:
+        names = {"assistant": f"agent_{index}", "user": f"user_{index}", "system": "system"}
+        for message in played.messages:
+            if log is not None:
+                log(f"{names[message.role]}>\t{message.content}\n")
+            if logger is not None:
+                logger(message.role, message.content)
+        if log is not None:
+            log(f"log_{index}>\t{played.stop_reason}, reward: {played.episode_return}\n")
+
+    with InlinePool(lambda _: GymFromEnv(env_factory)) as pool:
+        played = run_episodes(episodes, pool=pool, engine=engine, on_finish=finished)
+    return [RolloutState.of(trajectory) for trajectory in played]
+
+
+def _task(seed: str) -> Task:
+    return Task(_ENV, derive_seed("trl-env", seed) % 2**31, {"seed": seed})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rollouts of a trainer
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TransformerDecoderFactory:
+    """How to sample from the model in training; the trainer's own engine does it, vLLM too if it has that."""
+
+    temperature: float
+    eos_token_set: set[int]
+    max_completion_length: int
+    """Of a turn."""
+
+    def check(self, trainer: Any) -> None:
+        """Any trainer will do."""
+
+
+@dataclass
+class VLLMDecoderFactory:
+    """How to sample with the trainer's own vLLM, of which trl-env would have built a second one.
+
+    Raises:
+        ConfigError: the trainer has no vLLM, or one that is set up otherwise; at the first rollout.
+    """
+
+    temperature: float
+    eos_token_set: set[int]
+    max_completion_length: int
+    """Of a turn."""
+    gpu_memory_utilization: float | None = None
+    enable_sleep_mode: bool | None = None
+
+    def check(self, trainer: Any) -> None:
+        """Refuse a trainer whose own vLLM is not what was asked for."""
+        if not trainer.use_vllm:
+            raise ConfigError(
+                "VLLMDecoderFactory needs the trainer's vLLM: set GRPOConfig(use_vllm=True, vllm_mode='colocate'); a "
+                "second engine beside the trainer would never see its weights"
+            )
+        for name, wanted in (
+            ("vllm_gpu_memory_utilization", self.gpu_memory_utilization),
+            ("vllm_enable_sleep_mode", self.enable_sleep_mode),
+        ):
+            if wanted is not None and wanted != (has := getattr(trainer.args, name)):
+                raise ConfigError(f"VLLMDecoderFactory asks for {wanted}, the trainer has GRPOConfig({name}={has})")
+
+
+def make_rollout_func(
+    processor: Processor,
+    tokenizer: Any,
+    decoder_factory: TransformerDecoderFactory | VLLMDecoderFactory,
+    env_factory: EnvFactory,
+    system_prompt: str,
+    max_conversation_length: int,
+    *,
+    executor: str = "inline",
+    workers: int | None = None,
+    on_rollout: Callable[[grpo.Rollout], None] | None = None,
+) -> grpo.RolloutFunc:
+    """A ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
+
+    Rows come in order, with trl-env's column ``reward`` for ``make_reward_func`` beside this library's own; a failed
+    episode has the reward ``None``, which TRL leaves out of its group. All episodes play at once.
+
+    Args:
+        processor: Marks up text.
+        tokenizer: A ``TransformerTokenizer``, or a Hugging Face tokenizer.
+        decoder_factory: How to sample: the temperature, what ends a turn, and how many tokens it may have.
+        env_factory: Makes environments, which are used again.
+        system_prompt: Said first.
+        max_conversation_length: Tokens that prompt and completion may have together; ``max_completion_length`` of the
+            trainer bounds the completion.
+        executor: Where environments are stepped: ``"inline"`` or ``"thread"``.
+        workers: How many threads.
+        on_rollout: Is called with everything that was played, for records.
+
+    Raises:
+        ConfigError: a ``decoder_factory`` of another kind.
+    """
+    if not isinstance(decoder_factory, TransformerDecoderFactory | VLLMDecoderFactory):
+        raise ConfigError(
+            "decoder_factory must be a TransformerDecoderFactory or a VLLMDecoderFactory, got "
+            f"{type(decoder_factory).__name__}: the trainer's own engine samples, so that its weights are the newest"
+        )
+    return _trainer_rollout(
+        ProcessorChat(processor, tokenizer),
+        env_factory,
+        system_prompt,
+        check=decoder_factory.check,
+        sampling={
+            "temperature": decoder_factory.temperature,
+            "stop_token_ids": sorted(decoder_factory.eos_token_set),
+        },
+        max_tokens_per_turn=decoder_factory.max_completion_length,
+        max_context=max_conversation_length,
+        executor=executor,
+        workers=workers,
+        on_rollout=on_rollout,
+    )
+
+
+make_rollout_func_mp = make_rollout_func
+"""trl-env's own starts a process for each row; here episodes do not wait for each other in the first place."""
+
+
+def _trainer_rollout(
+    chat: ProcessorChat,
+    env_factory: EnvFactory,
+    system_prompt: str,
+    *,
+    check: Callable[[Any], None] = lambda trainer: None,
+    **options: Any,
+) -> grpo.RolloutFunc:
+    play = grpo.make_rollout_func(
+        lambda _: GymFromEnv(env_factory),
+        assign=lambda split, number: _task(str(number)),  # never asked: every prompt has a task
+        chat=chat,
+        **options,
+    )
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        check(trainer)
+        columns = play([_with_task(prompt, system_prompt) for prompt in prompts], trainer)
+        return {**columns, "reward": columns["episode_return"]}
+
+    return rollout_func
+
+
+def _with_task(prompt: Any, system_prompt: str) -> list[dict[str, str | None]]:
+    messages, _ = read_prompt(prompt)
+    seed = messages[-1].content if messages else ""
+    return [
+        {"role": "system", "content": system_prompt, "task": None},
+        {"role": "user", "content": seed, "task": _task(seed).to_json()},
+    ]
+
+
+def make_reward_func() -> Callable[..., list[float | None]]:
+    """The environment's own reward as a reward function.
+
+    >>> make_reward_func()(prompts=["7"], completions=["4"], reward=[0.5])
+    [0.5]
+    """
+
+    def reward_func(*, reward: Sequence[float | None], **columns: Any) -> list[float | None]:
+        return list(reward)
+
+    return reward_func
+
+
+class RolloutWithLog:
+    """trl-env 0.1.8's rollout for a trainer: ``rollout_func`` and ``reward_func`` are methods.
+
+    The model in training samples, as ``model.generation_kwargs`` says.
+    """
+
+    def __init__(
+        self,
+        model: TransformerModel,
+        processor: Processor,
+        env_factory: EnvFactory,
+        system_prompt: str,
+        max_conversation_length: int,
+        log: Callable[[str], Any],
+        *,
+        max_turn_length: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.count = 0
+        self.log = log
+        turn = model.max_new_tokens if max_turn_length is None else max_turn_length
+        self.rollout_func = _trainer_rollout(
+            ProcessorChat(processor, model.tokenizer),
+            env_factory,
+            system_prompt,
+            sampling={**model.sampling, "stop_token_ids": sorted(model.eos_token_ids), **(sampling or {})},
+            max_tokens_per_turn=turn,
+            max_context=max_conversation_length,
+            on_rollout=self._write,
+        )
+        self.reward_func = make_reward_func()
+
+    def _write(self, played: grpo.Rollout) -> None:
+        self.count += 1
+        for index, trajectory in enumerate(played.trajectories):
+            for message in trajectory.messages:
+                self.log(f"[experiment_{self.count}] {message.role}_{index}>\t{message.content}\n")
+            self.log(f"[experiment_{self.count}] log_{index}>\treward: {trajectory.episode_return}\n")
+
+
+@dataclass
+class TrainConfig:
+    """trl-env 0.1.8's description of a training, for ``train``."""
+
+    mode: str
+    """``"prepare"`` finds the peak memory, ``"train"`` trains."""
+    output_dir: str
+    env_factory: EnvFactory
+    system_prompt: str
+    processor: Processor
+    model: TransformerModel
+    data: "LazyDataset | Sequence[Seed]"
+    """Seeds."""
+    per_device_batch_size: int
+    num_generations: int
+    max_turn_length: int
+    max_conversation_length: int
+    gradient_accumulation_steps: int
+    deepspeed: str | None = None
+    generation_kwargs: dict[str, Any] | None = None
+    train_config_kwargs: dict[str, Any] | None = None
+    """For ``GRPOConfig``; over everything that is set here."""
+    push_to_hub: bool = False
+    save_every_seconds: float = 3600
+    log_every_seconds: float = 0
+    logger: Callable[[str], None] | None = None
+    callbacks: Iterable[Any] = field(default_factory=tuple)
+
+
+def train(config: TrainConfig) -> Any:
+    """Train as ``config`` says, from the newest checkpoint in its folder if there is one.
+
+    With ``mode="prepare"`` nothing is trained: two steps with completions of full length say what memory a training
+    will need (``gym_trl.grpo.prepare``).
+
+    Returns:
+        The trainer, or in the mode ``"prepare"`` a ``PeakMemory``.
+
+    Raises:
+        ConfigError: an unknown mode.
+    """
+    if config.mode not in ("prepare", "train"):
+        raise ConfigError(f"mode must be 'prepare' or 'train', got {config.mode!r}")
+    try:
+        from transformers.trainer_utils import get_last_checkpoint
+        from trl import GRPOTrainer
+    except ImportError as error:
+        raise MissingDependencyError("train", extra="train") from error
+
+    from gym_trl.compat.lazy_dataset import LazyDataset
+    from gym_trl.compat.timed_callback import timed_callback
+    from gym_trl.grpo.prepare import prepare
+
+    seeds = config.data
+    if not isinstance(seeds, LazyDataset):
+        seeds = LazyDataset(len(seeds), list(seeds).__getitem__)
+    model = config.model
+    rollouts = RolloutWithLog(
+        model,
+        config.processor,
+        config.env_factory,
+        config.system_prompt,
+        config.max_conversation_length,
+        config.logger or (lambda line: None),
+        max_turn_length=min(config.max_turn_length, model.max_new_tokens),
+        sampling=config.generation_kwargs,
+    )
+    if model.tokenizer.pad_token_id is None:
+        model.tokenizer.pad_token_id = model.tokenizer.eos_token_id
+    trainer = GRPOTrainer(
+        model=model.model,
+        processing_class=model.tokenizer,
+        args=_grpo_config(config),
+        train_dataset=seeds.map(lambda seed: {"prompt": seed}),
+        rollout_func=rollouts.rollout_func,
+        reward_funcs=rollouts.reward_func,
+        callbacks=[timed_callback(config.save_every_seconds, config.log_every_seconds), *config.callbacks],
+    )
+    if config.mode == "prepare":
+        return prepare(trainer)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(config.output_dir))
+    return trainer
+
+
+def _grpo_config(config: TrainConfig) -> Any:
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    import torch
+    from trl import GRPOConfig
+
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    cuda = torch.cuda.is_available()
+    sampling = {**config.model.sampling, **(config.generation_kwargs or {})}
+    settings = {
+        "output_dir": config.output_dir,
+        "num_train_epochs": 1,
+        "deepspeed": config.deepspeed,
+        "per_device_train_batch_size": config.per_device_batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "num_generations": config.num_generations,
+        "max_completion_length": config.max_conversation_length,
+        "temperature": sampling.get("temperature", 1.0),  # what is sampled from is what is trained
+        "bf16": cuda,
+        "use_cpu": not cuda and not torch.backends.mps.is_available(),
+        "gradient_checkpointing": True,
+        "eval_strategy": "no",
+        "save_strategy": "epoch",
+        "logging_strategy": "epoch",
+        "push_to_hub": config.push_to_hub,
+        "report_to": "tensorboard" if find_spec("tensorboard") else "none",
+        **(config.train_config_kwargs or {}),
+    }
+    return GRPOConfig(**settings)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LazyDataset":  # is a Dataset, which takes a second to import
+        from gym_trl.compat.lazy_dataset import LazyDataset
+
+        return LazyDataset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

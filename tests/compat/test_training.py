@@ -1,0 +1,137 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Two steps of the real GRPOTrainer through each way in, in one process."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+TRL_ENV = Path(__file__).parents[2] / ".venv/.peers/trl-env"
+ROUTES = ("trl_env", "prepare", "trl_env_train", "legacy", "eval_protocol")
+
+pytestmark = [pytest.mark.trl, pytest.mark.processes]
+needs_trl_env = pytest.mark.skipif(
+    not (TRL_ENV / "trl_env").is_dir(), reason="trl-env is not there: make .venv/.peers/trl-env"
+)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    target = tmp_path_factory.mktemp("ways")
+    routes = [*ROUTES, *(["real_trl_env"] if (TRL_ENV / "trl_env").is_dir() else [])]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "train_each_way.py"), str(target), *routes],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_ENV": str(TRL_ENV)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((target / "report.json").read_text())
+
+
+@pytest.mark.parametrize("way", ["trl_env", "legacy", "eval_protocol"])
+def test_rows_have_one_length_end_on_a_sampled_token_and_are_as_many_as_the_prompts(reports, way):
+    assert len(reports[way]["columns"]) == 2
+    for columns in reports[way]["columns"]:
+        masks = columns.get("env_mask") or [[1] * len(ids) for ids in columns["completion_ids"]]
+        rows = list(zip(columns["prompt_ids"], columns["completion_ids"], masks, columns["logprobs"], strict=True))
+        assert len(rows) == 8
+        for prompt, ids, mask, logprobs in rows:
+            assert prompt
+            assert len(ids) == len(mask) == len(logprobs) > 0
+            assert mask[-1] == 1
+            assert all((logprob == 0.0) == (bit == 0) for bit, logprob in zip(mask, logprobs, strict=True))
+
+
+@pytest.mark.parametrize("way", ["trl_env", "legacy", "eval_protocol"])
+def test_each_way_trains_two_steps_on_the_rewards_of_its_own_environment(reports, way):
+    report = reports[way]
+    assert len(report["losses"]) == 2
+    assert all(math.isfinite(loss) for loss in report["losses"])
+    rewards = [reward for batch in report["rewards"] for reward in batch]
+    assert len(rewards) == 16
+    assert len(set(rewards)) > 1
+
+
+def test_a_group_of_trl_env_plays_its_prompt_as_its_seed(reports):
+    for columns in reports["trl_env"]["columns"]:
+        seeds = [json.loads(task)["options"]["seed"] for task in columns["task"]]
+        assert [len(set(seeds[start : start + 4])) for start in (0, 4)] == [1, 1]
+        assert columns["reward"] == columns["episode_return"]
+
+
+def test_a_group_of_eval_protocols_plays_one_game_and_others_play_others(reports):
+    games = [task for columns in reports["eval_protocol"]["columns"] for task in columns["task"]]
+    groups = [games[start : start + 4] for start in range(0, 16, 4)]
+    assert all(len(set(group)) == 1 for group in groups)
+    assert len({group[0] for group in groups}) == 4
+
+
+def test_the_documented_reward_functions_of_eval_protocol_get_a_number_for_each_episode(reports):
+    for columns, rewards in zip(reports["eval_protocol"]["columns"], reports["eval_protocol"]["rewards"], strict=True):
+        assert columns["step_rewards"] == [sum(turns) for turns in columns["turn_rewards"]] == rewards
+        assert columns["eval_score"] == columns["step_rewards"]
+
+
+def test_the_system_prompt_the_prompt_and_the_built_observation_open_a_conversation(reports):
+    messages = reports["eval_protocol"]["columns"][0]["messages"][0]
+    assert messages[0] == {"role": "system", "content": "Click."}
+    assert messages[1]["content"].startswith("Start task\n\nStep 1\nGoal: click ")
+    assert messages[3]["content"].startswith("Step 2")
+
+
+def test_concurrency_bounds_how_many_environments_are_open_and_they_are_used_again(reports):
+    assert reports["eval_protocol"]["opened"] <= 2  # for 16 episodes
+
+
+def test_another_temperature_than_the_trainers_is_honoured_and_warned_of_once(reports):
+    [warning] = reports["eval_protocol"]["warnings"]
+    assert "temperature 0.7, GRPOConfig trains at 1.0" in warning
+
+
+def test_the_page_of_trls_first_signature_runs_as_it_is(reports):
+    asked = reports["legacy"]["asked"]
+    assert [len(prompts) for prompts in asked] == [2, 2]  # one a group, as TRL gave them then
+    for columns, rewards in zip(reports["legacy"]["columns"], reports["legacy"]["rewards"], strict=True):
+        assert columns["env_reward"] == rewards
+
+
+def test_trl_envs_train_saves_by_the_clock_and_samples_as_its_model_says(reports):
+    report = reports["trl_env_train"]
+    assert report["changed"]
+    assert report["steps"] == 2
+    assert report["temperature"] == 0.9
+    assert {"checkpoint-1", "checkpoint-2"} <= set(report["folders"])
+    assert any("user_0>\tGuess 1 to 9." in line for line in report["lines"])
+
+
+def test_prepare_fills_every_completion_and_changes_and_saves_nothing(reports):
+    report = reports["prepare"]
+    assert not report["changed"]
+    assert report["folders"] == []
+    assert report["peak"]["completion"] == 100  # max_conversation_length is TRL's max_completion_length there
+    assert report["peak"]["process"] > 2**27
+    assert "GiB in main memory" in report["said"]
+
+
+@needs_trl_env
+def test_trl_envs_own_rollout_on_our_environment_and_processor_samples_the_same_tokens_as_ours(reports):
+    theirs, ours = reports["real_trl_env"]["played"]
+    assert theirs["reward"] == ours["reward"] == 1.0
+    names = ("initial_length", "conversation", "env_mask", "logprobs")
+    assert [theirs[name] for name in names] == [ours[name] for name in names]
+    assert [role for role, _ in ours["said"]] == [role for role, _ in theirs["said"] if role != "log"]
+
+
+@needs_trl_env
+def test_the_presets_are_trl_envs_but_for_the_separator_that_it_leaves_out(reports):
+    presets = reports["real_trl_env"]["presets"]
+    assert len(presets) == 5
+    assert all(ours == theirs for ours, theirs in presets.values())

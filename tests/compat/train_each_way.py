@@ -1,0 +1,394 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model for two steps through each way in, and writes what happened: run by the tests, in a process.
+
+Arguments: a folder to write to, and the names of the ways.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import socket
+import sys
+import types
+import warnings
+from functools import partial
+from pathlib import Path
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import requests
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+import gym_trl.compat.trl_env as ours
+from gym_trl.compat.eval_protocol import create_openenv_vllm_rollout_func
+from gym_trl.compat.lazy_dataset import LazyDataset
+from gym_trl.compat.legacy_rollout import legacy_rollout_func
+from gym_trl.compat.trl_env import (
+    Action,
+    Delta,
+    Env,
+    EnvFromGym,
+    Seed,
+    TemplateProcessor,
+    TrainConfig,
+    TransformerDecoderFactory,
+    TransformerModel,
+    TransformerTokenizer,
+    make_reward_func,
+    make_rollout_func,
+    train,
+)
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+torch.set_num_threads(1)
+
+
+class GuessEnv(Env):
+    """In the manner of trl-env's own example; the functional protocol."""
+
+    def reset(self, seed: Seed) -> tuple[Env, Delta]:
+        self.target, self.turn, self.reward, self.alive = int(seed), 0, 0.0, True
+        return self, "Guess 1 to 9."
+
+    def step(self, action: Action) -> tuple[Env, Delta]:
+        self.turn += 1
+        found = re.findall(r"\d+", action)
+        guess = int(found[-1][:9]) if found else None
+        self.alive = guess != self.target and self.turn < 3
+        self.reward = max(self.reward, 0.0 if guess is None else 1 / (1 + abs(guess - self.target)))
+        return self, "no number" if guess is None else "too low" if guess < self.target else "too high"
+
+
+class OldGuessEnv(Env):
+    """The protocol of trl-env 0.1.8."""
+
+    def __init__(self):
+        self.env = GuessEnv()
+
+    def reset(self, seed: Seed) -> Delta:
+        _, delta = self.env.reset(seed)
+        return self._answer(delta)
+
+    def step(self, action: Action) -> Delta:
+        _, delta = self.env.step(action)
+        return self._answer(delta)
+
+    def _answer(self, delta: Delta) -> Delta:
+        self.reward, self.alive = self.env.reward, self.env.alive
+        return delta
+
+
+class Trained:
+    """Keeps what a rollout function returned, and what a reward function made of it."""
+
+    def __init__(self, rollout_func, reward_func):
+        self.columns, self.rewards, self.warnings = [], [], []
+        self._rollout, self._reward = rollout_func, reward_func
+
+    def rollout_func(self, prompts, trainer):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            columns = self._rollout(prompts, trainer)
+        self.warnings += [str(warning.message) for warning in seen]
+        self.columns.append(columns)
+        return columns
+
+    def reward_func(self, **given):
+        rewards = self._reward(**given)
+        self.rewards.append([float("nan") if reward is None else float(reward) for reward in rewards])
+        return rewards
+
+
+def settings(folder, **changes):
+    return GRPOConfig(
+        **{
+            "output_dir": str(folder / "out"),
+            "max_steps": 2,
+            "per_device_train_batch_size": 8,
+            "num_generations": 4,
+            "max_completion_length": 200,
+            "logging_steps": 1,
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            **changes,
+        }
+    )
+
+
+def go(folder, rollout_func, reward_func, dataset, **changes):
+    tokenizer = tiny_tokenizer()
+    kept = Trained(rollout_func, reward_func)
+    trainer = GRPOTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        args=settings(folder, **changes),
+        train_dataset=dataset,
+        rollout_func=kept.rollout_func,
+        reward_funcs=kept.reward_func,
+    )
+    trainer.train()
+    return {
+        "columns": kept.columns,
+        "rewards": kept.rewards,
+        "warnings": kept.warnings,
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+    }
+
+
+def trl_env(folder):
+    tokenizer = TransformerTokenizer(tiny_tokenizer())
+    data = LazyDataset(40, lambda i: str(random.randint(1, 9)))
+    return go(
+        folder,
+        make_rollout_func(
+            processor=TemplateProcessor(tokenizer.processing_class),
+            tokenizer=tokenizer,
+            env_factory=GuessEnv,
+            decoder_factory=TransformerDecoderFactory(
+                temperature=1.0, eos_token_set={tokenizer.processing_class.eos_token_id}, max_completion_length=3
+            ),
+            system_prompt="At most 3 tokens a turn.",
+            max_conversation_length=120,
+        ),
+        make_reward_func(),
+        data.map(lambda input_text: {"prompt": input_text}),
+    )
+
+
+def trl_env_config(folder, mode):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    lines: list[str] = []
+    config = TrainConfig(
+        mode=mode,
+        output_dir=str(folder / "trl_env"),
+        processor=TemplateProcessor(tokenizer),
+        system_prompt="Guess.",
+        model=TransformerModel(
+            tokenizer=tokenizer, model=model, generation_kwargs={"max_new_tokens": 3, "temperature": 0.9}
+        ),
+        data=LazyDataset(2, lambda i: str(i + 1)),
+        env_factory=OldGuessEnv,
+        max_turn_length=3,
+        per_device_batch_size=4,
+        num_generations=4,
+        max_conversation_length=100,
+        gradient_accumulation_steps=1,
+        train_config_kwargs={"report_to": [], "disable_tqdm": True},
+        save_every_seconds=0,
+        logger=lines.append,
+    )
+    result = train(config)
+    changed = any(not torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+    report = {"changed": changed, "lines": lines, "folders": sorted(p.name for p in (folder / "trl_env").iterdir())}
+    if mode == "prepare":
+        return {**report, "peak": result._asdict(), "said": str(result)}
+    return {**report, "steps": result.state.global_step, "temperature": result.args.temperature}
+
+
+def prepare(folder):
+    return trl_env_config(folder / "prepare", "prepare")
+
+
+def trl_env_train(folder):
+    return trl_env_config(folder, "train")
+
+
+def legacy(folder):
+    """The function of TRL's OpenEnv page as it is, with an Echo client that is here and not in a container."""
+
+    class EchoAction:
+        def __init__(self, message):
+            self.message = message
+
+    class Client:
+        def reset(self):
+            self.steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            return type("Result", (), {"reward": 0.1 * len(action.message)})
+
+    client = Client()
+    seen = []
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def rollout_func(prompts, args, processing_class):
+        seen.append(list(prompts))
+        # 1. Generate completions via vLLM inference server (running on port 8000)
+        payload = {
+            "prompts": prompts,
+            "n": args.num_generations,
+            "temperature": args.temperature,
+            "max_tokens": args.max_completion_length,
+        }
+        response = requests.post(f"http://0.0.0.0:{port}/generate/", json=payload, timeout=60)
+        result = response.json()
+        completions_text = processing_class.batch_decode(result["completion_ids"], skip_special_tokens=True)
+        # 2. Step through the environment to get rewards
+        client.reset()
+        env_rewards = []
+        for msg in completions_text:
+            env_result = client.step(EchoAction(message=msg))
+            env_rewards.append(env_result.reward)
+        # 3. Add environment rewards as extra field
+        result["env_reward"] = env_rewards
+        return result
+
+    def reward_from_env(completions, **kwargs):
+        """Extract environment rewards passed via rollout_func kwargs."""
+        env_rewards = kwargs.get("env_reward", [])
+        return [float(reward) for reward in env_rewards] if env_rewards else [0.0] * len(completions)
+
+    dataset = Dataset.from_dict(
+        {"prompt": ["You are an AI that interacts with an *Echo* environment. Word to echo:"] * 64}
+    )
+    report = go(
+        folder,
+        legacy_rollout_func(rollout_func, generate_url=f"http://0.0.0.0:{port}/generate/"),
+        reward_from_env,
+        dataset,
+        max_completion_length=12,
+    )
+    return {**report, "asked": seen}
+
+
+class Seen:
+    def __init__(self, observation, reward=None, done=False):
+        self.observation, self.reward, self.done = observation, reward, done
+
+
+class Page:
+    """A client with OpenEnv's calls: a page with one button, whose number the seed draws."""
+
+    opened = closed = 0
+
+    def __init__(self):
+        Page.opened += 1
+
+    def reset(self, seed=None):
+        self.button = seed % 7
+        return Seen(type("Observation", (), {"goal": f"click {self.button}", "url": "", "text": "buttons 0 to 6"})())
+
+    def step(self, action):
+        pressed = re.fullmatch(r"click\('(\d)'\)", action)
+        done = pressed is not None and int(pressed[1]) == self.button
+        return Seen(
+            type("Observation", (), {"goal": "", "url": "", "text": action[:20]})(), float(pressed is not None), done
+        )
+
+    def close(self):
+        Page.closed += 1
+
+
+def build_prompt(obs, step, history):
+    goal = getattr(obs, "goal", "") or ""
+    return f"Step {step}\nGoal: {goal}\n{len(history)} before.\nReply with an action."
+
+
+def parse_action(text):
+    match = re.search(r"\d", text)
+    return f"click('{match.group(0)}')" if match else "noop()"
+
+
+def eval_protocol(folder):
+    rollout_func = create_openenv_vllm_rollout_func(
+        env_factory=Page,
+        prompt_builder=build_prompt,
+        action_parser=parse_action,
+        vllm_base_url="http://localhost:8000",
+        max_steps=3,
+        completion_params={"temperature": 0.7, "max_tokens": 4, "system_prompt": "Click."},
+        concurrency=2,
+    )
+
+    def reward_func(completions, **kwargs):
+        """Average of the documentation's page: one number for each episode."""
+        step_rewards = kwargs.get("step_rewards", [])
+        avg_reward = sum(step_rewards) / len(step_rewards) if step_rewards else 0.0
+        print(f"Average reward: {avg_reward:.2f}")  # noqa: T201 -- as on the page
+        return [float(r) for r in step_rewards]
+
+    dataset = Dataset.from_dict({"prompt": ["Start task"] * 6})
+    return {**go(folder, rollout_func, reward_func, dataset, max_completion_length=300), "opened": Page.opened}
+
+
+def real_trl_env(folder):
+    """trl-env's own rollout on our environments and processors, beside ours on the same decoder."""
+    package = Path(os.environ["TRL_ENV"]) / "trl_env"
+    for name in ("environment", "decoder", "processor", "tokenizer", "rollout"):
+        source = (package / f"{name}.py").read_text()
+        # Statements of Python 3.12, for every Python that this library runs on.
+        source = re.sub(r"^type (\w+) = ", r"\1 = ", source, flags=re.MULTILINE)
+        module = types.ModuleType(f"trl_env.{name}")
+        module.__package__ = "trl_env"
+        sys.modules.setdefault("trl_env", types.ModuleType("trl_env")).__path__ = [str(package)]
+        sys.modules[module.__name__] = module
+        exec(compile(source, str(package / f"{name}.py"), "exec"), module.__dict__)
+    theirs = sys.modules["trl_env.rollout"]
+    tokenizer = TransformerTokenizer(tiny_tokenizer())
+    presets = {}
+    for name in ("qwen3", "qwen3_instruct", "gemma4", "gemma4_instruct", "deepseekr1"):
+        mine, other = (
+            getattr(module, f"{name}_processor").config for module in (ours, sys.modules["trl_env.processor"])
+        )
+        presets[name] = [
+            {field: value for field, value in vars(config).items() if field != "after_answer"}
+            for config in (mine, other)
+        ]
+    played = []
+    for module in (theirs, ours):
+        said: list[tuple[str, str]] = []
+        state = module.rollout(
+            processor=TemplateProcessor(tokenizer.processing_class),
+            tokenizer=tokenizer,
+            decoder=Bisecting(tokenizer),
+            env=EnvFromGym("TrlEnv/GuessNumber-v0", high=8, turns=4),
+            system_prompt="Play.",
+            max_conversation_length=1000,
+            seed="5",
+            conversation_logger=partial(_append, said),
+        )
+        names = ("initial_length", "conversation", "env_mask", "logprobs", "reward")
+        played.append({name: getattr(state, name) for name in names} | {"said": said})
+    return {"presets": presets, "played": played}
+
+
+def _append(said, role, content):
+    said.append((role, content))
+
+
+class Bisecting:
+    """A decoder that plays GuessNumber, without a model."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def generate(self, input_ids):
+        answers = re.findall(r"(Higher|Lower)", self.tokenizer.decode(input_ids).partition("in 4 tries.")[2])
+        low, high = 1, 8
+        for answer in answers:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if answer == "Higher" else (low, middle - 1)
+        ids = self.tokenizer.encode(f"{(low + high) // 2}<|end|>")
+        return ids, [-0.5] * len(ids)
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    reports = {}
+    for name in sys.argv[2:]:
+        (target / name).mkdir()
+        with contextlib.redirect_stdout(sys.stderr):
+            reports[name] = globals()[name](target / name)
+    (target / "report.json").write_text(json.dumps(reports))
