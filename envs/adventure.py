@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _STEPS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
@@ -188,15 +189,15 @@ class Adventure(TextEnv):
         how = (
             "Answer with one of the commands that are listed, for example: inventory"
             if self.commands == "listed"
-            else "Answer with one command in plain words, like: go north; take hat; drop hat; put hat on sofa; open "
-            "suitcase; close suitcase; unlock tin door; cook soup; eat soup; inventory"
+            else "Answer with one command in plain words: go and a direction, or like: take hat; drop hat; put hat on "
+            "sofa; open suitcase; close suitcase; unlock tin door; cook soup; eat soup; inventory"
         )
         return (
             "You are in a house whose rooms lie on a grid. Reach the goal that is stated at the start, all of it at "
             f"the same time, in {self.turns} turns. You see only the room that you are in, and what lies in open "
             "containers there. A key opens what is named like it: a tin key the tin door. You can put, cook and eat "
             "what you hold; the stove to cook with is in the kitchen. If you eat what the goal needs otherwise, you "
-            f"have lost. {how}"
+            f"have lost. Anything that cannot be done costs a turn. {how}"
         )
 
     @property
@@ -230,7 +231,7 @@ class Adventure(TextEnv):
 
     def solver(self) -> Policy:
         """Explores the nearest unknown until the goals can be reached, and then takes the shortest way to them."""
-        return _Explorer()
+        return Steady(_Explorer(), _SEEN_ROOM.search)
 
     def shortest_plan(self) -> list[str]:
         """The fewest commands that win from here, for whoever knows the whole house."""
@@ -326,8 +327,7 @@ class Adventure(TextEnv):
             parts.append(f"On the floor: {', '.join(lying[room])}.")
         ways = [f"{way} ({door}, {_condition(door, state)})" if door else way for way, _, door in self._ways()]
         parts.append(f"Exits: {', '.join(ways) or 'none'}.")
-        left = self._turns_left
-        parts.append("1 turn left." if left == 1 else f"{left} turns left.")
+        parts.append(f"{counted(self._turns_left, 'turn')} left.")
         if self.commands == "listed":
             parts.append(f"\nCommands: {'; '.join(self._orders())}")
         return " ".join(parts).replace(" \n", "\n")
@@ -979,16 +979,19 @@ class _Explorer:
             self._house = self._house._replace(goals=tuple(map(_read_goal, wanted[1].split("; "))))
         seen = _SEEN_ROOM.search(observation)
         assert seen is not None, "a game that is not over shows the room"
-        self._note_command()
+        self._note_command(observation)
         self._note_room(*seen.groups())
         if not self._planned:
             self._planned = (_plan(self._house, self._state, self._room) or [self._explore()])[::-1]
         self._command = self._planned.pop()
         return self._command
 
-    def _note_command(self) -> None:
-        """What a command did that is not seen in the room."""
+    def _note_command(self, observation: str) -> None:
+        """What a command did that is not seen in the room, if it was carried out."""
         verb, _, thing = self._command.partition(" ")
+        if not observation.startswith(f"You {verb} "):
+            self._command, self._planned = "", []
+            return
         if verb in ("take", "eat"):
             self._state.where[thing] = _HELD if verb == "take" else _EATEN
         elif verb == "cook":

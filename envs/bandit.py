@@ -11,6 +11,7 @@ import numpy as np
 
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _MOST_ARMS = 20
@@ -38,15 +39,17 @@ class Bandit(TextEnv):
     'A to D. Turns left: 20.'
     >>> env.step("B")[:2]
     ('B paid 1. Turns left: 19. Paid of tried: A 0/0, B 1/1, C 0/0, D 0/0.', 0.05)
-    >>> env.step("c")[4]["regret"]
-    1.0
+    >>> env = Bandit(turns=2)
+    >>> _ = env.reset(seed=0)
+    >>> env.step("A")[4], env.step("b")[4]["regret"]
+    ({'action_valid': True, 'success': False, 'admissible_actions': ['A', 'B', 'C', 'D', 'E']}, 0.4)
 
     One arm, any with the same chance, pays 1 with probability ``0.5 + gap / 2``, each other ``0.5 - gap / 2``. The
     player is told both numbers, but not which arm. What an arm pays the first, second and any later time is drawn at
     reset: whatever else is done in between, the same seed gives the same. What is no action costs a turn and pays
     nothing. A turn's reward is what was paid divided by ``turns``, so that an episode returns the mean. It is a success
-    if the last turn went to the best arm; with ``reward="success"`` only that pays. ``info["regret"]`` is what the
-    turns so far cost in the mean, compared with always choosing the best arm (all it pays, for what is no action).
+    if the last turn went to the best arm; with ``reward="success"`` only that pays. At the end ``info["regret"]`` is
+    what the turns cost in the mean, compared with always choosing the best arm (all it pays, for what is no action).
 
     Args:
         difficulty: ``"easy"`` is 4 arms, gap 0.5, 20 turns; ``"medium"`` 5 arms, gap 0.2, 100 turns, the hard setting
@@ -127,7 +130,8 @@ class Bandit(TextEnv):
         return (
             f"There are {self.arms} {story.things}, {self._names}. {story.rule}, with probability "
             f"{0.5 + self.gap / 2:.4g} for one of them, which you do not know, and {0.5 - self.gap / 2:.4g} for each "
-            f"other. You have {self.turns} turns; {aim}. Answer with one letter alone, such as B."
+            f"other. You have {counted(self.turns, 'turn')}; {aim}. Answer with one letter alone, written like Z "
+            "(which is none of them). Anything else costs a turn and pays nothing."
         )
 
     @property
@@ -192,7 +196,9 @@ class Bandit(TextEnv):
         answer = f"{answer} Turns left: {self._turns_left}."
         if self.summary:
             answer = f"{answer} Paid of tried: {', '.join(self._shown)}."
-        return Outcome(answer, paid / self.turns, done, done and cost == 0.0, info={"regret": self._regret})
+        # Told at every turn it would tell which arm is the best.
+        info = {"regret": self._regret} if done else {}
+        return Outcome(answer, paid / self.turns, done, done and cost == 0.0, info=info)
 
 
 class _MostProbable:

@@ -1,11 +1,13 @@
 """The card game, by Gymnasium's rules."""
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _DECK = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10)
@@ -13,6 +15,10 @@ _CHANCES = tuple((card, _DECK.count(card) / len(_DECK)) for card in range(1, 11)
 _MOST_TURNS = 20
 """Two aces, 18 more, and the last decision: who only hits is over 21 by then."""
 _MOVES = ("hit", "stick")
+_TABLE = re.compile(
+    r"Your (?:sum is (?P<sum>[0-9]+), (?P<ace>a|no) usable ace|cards are (?P<cards>[a-z0-9, ]+))\. "
+    r"The dealer shows (?P<dealer>ace|[0-9]+)\."
+)
 
 
 class Blackjack(TextEnv):
@@ -106,8 +112,9 @@ class Blackjack(TextEnv):
         return (
             "Blackjack: come closer to 21 than the dealer, but not over it. Cards are drawn with replacement; faces "
             "count 10, an ace counts 11 where that fits (a usable ace) and 1 elsewhere. Over 21 you have lost. When "
-            f"you stick, the dealer draws to 17 or more. {win}, {else_}. Turns: {self.turns}. "
-            'Answer with one word: "hit" to take a card or "stick" to stop.'
+            f"you stick, the dealer draws to 17 or more. {win}, {else_}. You have {counted(self.turns, 'turn')}: who "
+            'has none left has lost. Answer with one word: "hit" to take a card or "stick" to stop; anything else '
+            "costs a turn."
         )
 
     @property
@@ -131,7 +138,7 @@ class Blackjack(TextEnv):
 
     def solver(self) -> Policy:
         """Perfect play for the reward, by dynamic programming."""
-        return _Perfect(self.turns, for_wins=self.reward == "success")
+        return Steady(_Perfect(self.turns, for_wins=self.reward == "success"), _TABLE.search)
 
     def _optimum(self) -> "_Value":
         return _mean_value(self.natural, self.sab, min(self.turns, _MOST_TURNS), self.reward == "success")
@@ -194,15 +201,15 @@ class _Perfect:
         self._turns, self._for_wins = turns, for_wins
 
     def __call__(self, observation: str) -> str:
-        player, _, dealer = observation.partition(" The dealer shows ")
-        words = player.rstrip(".").replace(",", "").split()
-        if words[1] == "sum":
-            total, soft = int(words[3]), words[4] == "a"
+        shown = _TABLE.search(observation)
+        assert shown is not None
+        if shown["sum"]:
+            total, soft = int(shown["sum"]), shown["ace"] == "a"
         else:
-            cards = [_card(name) for name in words[3:]]
+            cards = [_card(name) for name in shown["cards"].split(", ")]
             total, soft = _total(cards), _total(cards) != sum(cards)
         turns, self._turns = min(self._turns, _MOST_TURNS), self._turns - 1
-        return _best(total, soft, _card(dealer.rstrip(".")), turns, self._for_wins).move
+        return _best(total, soft, _card(shown["dealer"]), turns, self._for_wins).move
 
 
 class _Value(NamedTuple):

@@ -9,8 +9,8 @@ from gym_trl.envs.text_env import Difficulty, check_integers
 from gym_trl.envs.two_player import BoardEnv, Opponent, Rules, Seat
 from gym_trl.errors import ConfigError
 
-_MOST_CELLS = 16
-"""Boards so small are searched to the end."""
+_MOST_BOARDS = 10**6
+"""In how many ways columns can be filled, on boards so small that they are searched to the end, within 10 seconds."""
 _WIN = 1000
 _START = (0, 0)
 _BOARD = re.compile(r"You are ([XO])\.\n[1-9 ]+((?:\n[.XO](?: [.XO])*)+)")
@@ -52,9 +52,9 @@ class ConnectFour(BoardEnv[_Position, int]):
     Easy is X on 4x4 with three in a line, against random moves; medium the known 6x7 game, X or O, against an opponent
     that looks 2 moves ahead and of whose moves a quarter are random; and hard the same with 4 moves and a tenth.
 
-    On boards of up to 16 cells the solver is the best response, by searching all games, to random moves and to a
-    perfect opponent. Elsewhere it is alpha-beta search on bitboards, 7 moves ahead (5 on boards wider than 7), and the
-    optimum is not known.
+    On boards of up to 16 cells, but 2x8, the solver is the best response, by searching all games, to random moves and
+    to a perfect opponent. Elsewhere it is alpha-beta search on bitboards, 7 moves ahead (5 on boards wider than 7), and
+    the optimum is not known.
 
     On 4x4 who begins wins with three in a line (so the best response to random moves wins all games of easy), and
     perfect play leads to a draw with four (against random moves .9470 is the best payoff for X). These are exact: the
@@ -154,11 +154,12 @@ class ConnectFour(BoardEnv[_Position, int]):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is a weak first move."""
+        """The rules and how to answer; the example is no column."""
         return (
             f"Connect {self.connect}: in turn, players drop a disc into a column, where it falls as low as it can. "
             f"Whoever first has {self.connect} in a line, horizontal, vertical or diagonal, wins; a full board is a "
-            f"draw. {self._about()} Answer with the number of a column that is not full, alone, written like 1."
+            f"draw. {self._about()} Answer with the number of a column that is not full, alone, written like 0 (which "
+            "is none)."
         )
 
     @property
@@ -180,7 +181,7 @@ class ConnectFour(BoardEnv[_Position, int]):
         cells = self.rows * self.cols
         if self.opponent in ("minimax", "epsilon"):
             return min(self.depth, cells)
-        return cells if cells <= _MOST_CELLS else self._solver_depth
+        return cells if _is_small(self.rows, self.cols) else self._solver_depth
 
     @property
     def _solver_depth(self) -> int:
@@ -188,8 +189,7 @@ class ConnectFour(BoardEnv[_Position, int]):
 
     @property
     def _searchable(self) -> bool:
-        cells = self.rows * self.cols
-        return cells <= _MOST_CELLS and (self._chance == 1 or self._foresight == cells)
+        return _is_small(self.rows, self.cols) and (self._chance == 1 or self._foresight == self.rows * self.cols)
 
     def _starts(self) -> Iterable[tuple[float, _Position]]:
         return [(1.0, _START)]
@@ -245,7 +245,7 @@ class _Rules(Rules[_Position, int]):
 
     def __init__(self, rows: int, cols: int, connect: int, depth: int) -> None:
         height = rows + 1
-        self._depth, self._cells = depth, rows * cols
+        self._depth, self._cells, self._is_small = depth, rows * cols, _is_small(rows, cols)
         self._bottoms = tuple(1 << column * height for column in range(cols))
         self._tops = tuple(bottom << rows - 1 for bottom in self._bottoms)
         self._floor = sum(self._bottoms)
@@ -261,6 +261,7 @@ class _Rules(Rules[_Position, int]):
         """From the middle outwards."""
         self._columns = tuple(self._bottoms[column] * ((1 << rows) - 1) for column in self.order)
         self._solved: dict[_Position, tuple[int, int]] = {}
+        self._scores: dict[_Position, int] = {}
 
     def moves(self, position: _Position) -> list[int]:
         taken = position[1]
@@ -294,12 +295,40 @@ class _Rules(Rules[_Position, int]):
     def best_moves(self, position: _Position) -> list[int]:
         return _best_moves(self, position)
 
+    def best_of_many(self, position: _Position) -> list[int]:
+        if not self._is_small or self._depth < self._cells:
+            return self.best_moves(position)
+        mine, taken = position
+        wins = self._completing(mine) & ~taken & taken + self._floor & self._board
+        if wins:
+            ends = zip(self._bottoms, self._tops, strict=True)
+            return [column for column, (bottom, top) in enumerate(ends) if bottom <= wins & (2 * top - bottom)]
+        scores = {}
+        for column in self.moves(position):
+            then = self.play(position, column)
+            scores[column] = 0 if then[1] == self._board else -self._score_of_all(then)
+        best = max(scores.values())
+        return [column for column, score in scores.items() if score == best]
+
+    def _score_of_all(self, position: _Position) -> int:
+        """As ``_score``, exact and without cutting off, which is faster where all positions are asked for."""
+        score = self._scores.get(position)
+        if score is None:
+            mine, taken = position
+            score, safe, _ = self._look(mine, taken)
+            if score is None:
+                theirs = taken ^ mine
+                moves = [safe & column for column in self._columns if safe & column]
+                score = max([-self._score_of_all((theirs, taken | move)) for move in moves])
+            self._scores[position] = score
+        return score
+
     def search(self, position: _Position) -> list[int]:
         """The moves with the best score, after looking ``depth`` moves ahead."""
         stones = position[1].bit_count()
         last = min(stones + self._depth, self._cells)
         # What was seen to the end of the game remains true; boards that are large have too many positions to keep.
-        keep = last == self._cells <= _MOST_CELLS
+        keep = last == self._cells and self._is_small
         table = self._solved if keep else {}
         best, moves = -_WIN - 1, []
         for column in self.order:
@@ -383,6 +412,11 @@ class _Rules(Rules[_Position, int]):
                 line &= stones >> shift if shift > 0 else stones << -shift
             found |= line
         return found
+
+
+def _is_small(rows: int, cols: int) -> bool:
+    of_a_column: int = 2 ** (rows + 1) - 1
+    return bool(of_a_column**cols <= _MOST_BOARDS)
 
 
 def _doublings(length: int) -> list[int]:

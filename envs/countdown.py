@@ -10,8 +10,9 @@ from itertools import combinations
 from math import gcd
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _LARGE = (25, 50, 75, 100)
@@ -180,19 +181,25 @@ class Countdown(TextEnv):
             return (
                 f"Make the target of the numbers with + - * /, {each}. In each turn give one operation on two of the "
                 "numbers; its result takes their place. Results are exact fractions (written like 8/3) and must not be "
-                f"negative. You win when {win}. Answer with the operation alone, with spaces around the operator, "
-                f"like: {top + 9} - {top + 2}"
+                f"negative. You win when {win}, within {counted(self.turns, 'turn')}; anything else costs a turn. "
+                f"Answer with the operation alone, with spaces around the operator, like: {top + 9} - {top + 2}"
             )
         return (
             f"Make the target of the numbers with + - * / and parentheses, {each}. Fractions are exact. Answer with "
-            "one expression and nothing else; if it does not make the target you are told its value and may try again. "
-            f"For example: ({top + 9} - {top + 2}) * {top + 1}"
+            "one expression and nothing else; if it does not make the target you are told its value and may try again, "
+            f"in {counted(self.turns, 'turn')} in all. Anything else costs a turn. For example: "
+            f"({top + 9} - {top + 2}) * {top + 1}"
         )
 
     @property
     def optimal_success(self) -> float:
         """Always 1.0: only games that can be won are dealt."""
         return 1.0
+
+    @property
+    def optimal_return(self) -> float | None:
+        """The solver takes the fewest operations, so that a game is worth the same when they count."""
+        return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
@@ -202,7 +209,7 @@ class Countdown(TextEnv):
 
     def solver(self) -> Policy:
         """Searches all expressions for one with the fewest operations: it always wins."""
-        return _Search(self.use_all, self.form)
+        return Steady(_Search(self.use_all, self.form), _STATE.search)
 
     def random_policy(self, seed: int) -> Policy:
         """Any operation on any two numbers; or an expression that adds a number at a time, in any order."""

@@ -1,13 +1,15 @@
 """The smallest game that can be learnt: say it back."""
 
 import random
+import re
 import string
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from gym_trl.envs.text_env import Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
 from gym_trl.spaces import MAX_LENGTH
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _MOST_CHARACTERS = 1000
@@ -73,8 +75,13 @@ class Echo(TextEnv):
     def instructions(self) -> str:
         """The rules and how to answer."""
         if self.reward == "length":
-            return f"Say something. The longer the better, up to {self.max_length} characters."
-        return f"You are shown {self.word_length} characters. Answer with exactly these characters and nothing else."
+            turns = "" if self.turns == 1 else f" {self.turns} times"
+            return f"Say something{turns}. The longer the better, up to {counted(self.max_length, 'character')}."
+        turns = "" if self.turns == 1 else f" in each of {self.turns} turns"
+        return (
+            f"You are shown {counted(self.word_length, 'character')}{turns}. Answer with exactly these characters and "
+            "nothing else."
+        )
 
     @property
     def num_instances(self) -> int:
@@ -101,7 +108,7 @@ class Echo(TextEnv):
         if self.reward == "length":
             return lambda observation: "a" * self.max_length
         # A wrapper may add lines of its own below the word.
-        return lambda observation: observation.partition("\n")[0]
+        return Steady(_first_line, re.compile(rf"\S{{{self.word_length}}}(?:\n|\Z)").match)
 
     def random_policy(self, seed: int) -> Policy:
         """Says random letters: as many as the word has, or any number up to ``max_length``."""
@@ -145,3 +152,7 @@ class Echo(TextEnv):
         if self.reward == "repetition" and not done:
             shown = self._words[self._turn]
         return Outcome(shown, share / self.turns, done, success=done and self._all_exact, valid=valid)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 # A lake is its rows, each with its line break: the square to the left of a row's first is then a line break as well.
@@ -168,8 +169,8 @@ class FrozenLake(TextEnv):
             )
         return (
             "Cross the frozen lake. The map shows you (P), the start (S), ice (F), holes (H) and the goal (G). Reach G "
-            f"within {self.turns} turns and do not fall into a hole.{slips} A move off the map leaves you where you "
-            'are. Each turn answer with one word: left, down, right or up, such as "up".'
+            f"within {counted(self.turns, 'turn')} and do not fall into a hole.{slips} A move off the map leaves you "
+            "where you are, and costs a turn, as does anything else. Answer with one word: left, down, right or up."
         )
 
     @property
@@ -204,7 +205,7 @@ class FrozenLake(TextEnv):
 
     def solver(self) -> Policy:
         """Plays the best move for the turns that are left: the optimum of every map."""
-        return _BestMoves(self._rate, self.turns)
+        return Steady(_BestMoves(self._rate, self.turns), _ROW.search)
 
     @property
     def _rate(self) -> float:
@@ -253,7 +254,7 @@ class FrozenLake(TextEnv):
 
     def _show_lake(self, said: str) -> str:
         lake, at, left = self._lake, self._at, self._turns_left
-        return f"{said}{lake[:at]}P{lake[at + 1 :]}{left} turn{'s' if left != 1 else ''} left."
+        return f"{said}{lake[:at]}P{lake[at + 1 :]}{counted(left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
         """The length of the shortest way, which only who never slips away from it can take."""
@@ -285,7 +286,7 @@ class _Plan(NamedTuple):
     """The best by turns left and square; the last also where more turns are left."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _plan(lake: str, rate: float, turns: int) -> _Plan:
     """The best moves by backward induction; of moves that are as good, the one towards a shorter way."""
     squares = np.array(list(lake))
@@ -299,7 +300,8 @@ def _plan(lake: str, rate: float, turns: int) -> _Plan:
         there = value[targets]
         by_move = rate * there + fail * (np.roll(there, 1, axis=0) + np.roll(there, -1, axis=0))
         better = np.where(ice, by_move.max(axis=0), value)
-        moves.append((by_move - further).argmax(axis=0).astype(np.uint8).tobytes())
+        best = (by_move - further).argmax(axis=0).astype(np.uint8).tobytes()
+        moves.append(best if best != moves[-1] else moves[-1])  # they soon stay the same, which is kept once
         if np.array_equal(better, value):
             break
         value = better

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 Row: TypeAlias = tuple[int, ...]
@@ -122,10 +123,11 @@ class Game2048(TextEnv):
     def instructions(self) -> str:
         """The rules and how to answer."""
         return (
-            f"2048: make a tile {self.target} on the {self.size}x{self.size} board in {_turns(self.turns)}. A move "
-            "slides all tiles up, down, left or right, and two equal tiles that meet merge into their sum. After each "
-            "move a 2, sometimes a 4, appears on an empty cell (shown as a dot). The game is lost when nothing can "
-            'move. A move that changes nothing costs a turn. Answer with "up", "down", "left" or "right" alone.'
+            f"2048: make a tile {self.target} on the {self.size}x{self.size} board in {counted(self.turns, 'turn')}. A "
+            "move slides all tiles up, down, left or right, and two equal tiles that meet merge into their sum. After "
+            "each move a 2, sometimes a 4, appears on an empty cell (shown as a dot). The game is lost when nothing "
+            'can move. A move that changes nothing costs a turn, and so does anything else. Answer with "up", "down", '
+            '"left" or "right" alone.'
         )
 
     @property
@@ -149,7 +151,8 @@ class Game2048(TextEnv):
 
     def solver(self) -> Policy:
         """Plays perfectly on boards of up to 3x3 and 64, and looks two moves ahead on larger ones."""
-        return _Perfect(self.size, self.target) if self._is_solved else _look_ahead
+        policy = _Perfect(self.size, self.target) if self._is_solved else _look_ahead
+        return Steady(policy, _SHOWN_ROW.search)
 
     @property
     def _is_solved(self) -> bool:
@@ -199,15 +202,11 @@ class Game2048(TextEnv):
 
     def _board(self) -> str:
         shown = "\n".join([_line(row).shown for row in self._rows])
-        return f"{shown}\n{_turns(self._turns_left)} left."
+        return f"{shown}\n{counted(self._turns_left, 'turn')} left."
 
     def _potential(self) -> float:
         """The logarithm of the largest tile as a share of the target's."""
         return (max(map(max, self._rows)).bit_length() - 1) / _levels(self.target)
-
-
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

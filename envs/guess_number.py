@@ -3,11 +3,12 @@
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -78,16 +79,21 @@ class GuessNumber(TextEnv):
             raise ConfigError(f"low must not be above high, got low={self.low} and high={self.high}")
         self._secret = self.low
         self._guesses_left = self.turns
-        self._possible = range(self.low, self.high + 1)
+        self._least, self._most = self.low, self.high
 
     @property
     def instructions(self) -> str:
         """The rules and how to answer; the example is out of range, so it is never the secret."""
         return (
-            f"Find the secret integer from {self.low} to {self.high}. You have {_tries(self.turns)}. After each you "
-            'are told whether the secret is "higher" or "lower". Answer with an integer alone, written like '
-            f"{self.high + 1} (which is out of range)."
+            f"Find the secret integer from {self.low} to {self.high}. You have {counted(self.turns, 'try')}. After "
+            'each you are told whether the secret is "higher" or "lower". Answer with an integer alone, written like '
+            f"{self.high + 1} (which is out of range). Anything else costs a try."
         )
+
+    @property
+    def action_tools(self) -> list[Callable[..., str]]:
+        """What tool-calling models play with: ``guess(number)``."""
+        return [guess]
 
     @property
     def num_instances(self) -> int:
@@ -101,6 +107,11 @@ class GuessNumber(TextEnv):
         if self.turns >= self.num_instances.bit_length():
             return 1.0
         return float((2**self.turns - 1) / self.num_instances)
+
+    @property
+    def optimal_return(self) -> float | None:
+        """Halving is what it is compared with for each secret, so that a game is worth the same when tries count."""
+        return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
@@ -119,8 +130,8 @@ class GuessNumber(TextEnv):
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         self._secret = self.low + (instance or 0)
         self._guesses_left = self.turns
-        self._possible = range(self.low, self.high + 1)
-        return f"Guess {self.low} to {self.high} in {_tries(self.turns)}."
+        self._least, self._most = self.low, self.high
+        return f"Guess {self.low} to {self.high} in {counted(self.turns, 'try')}."
 
     def _act(self, action: str) -> Outcome:
         guess = _integer(action)
@@ -128,11 +139,10 @@ class GuessNumber(TextEnv):
             return self._reject(f"Not {self.low} to {self.high}.")
         if guess == self._secret:
             return Outcome("Correct.", done=True, success=True)
-        left = self._possible
         if self._secret > guess:
-            self._possible = range(max(left.start, guess + 1), left.stop)
+            self._least = max(self._least, guess + 1)
             return self._use_guess("Higher.")
-        self._possible = range(left.start, min(left.stop, guess))
+        self._most = min(self._most, guess - 1)
         return self._use_guess("Lower.")
 
     def _fewest_actions(self) -> float:
@@ -147,14 +157,15 @@ class GuessNumber(TextEnv):
 
     def _potential(self) -> float:
         """The share of the bits that are known."""
-        return 1.0 - math.log(len(self._possible)) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
+        left = self._most - self._least + 1
+        return 1.0 - math.log(left) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
 
     def _reject(self, reason: str) -> Outcome:
         return self._use_guess(reason, valid=False)
 
     def _use_guess(self, answer: str, *, valid: bool = True) -> Outcome:
         self._guesses_left -= 1
-        return Outcome(answer, done=self._guesses_left == 0, valid=valid)
+        return Outcome(answer, 0.0, self._guesses_left == 0, False, valid)
 
 
 class _Halving:
@@ -174,12 +185,17 @@ class _Halving:
         return str(self._guess)
 
 
+def guess(number: int) -> str:
+    """Guess the secret integer.
+
+    Args:
+        number: An integer of the range that you were told.
+    """
+    return str(number)
+
+
 def _integer(text: str) -> int | None:
     try:
         return int(text) if _INTEGER.fullmatch(text.strip()) else None
     except ValueError:  # Python reads no integers of more than 4300 digits
         return None
-
-
-def _tries(number: int) -> str:
-    return "1 try" if number == 1 else f"{number} tries"

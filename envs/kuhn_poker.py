@@ -7,8 +7,9 @@ from functools import lru_cache
 from itertools import permutations, product
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty
+from gym_trl.envs.text_env import Baseline, Difficulty, Steady
 from gym_trl.envs.two_player import Opponent, Seat, TwoPlayerEnv, Worth
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _Card: TypeAlias = int
@@ -104,7 +105,6 @@ class KuhnPoker(TwoPlayerEnv):
         self._seat_players(self._choose(opponent=opponent, epsilon=epsilon, seat=seat, mistakes=mistakes))
         self._cards: tuple[_Card, ...] = (0, 1)
         self._played: _Played = ()
-        self._solvers = 0
 
     @property
     def instructions(self) -> str:
@@ -139,12 +139,20 @@ class KuhnPoker(TwoPlayerEnv):
         """Both, always."""
         return list(_MOVES)
 
-    def solver(self) -> Policy:
-        """The best response to the opponent; ``"nash"`` against a policy and in self-play."""
+    def solver(self, seed: int = 0) -> Policy:
+        """The best response to the opponent; against a policy and in self-play ``"nash"``, whose dice have ``seed``."""
+        policy: Policy
         if self._alone or callable(self.opponent):
-            self._solvers += 1
-            return _Perfect(self._solvers)
-        return _Response([_best_plan(seat, self._chance, self.reward == "success") for seat in (0, 1)])
+            policy = _Perfect(seed)
+        else:
+            policy = _Response([_best_plan(seat, self._chance, self.reward == "success") for seat in (0, 1)])
+        return Steady(policy, _SIGHT.search)
+
+    @property
+    def baselines(self) -> dict[str, Baseline]:
+        """As of every game, and each episode's solver has dice of its own."""
+        found = super().baselines
+        return {**found, "solver": found["solver"]._replace(policy=self.solver)}
 
     @property
     def _optimum(self) -> Worth | None:
@@ -186,8 +194,7 @@ class KuhnPoker(TwoPlayerEnv):
         return _payoff(self._cards, self._played)
 
     def _verdict(self, mine: float) -> str:
-        chips = "1 chip" if abs(mine) == 1 else "2 chips"
-        return f"{super()._verdict(mine)[:-1]} {chips}."
+        return f"{super()._verdict(mine)[:-1]} {counted(abs(int(mine)), 'chip')}."
 
     def _legal_moves(self) -> tuple[_Move, ...]:
         return _MOVES

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _ROW = re.compile(r"^[*.](?: [*.])*$", re.MULTILINE)
@@ -92,10 +93,11 @@ class LightsOut(TextEnv):
         """The rules and how to answer; the example is outside the board."""
         outside = f"{self.size + 1} {self.size + 1}"
         return (
-            f"Lights Out: switch all lights (*) of the {self.size}x{self.size} board off (.) in {_turns(self.turns)}. "
-            "Pressing a light switches it and those directly above, below, left and right of it. Answer with the row "
-            "and the column to press, counted from 1 at the top left, and nothing else, written like "
-            f'"{outside}" (which is outside the board). Anything else costs a turn and switches nothing.'
+            f"Lights Out: switch all lights (*) of the {self.size}x{self.size} board off (.) in "
+            f"{counted(self.turns, 'turn')}. Pressing a light switches it and those directly above, below, left and "
+            "right of it. Answer with the row and the column to press, counted from 1 at the top left, and nothing "
+            f'else, written like "{outside}" (which is outside the board). Anything else costs a turn and '
+            "switches nothing."
         )
 
     @property
@@ -131,7 +133,7 @@ class LightsOut(TextEnv):
 
     def solver(self) -> Policy:
         """Plays a smallest solution."""
-        return partial(_press_one, self.size)
+        return Steady(partial(_press_one, self.size), _ROW.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         switches, independent = _switches(self.size), _algebra(self.size).independent
@@ -164,7 +166,7 @@ class LightsOut(TextEnv):
         rows, size, lights = _rows(self.size), self.size, self._lights
         row = (1 << size) - 1
         shown = "\n".join([rows[lights >> first & row] for first in range(0, size * size, size)])
-        return f"{shown}\n{_turns(self._turns_left)} left."
+        return f"{shown}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
         """The size of a smallest solution."""
@@ -173,10 +175,6 @@ class LightsOut(TextEnv):
     def _potential(self) -> float:
         """The share of the lights that a smallest solution leaves alone."""
         return 1.0 - _smallest(self.size, self._lights).bit_count() / self.size**2
-
-
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
 
 
 class _Algebra(NamedTuple):

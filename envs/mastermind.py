@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _MOST_PEGS, _MOST_COLORS, _MOST_CODES = 9, 9, 100_000
@@ -123,10 +124,10 @@ class Mastermind(TextEnv):
         different = "which may repeat" if self.repeats else "all different"
         return (
             f"Mastermind: find the secret code of {self.pegs} numbers from 1 to {self.colors}, {different}, in "
-            f"{_guesses(self.turns)}. After each you are told how many of its numbers are in the code and in the right "
-            "place (black) and how many others are in the code but in another place (white). Anything that is no code "
-            f"costs a guess. Answer with a code alone, written like {' '.join('0' * self.pegs)} (which is none: 0 is "
-            "never in a code)."
+            f"{counted(self.turns, 'guess')}. After each you are told how many of its numbers are in the code and in "
+            "the right place (black) and how many others are in the code but in another place (white). Anything that "
+            f"is no code costs a guess. Answer with a code alone, written like {' '.join('0' * self.pegs)} (which is "
+            "none: 0 is never in a code)."
         )
 
     @property
@@ -166,8 +167,8 @@ class Mastermind(TextEnv):
         self._secret = _code(instance or 0, self.pegs, self.colors, self.repeats)
         self._guesses_left = self.turns
         self._answers = []
-        numbers = "1 number" if self.pegs == 1 else f"{self.pegs} numbers"
-        return f"A code of {numbers} from 1 to {self.colors}. {_guesses(self.turns)} left."
+        numbers, guesses = counted(self.pegs, "number"), counted(self.turns, "guess")
+        return f"A code of {numbers} from 1 to {self.colors}. {guesses} left."
 
     def _act(self, action: str) -> Outcome:
         guess = "".join(action.split())
@@ -185,7 +186,8 @@ class Mastermind(TextEnv):
 
     def _use_guess(self, said: str, *, valid: bool) -> Outcome:
         self._guesses_left -= 1
-        return Outcome(f"{said} {_guesses(self._guesses_left)} left.", done=self._guesses_left == 0, valid=valid)
+        left = counted(self._guesses_left, "guess")
+        return Outcome(f"{said} {left} left.", done=self._guesses_left == 0, valid=valid)
 
     def _fewest_actions(self) -> float:
         """What the solver takes for this code."""
@@ -347,7 +349,3 @@ def _code(index: int, pegs: int, colors: int, repeats: bool) -> str:
         if not repeats:
             unused = unused.replace(unused[which], "")
     return code
-
-
-def _guesses(number: int) -> str:
-    return "1 guess" if number == 1 else f"{number} guesses"

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _LEAST_SIZE, _MOST_SIZE = 2, 15
@@ -142,7 +143,7 @@ class Maze(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example does not depend on the maze."""
+        """The rules and how to answer."""
         if self.view == "full":
             shown = "The map shows walls (#), open squares (.), you (P) and the goal (G). North is up."
         else:
@@ -153,7 +154,7 @@ class Maze(TextEnv):
             )
         return (
             f"Walk through the maze to the goal within {self.turns} turns. {shown} A turn moves one square; a wall "
-            'stops you and costs the turn. Answer with one word: north, east, south or west, such as "east".'
+            "stops you and costs the turn, and so does anything else. Answer with one word: north, east, south or west."
         )
 
     @property
@@ -185,7 +186,9 @@ class Maze(TextEnv):
 
     def solver(self) -> Policy:
         """Takes a shortest way, or explores: see the class."""
-        return _shortest_way if self.view == "full" else _Explorer(self.size)
+        if self.view == "full":
+            return Steady(_shortest_way, _ROW.search)
+        return Steady(_Explorer(self.size), _PLACE.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         rng = random.Random(instance)
@@ -221,7 +224,7 @@ class Maze(TextEnv):
 
     def _look(self, said: str) -> str:
         maze, at, left = self._maze, self._at, self._turns_left
-        turns = f"{left} turn{'s' if left != 1 else ''} left."
+        turns = f"{counted(left, 'turn')} left."
         if self.view == "full":
             return f"{said}{maze[:at]}P{maze[at + 1 :]}{turns}"
         return f"{said}Row {at // self._row}, column {at % self._row}.\n{self._look_around()}{turns}"
@@ -233,7 +236,7 @@ class Maze(TextEnv):
             while self._maze[square] != "#":
                 count += 1
                 if square == self._goal:
-                    goal = f"The goal is {count} square{'s' if count != 1 else ''} {direction}.\n"
+                    goal = f"The goal is {counted(count, 'square')} {direction}.\n"
                 square += step
             seen.append(f"{direction} {count}")
         return f"Open squares: {', '.join(seen)}.\n{goal}"

@@ -7,8 +7,9 @@ from functools import lru_cache
 from math import comb
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _ACTION = re.compile(r"\s*(reveal|flag)\s+([0-9]{1,3})(?:\s*,\s*|\s+)([0-9]{1,3})\s*", re.ASCII | re.IGNORECASE)
@@ -127,11 +128,12 @@ class Minesweeper(TextEnv):
     def instructions(self) -> str:
         """The rules and how to answer."""
         return (
-            f"Minesweeper: {self.rows} rows, {self.columns} columns, {self.mines} mine(s). Reveal all cells that have "
-            "no mine. A number says how many of the up to 8 cells around it have a mine; . is closed, F is flagged. "
-            "The first cell you reveal is safe. You lose if you reveal a mine. Flags are notes and not needed to win; "
-            "flagging again takes a flag away, and a flagged cell cannot be revealed. Answer with one action: "
-            '"reveal ROW COLUMN" or "flag ROW COLUMN", like: flag 1 1'
+            f"Minesweeper: {self.rows} rows, {self.columns} columns, {counted(self.mines, 'mine')}. Reveal all cells "
+            f"that have no mine in {counted(self.turns, 'turn')}. A number says how many of the up to 8 cells around "
+            "it have a mine; . is closed, F is flagged. The first cell you reveal is safe. You lose if you reveal a "
+            "mine. Flags are notes and not needed to win; "
+            "flagging again takes a flag away, and a flagged cell cannot be revealed. Anything else costs a turn. "
+            'Answer with one action: "reveal ROW COLUMN" or "flag ROW COLUMN", like: flag 1 1'
         )
 
     @property
@@ -157,7 +159,7 @@ class Minesweeper(TextEnv):
 
         That is what the best published players reach (0.816 to 0.818, Tu et al. 2017).
         """
-        return _LeastRisk(self.rows, self.columns)
+        return Steady(_LeastRisk(self.rows, self.columns), _MINES.search)
 
     def random_policy(self, seed: int) -> Policy:
         """Reveals or flags any closed cell."""

@@ -143,13 +143,13 @@ class Nim(BoardEnv[_Piles, _Move]):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """The rules and how to answer; the example names a pile that is not there."""
         limited = self.max_take < max(sizes[-1] for sizes in self._sizes)
         most = f" and at most {self.max_take}" if limited else ""
         return (
             f"Nim: in turn, each player takes sticks from one pile, at least one{most}. Whoever takes the last stick "
             f"of all {'loses' if self.misere else 'wins'}. {self._about()} Answer with a pile and how many sticks you "
-            "take from it, written like A 1."
+            "take from it, written like K 2 (but there is no pile K)."
         )
 
     @property

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 Stickers: TypeAlias = tuple[str, ...]
@@ -105,11 +106,11 @@ class PocketCube(TextEnv):
     def instructions(self) -> str:
         """The rules and how to answer; the example turns a face that is not turned."""
         return (
-            f"Solve the 2x2x2 cube in {_turns(self.turns)}: bring every sticker to the face that it is named after. "
-            "The faces U (up), R (right), F (front), D (down), L (left) and B (back) are shown row by row, as they lie "
-            "in the usual net around F. A move turns the face U, R or F clockwise, with ' after it the other way, with "
-            "2 by a half turn. Answer with one move, which is a letter and nothing, ' or 2 after it, written like L' "
-            "(but L does not turn). Anything else costs a turn and changes nothing."
+            f"Solve the 2x2x2 cube in {counted(self.turns, 'turn')}: bring every sticker to the face that it is named "
+            "after. The faces U (up), R (right), F (front), D (down), L (left) and B (back) are shown row by row, as "
+            "they lie in the usual net around F. A move turns the face U, R or F clockwise, with ' after it the other "
+            "way, with 2 by a half turn. Answer with one move, which is a letter and nothing, ' or 2 after it, written "
+            "like L' (but L does not turn). Anything else costs a turn and changes nothing."
         )
 
     @property
@@ -144,7 +145,7 @@ class PocketCube(TextEnv):
 
     def solver(self) -> Policy:
         """Plays a shortest solution."""
-        return _nearer
+        return Steady(_nearer, _FACE.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         if self.scramble == 0:
@@ -171,7 +172,7 @@ class PocketCube(TextEnv):
         return Outcome(said + self._cube(), done=solved or self._turns_left == 0, success=solved, valid=valid)
 
     def _cube(self) -> str:
-        return f"{_SHOWN.format(*self._stickers)}\n{_turns(self._turns_left)} left."
+        return f"{_SHOWN.format(*self._stickers)}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
         """The length of a shortest solution from the start."""
@@ -180,10 +181,6 @@ class PocketCube(TextEnv):
     def _potential(self) -> float:
         """Less the distance as a share of the longest, 11."""
         return 1.0 - _distances()[_number(self._stickers)] / 11
-
-
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from functools import lru_cache
 from math import factorial
 from typing import Any, ClassVar
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _SHOWN = re.compile(r"Applicant ([0-9]+) of ([0-9]+): rank ([0-9]+) ")
@@ -90,8 +91,8 @@ class Secretary(TextEnv):
         return (
             f"{self.applicants} applicants come one at a time, in random order. Of each you are told the rank among "
             "those seen so far (1 is the best so far). Accept one, or skip, and who is skipped does not come back. You "
-            f"win if you accept the very best of all {self.applicants}. Turns: {self.turns}. Answer with one word: "
-            '"accept" or "skip".'
+            f"win if you accept the very best of all {self.applicants}, in {counted(self.turns, 'turn')}. Answer with "
+            'one word: "accept" or "skip". Anything else costs a turn, and the applicant waits.'
         )
 
     @property
@@ -115,7 +116,7 @@ class Secretary(TextEnv):
 
     def solver(self) -> Policy:
         """Perfect play: skips some, then accepts who is better than all before."""
-        return _Stopping(self.turns)
+        return Steady(_Stopping(self.turns), _SHOWN.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         # The rank of each among those seen is independent of the others, so they are the digits of the instance.

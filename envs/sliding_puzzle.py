@@ -9,8 +9,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 Cells: TypeAlias = tuple[int, ...]
@@ -20,6 +21,7 @@ _ROW = re.compile(r"^ *(?:[0-9]+|_)(?: +(?:[0-9]+|_))+$", re.MULTILINE)
 _MOST_ROWS = 4
 _MOST_CELLS_SOLVED_AT_ONCE = 9
 _LONGEST_WALK = 30
+_MANY_POSITIONS = 20_000
 
 
 class SlidingPuzzle(TextEnv):
@@ -54,8 +56,9 @@ class SlidingPuzzle(TextEnv):
     replace the preset's.
 
     The solver plays a shortest solution: by a table of all distances for up to 9 cells, by a search from both ends for
-    more. With all positions, the solved one included, these numbers are exact (the tests compute them); 80 moves for
-    the farthest of 4x4 is quoted from Bruengger et al. (1999):
+    more, to which every walk is near enough; from elsewhere it plays a longer one, tile by tile. With all positions,
+    the solved one included, these numbers are exact (the tests compute them); 80 moves for the farthest of 4x4 is
+    quoted from Bruengger et al. (1999):
 
     ===== ============== ======= ====
     board positions      mean    most
@@ -122,7 +125,7 @@ class SlidingPuzzle(TextEnv):
         """The rules and how to answer; the example is a number that no tile has."""
         return (
             f"Sliding puzzle: bring the tiles 1 to {self._count - 1} into order, row by row, with the gap _ at the "
-            f"end, in {_turns(self.turns)}. A turn slides a tile that is beside the gap, or above or below, "
+            f"end, in {counted(self.turns, 'turn')}. A turn slides a tile that is beside the gap, or above or below, "
             "into it; anything else costs a turn and moves nothing. Answer with the tile's number alone, written like "
             f"{self._count} (which no tile has)."
         )
@@ -161,10 +164,10 @@ class SlidingPuzzle(TextEnv):
         return [str(self._cells[cell]) for cell in self._beside[self._gap]]
 
     def solver(self) -> Policy:
-        """Plays a shortest solution."""
+        """Plays a shortest solution; far from where games start on more than 9 cells, any."""
         if self._all_known:
-            return _Descent(self.rows, self.cols)
-        return _Meeting(self.rows, self.cols, (self.walk + 1) // 2)
+            return Steady(_Descent(self.rows, self.cols), _ROW.search)
+        return Steady(_Meeting(self.rows, self.cols, (self.walk + 1) // 2), _ROW.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         if self.walk == 0:
@@ -197,13 +200,15 @@ class SlidingPuzzle(TextEnv):
         texts, cols = _texts(self._count), self.cols
         shown = [texts[tile] for tile in self._cells]
         rows = "\n".join([" ".join(shown[first : first + cols]) for first in range(0, self._count, cols)])
-        return f"{rows}\n{_turns(self._turns_left)} left."
+        return f"{rows}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
         """The length of a shortest solution from the start."""
         if self._all_known:
             return _distances(self.rows, self.cols)[_number(self.rows, self.cols, self._first)]
-        return len(_shortest(self.rows, self.cols, (self.walk + 1) // 2, self._first))
+        shortest = _shortest(self.rows, self.cols, (self.walk + 1) // 2, self._first)
+        assert shortest is not None, "a walk is met from both of its ends"
+        return len(shortest)
 
     def _potential(self) -> float:
         """Less the distance as a share of the longest; on more than 9 cells the tiles' own distances stand for it."""
@@ -212,10 +217,6 @@ class SlidingPuzzle(TextEnv):
             return 1.0 - distances[_number(self.rows, self.cols, self._cells)] / _longest(self.rows, self.cols)
         away = sum(_steps_apart(self.cols, cell, tile - 1) for cell, tile in enumerate(self._cells) if tile)
         return 1.0 - away / ((self._count - 1) * (self.rows + self.cols - 2))
-
-
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
 
 
 class _Descent:
@@ -232,16 +233,21 @@ class _Descent:
 
 
 class _Meeting:
-    """Finds a whole solution at the first position that it sees, and plays it."""
+    """Finds a whole solution at the first position that it sees, and plays it as long as it is played."""
 
     def __init__(self, rows: int, cols: int, depth: int) -> None:
         self._rows, self._cols, self._depth = rows, cols, depth
         self._plan: list[int] = []
+        self._expected: Cells = ()
 
     def __call__(self, observation: str) -> str:
-        if not self._plan:
-            self._plan = _shortest(self._rows, self._cols, self._depth, _read(observation))[::-1]
-        return str(self._plan.pop())
+        cells = _read(observation)
+        if not self._plan or cells != self._expected:
+            shortest = _shortest(self._rows, self._cols, self._depth, cells)
+            self._plan = (_by_parts(self._rows, self._cols, cells) if shortest is None else shortest)[::-1]
+        tile = self._plan.pop()
+        self._expected = dict(_moves(_beside(self._rows, self._cols), cells))[tile]
+        return str(tile)
 
 
 def _read(observation: str) -> Cells:
@@ -447,12 +453,18 @@ def _near_goal(rows: int, cols: int, depth: int) -> dict[Cells, int]:
     return found
 
 
-def _shortest(rows: int, cols: int, depth: int, cells: Cells) -> list[int]:
-    """The tiles of a shortest solution: searched forwards until what is ``depth`` from the goal is met."""
+def _shortest(rows: int, cols: int, depth: int, cells: Cells) -> list[int] | None:
+    """The tiles of a shortest solution: searched forwards until what is ``depth`` from the goal is met.
+
+    ``None`` where that is further than ``depth`` and after many positions.
+    """
     beside, near = _beside(rows, cols), _near_goal(rows, cols, depth)
     paths: dict[Cells, tuple[Cells, int] | None] = {cells: None}
-    ring = [cells]
+    ring, steps = [cells], 0
     while not (met := next((position for position in ring if position in near), None)):
+        steps += 1
+        if steps > depth and len(paths) > _MANY_POSITIONS:
+            return None
         outer = []
         for position in ring:
             for tile, after in _moves(beside, position):
@@ -469,3 +481,59 @@ def _shortest(rows: int, cols: int, depth: int, cells: Cells) -> list[int]:
         there.append(tile)
         met = dict(_moves(beside, met))[tile]
     return there
+
+
+def _by_parts(rows: int, cols: int, cells: Cells) -> list[int]:
+    """The tiles of a long solution: the top row and the left column two or three tiles at a time, then a table.
+
+    What is in place stays there, and tiles whose turn comes later are alike, so that no search has many positions.
+    """
+    fixed: set[int] = set()
+    solution: list[int] = []
+    top, left = 0, 0
+    while (rows - top) * (cols - left) > _MOST_CELLS_SOLVED_AT_ONCE:
+        if rows - top >= cols - left:
+            line = [top * cols + col for col in range(left, cols)]
+            top += 1
+        else:
+            line = [row * cols + left for row in range(top, rows)]
+            left += 1
+        # The last two of a line are brought there together, since the last alone may not fit in.
+        for part in (*([cell] for cell in line[:-2]), line[-2:]):
+            moves, cells = _place(rows, cols, cells, part, fixed)
+            solution += moves
+            fixed.update(part)
+    inside = [row * cols + col for row in range(top, rows) for col in range(left, cols)]
+    return solution + _finish(rows - top, cols - left, cells, inside)
+
+
+def _place(rows: int, cols: int, cells: Cells, part: list[int], fixed: set[int]) -> tuple[list[int], Cells]:
+    """The fewest moves that bring the tiles of these cells home, where ``fixed`` cells stay as they are."""
+    beside = _beside(rows, cols)
+    wanted = [cell + 1 for cell in part]
+
+    def seen(position: Cells) -> tuple[int, ...]:
+        return (position.index(0), *map(position.index, wanted))
+
+    paths: dict[tuple[int, ...], tuple[Cells, list[int]]] = {seen(cells): (cells, [])}
+    for position, moves in (queue := list(paths.values())):
+        if all(position[cell] == cell + 1 for cell in part):
+            return moves, position
+        for tile, after in _moves(beside, position):
+            if position.index(tile) not in fixed and seen(after) not in paths:
+                paths[seen(after)] = (after, [*moves, tile])
+                queue.append(paths[seen(after)])
+    raise AssertionError("tiles can be brought home one after the other")
+
+
+def _finish(rows: int, cols: int, cells: Cells, inside: list[int]) -> list[int]:
+    """The tiles of a shortest solution of what is left, by the table of a board of its size."""
+    names = {0: 0, **{cell + 1: number for number, cell in enumerate(inside, 1)}}
+    tiles = {number: tile for tile, number in names.items()}
+    small = tuple(names[cells[cell]] for cell in inside)
+    beside, distances = _beside(rows, cols), _distances(rows, cols)
+    solution = []
+    for _ in range(distances[_number(rows, cols, small)]):
+        tile, small = min(_moves(beside, small), key=lambda move: distances[_number(rows, cols, move[1])])
+        solution.append(tiles[tile])
+    return solution

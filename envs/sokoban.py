@@ -8,8 +8,9 @@ from functools import lru_cache
 from itertools import count, permutations
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _LEAST_SIDE, _MOST_SIDE, _MOST_BOXES = 5, 12, 4
@@ -152,19 +153,19 @@ class Sokoban(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example does not depend on the room."""
+        """The rules and how to answer."""
         if self.moves_per_answer == 1:
-            answer = 'one move: up, down, left or right, such as "up"'
+            answer = "one move: up, down, left or right"
         else:
             answer = (
-                f"one to {self.moves_per_answer} moves out of up, down, left and right, separated by spaces, such as "
-                '"up up"; each is a turn. If one of them is not possible, none is made'
+                f"one to {self.moves_per_answer} moves out of up, down, left and right, separated by spaces; each is "
+                "a turn. If one of them is not possible, none is made"
             )
         return (
             f"Sokoban: push every box onto a goal within {self.turns} turns. The map shows walls (#), floor (-), "
             "goals (.), boxes ($), boxes on goals (*) and you (@, on a goal +). Walk into a box to push it one square; "
-            "that needs a free square behind it, and boxes cannot be pulled. A move that is not possible costs a turn. "
-            f"Answer with {answer}."
+            "that needs a free square behind it, and boxes cannot be pulled. A move that is not possible costs a turn, "
+            f"and so does anything else. Answer with {answer}."
         )
 
     @property
@@ -193,7 +194,7 @@ class Sokoban(TextEnv):
 
     def solver(self) -> Policy:
         """Plays a shortest solution."""
-        return _Solver()
+        return Steady(_Solver(), _ROW.search)
 
     def random_policy(self, seed: int) -> Policy:
         """Plays single moves that are possible, whether or not more would be allowed."""
@@ -220,8 +221,7 @@ class Sokoban(TextEnv):
         if not steps:
             return self._reject("Answer up, down, left or right.")
         if len(steps) > self.moves_per_answer:
-            most = self.moves_per_answer
-            return self._reject(f"At most {most} move{'s' if most != 1 else ''} in one answer.")
+            return self._reject(f"At most {counted(self.moves_per_answer, 'move')} in one answer.")
         if len(steps) > 1:
             return self._play_all(steps)
         if not _can_move(self._squares, self._player, steps[0]):
@@ -257,7 +257,7 @@ class Sokoban(TextEnv):
     def _end_turn(self, said: str, *, valid: bool = True) -> Outcome:
         left, room = self._turns_left, "".join(self._squares)
         solved = "$" not in room
-        shown = f"{said}{room}{left} turn{'s' if left != 1 else ''} left."
+        shown = f"{said}{room}{counted(left, 'turn')} left."
         return Outcome(shown, done=solved or left == 0, success=solved, valid=valid, info=self._known)
 
     def _possible_moves(self) -> list[str]:

@@ -63,6 +63,29 @@ class Measured(NamedTuple):
     episodes: int
 
 
+class Steady:
+    """A policy that says again what it said before where an observation shows nothing of the game.
+
+    >>> import re
+    >>> policy = Steady(str.upper, re.compile("left|right").search)
+    >>> policy("turn left"), policy("No action found.")
+    ('TURN LEFT', 'TURN LEFT')
+
+    So wrappers answer what does not reach the game, and nothing has changed there. What ``shows`` returns is true for
+    an observation that shows the game.
+    """
+
+    def __init__(self, policy: Policy, shows: Callable[[str], object]) -> None:
+        self._policy, self._shows = policy, shows
+        self._said = ""
+
+    def __call__(self, observation: str) -> str:
+        """What the policy says, or said last."""
+        if self._shows(observation):
+            self._said = self._policy(observation)
+        return self._said
+
+
 def check_integers(*, at_least: int | None = None, **arguments: object) -> None:
     """Check arguments that must be integers, as a command line or a file may give them.
 
@@ -119,8 +142,8 @@ class TextEnv(gym.Env[str, str], ABC):
         reward: One of the class's ``reward_modes``. ``"success"`` pays 1.0 for a game that is won and nothing else.
             ``"efficient"`` pays, for a game that is won, the fewest actions it takes divided by those it took.
             ``"shaped"`` is ``"success"`` and the change of a potential, which is 0 at the end: the sum over an episode
-            is that of ``"success"`` less the potential of the start, so nothing can be farmed. Only a wrapper that cuts
-            an episode off leaves the potential of where it was cut.
+            is that of ``"success"`` less the potential of the start, so nothing can be farmed. What cuts an episode off
+            takes back ``unsettled``, as ``TurnLimit`` and ``ParseAction`` do; a budget of tokens does not.
         render_mode: ``"ansi"`` or ``"human"``.
 
     Raises:
@@ -158,6 +181,7 @@ class TextEnv(gym.Env[str, str], ABC):
         self._transcript: list[str] = []
         self._actions = 0
         self._potential_before = 0.0
+        self._longest = self.action_space.max_length
         self._lists_actions = type(self).admissible_actions is not TextEnv.admissible_actions
 
     def _choose(self, **given: Any) -> dict[str, Any]:
@@ -190,7 +214,11 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @abstractmethod
     def solver(self) -> Policy:
-        """A policy that plays one episode as well as is known, from the observations alone."""
+        """A policy that plays one episode as well as is known, from the observations alone.
+
+        An action of its own may be lost on the way: then it is shown what the game says of another that is not legal,
+        or, by a wrapper, nothing of the game at all (``Steady``), and plays on.
+        """
 
     @property
     @abstractmethod
@@ -248,6 +276,11 @@ class TextEnv(gym.Env[str, str], ABC):
         """How far the game has come, between 0 and 1, for ``reward="shaped"``; not asked when it is over."""
         raise NotImplementedError
 
+    @property
+    def unsettled(self) -> float:
+        """What the shaped reward has paid for how far the game has come, which its end takes back; else 0."""
+        return self._potential_before if self.reward == "shaped" else 0.0
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
         options = dict(options or {})
@@ -292,11 +325,10 @@ class TextEnv(gym.Env[str, str], ABC):
 
     def _play(self, action: str) -> Outcome:
         self._actions += 1
-        limit = self.action_space.max_length
-        if len(action) > limit:
-            outcome = self._reject(f"An action has at most {limit} characters.")
-        else:
+        if len(action) <= self._longest:
             outcome = self._act(action)
+        else:
+            outcome = self._reject(f"An action has at most {self._longest} characters.")
         if self.reward not in _PAID_FOR_SUCCESS:
             return outcome
         reward = 1.0 if outcome.success else 0.0
@@ -308,6 +340,8 @@ class TextEnv(gym.Env[str, str], ABC):
         return outcome if reward == outcome.reward else outcome._replace(reward=reward)
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
+        if not options:
+            return
         known = self.option_names | ({"instance"} if self.num_instances is not None else set())
         if unknown := [name for name in options if name not in known]:
             raise ConfigError(f"{self._name} has no reset option {unknown[0]!r}; it has {sorted(known) or 'none'}")

@@ -82,10 +82,11 @@ class TicTacToe(BoardEnv[_Position, int]):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is the weakest first move."""
+        """The rules and how to answer; the example is no cell."""
         return (
             "Tic-tac-toe: whoever first has three marks in a row, a column or a diagonal wins. Free cells are shown by "
-            f"their numbers. {self._about()} Answer with the number of a free cell alone, written like 2."
+            f"their numbers; a full board is a draw. {self._about()} Answer with the number of a free cell alone, "
+            "written like 0 (which is none)."
         )
 
     @property

@@ -8,8 +8,9 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _MOST_HOPS = 6
@@ -146,7 +147,7 @@ class ToolUse(TextEnv):
             f"{self.documents} documents. query reads an SQLite database with the tables customers(id, name, town), "
             "products(id, name, maker, price) and orders(id, customer_id, product_id, quantity), and shows at most "
             f"{_MOST_ROWS} rows; an order costs its quantity times the price of its product. answer gives the "
-            "answer, a whole number, and ends the game."
+            "answer, a whole number, and ends the game. Anything else costs a turn."
         )
 
     @property
@@ -171,7 +172,7 @@ class ToolUse(TextEnv):
 
     def solver(self) -> Policy:
         """Takes the question apart and looks up one thing after the other; right every time, in the fewest turns."""
-        return _Researcher()
+        return Steady(_Researcher(), _LEFT.search)
 
     def random_policy(self, seed: int) -> Policy:
         """Uses any tool with words and numbers that it has read, and answers with a number that it has read."""
@@ -206,7 +207,7 @@ class ToolUse(TextEnv):
         return Outcome(f"{said}\n{self._left()}", done=self._turns_left == 0, valid=valid)
 
     def _left(self) -> str:
-        return "1 turn left." if self._turns_left == 1 else f"{self._turns_left} turns left."
+        return f"{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
         """A search and a look for each document, and a call for each query and calculation, and the answer.
@@ -240,7 +241,7 @@ class ToolUse(TextEnv):
         if not found:
             return "No document has one of these words."
         more = f" The first {len(shown)}:" if len(found) > len(shown) else ""
-        head = "1 document." if len(found) == 1 else f"{len(found)} documents.{more}"
+        head = f"{counted(len(found), 'document')}.{more}"
         return "\n".join([head, *shown])
 
     def _open(self, argument: str) -> str:
@@ -685,6 +686,8 @@ def _total(world: _World, phrase: str, name: str) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 _ASKED = re.compile(r"Question: (.*)")
+_FOUND = re.compile(r"[0-9]+ documents?\.")
+_LEFT = re.compile(r"^[0-9]+ turns? left\.$", re.MULTILINE)
 _PHRASES = (*_BY_PHRASE, *_TOTALS, *_LOOKUPS)
 
 
@@ -701,8 +704,8 @@ class _Researcher:
     def __call__(self, observation: str) -> str:
         if asked := _ASKED.match(observation):
             self._understand(asked[1])
-        else:
-            self._learn(observation)
+        elif not self._learn(observation):
+            return self._last
         self._last = self._decide(observation)
         return self._last
 
@@ -717,18 +720,24 @@ class _Researcher:
             thing = thing.removeprefix(f"{phrase} ")
         self._known = thing
 
-    def _learn(self, observation: str) -> None:
+    def _learn(self, observation: str) -> bool:
+        """What the last call found; false where it was not carried out."""
         tool = self._last.partition(":")[0]
+        first, *more = observation.splitlines()
+        if tool == "search":
+            return _FOUND.match(first) is not None
         if tool == "open":
-            before, after = _BY_PHRASE[self._phrases.pop()].sentence.split("{}")
-            said = re.search(rf"(?:^|\. ){re.escape(before)}([A-Za-z0-9 ]+?){re.escape(after)}", observation)
-            assert said is not None, "a document says what it is asked for"
-            self._known = said[1]
-        elif tool == "query":
-            self._known = observation.splitlines()[1]
+            before, after = _BY_PHRASE[self._phrases[-1]].sentence.split("{}")
+            said = re.search(rf"(?:^|\. ){re.escape(before)}([A-Za-z0-9 ]+?){re.escape(after)}", first)
+            found = said and said[1]
+        else:  # refusals are sentences, which columns and numbers are not
+            found = None if first.endswith(".") else more[0] if tool == "query" else first
+        if not found:
+            return False
+        self._known = found
+        if tool != "calculate":
             self._phrases.pop()
-        elif tool == "calculate":
-            self._known = observation.splitlines()[0]
+        return True
 
     def _decide(self, observation: str) -> str:
         known = self._known

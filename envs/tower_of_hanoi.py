@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _PEGS = "ABC"
@@ -100,12 +101,12 @@ class TowerOfHanoi(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; from the classic start the example is a move that the rules forbid."""
+        """The rules and how to answer; the example names a peg that is not there."""
         return (
-            f"Tower of Hanoi: bring all {self.disks} disks to peg C in {_turns(self.turns)}. Pegs A, B and C are shown "
-            "with their disks from bottom to top; disk 1 is the smallest. A turn moves the top disk of one peg to "
-            "another peg, never onto a smaller disk; anything else costs a turn and moves nothing. Answer with the "
-            'peg to take from and the peg to put on, such as "C A", and nothing else.'
+            f"Tower of Hanoi: bring all {self.disks} disks to peg C in {counted(self.turns, 'turn')}. Pegs A, B and C "
+            "are shown with their disks from bottom to top; disk 1 is the smallest. A turn moves the top disk of one "
+            "peg to another peg, never onto a smaller disk; anything else costs a turn and moves nothing. Answer with "
+            'the peg to take from and the peg to put on, and nothing else, written like "D A" (but there is no peg D).'
         )
 
     @property
@@ -138,7 +139,7 @@ class TowerOfHanoi(TextEnv):
 
     def solver(self) -> Policy:
         """Plays the only shortest solution."""
-        return _best_move
+        return Steady(_best_move, _PEG.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         code = 0 if self.start == "tower" else instance or 0
@@ -172,7 +173,7 @@ class TowerOfHanoi(TextEnv):
 
     def _board(self) -> str:
         a, b, c = (" ".join(map(str, peg)) or "-" for peg in self._pegs)
-        return f"A: {a}\nB: {b}\nC: {c}\n{_turns(self._turns_left)} left."
+        return f"A: {a}\nB: {b}\nC: {c}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
         """The length of the shortest solution from the start."""
@@ -181,10 +182,6 @@ class TowerOfHanoi(TextEnv):
     def _potential(self) -> float:
         """One less the moves that are left, as a share of what the tower takes."""
         return 1.0 - _distance(self._pegs) / ((1 << self.disks) - 1)
-
-
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
 
 
 def _still_to_move(pegs: Iterable[Iterable[int]]) -> list[tuple[int, int, int]]:

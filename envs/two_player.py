@@ -1,20 +1,23 @@
 """What games for two share: who begins, who the opponent is, and what nonsense costs."""
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from math import isfinite
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from gym_trl.envs.text_env import Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 Seat: TypeAlias = Literal["first", "second", "random"]
 Opponent: TypeAlias = str | Policy | Callable[[], Policy]
 
 _SEATS = ("first", "second", "random")
+_VIEW = re.compile(r"^You are .*\.$", re.MULTILINE)
 
 
 class TwoPlayerEnv(TextEnv):
@@ -144,7 +147,7 @@ class TwoPlayerEnv(TextEnv):
             )
         else:
             who = f"You are told who you are; {self.sides[0]} begins."
-        return f"{who} The game is lost with {_count(self.mistakes, 'illegal action')}."
+        return f"{who} The game is lost with {counted(self.mistakes, 'illegal action')}."
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         self._seat = int(self.np_random.integers(2)) if self.seat == "random" else _SEATS.index(self.seat)
@@ -211,7 +214,7 @@ class TwoPlayerEnv(TextEnv):
             return Outcome(f"{reason}\n{self._view()}", valid=False, info=info)
         if self._alone:
             info["payoffs"] = (-self.stake, -self.stake)
-        lost = f"{reason}\nThat was {_count(self.mistakes, 'illegal action')}. You lost."
+        lost = f"{reason}\nThat was {counted(self.mistakes, 'illegal action')}. You lost."
         return Outcome(lost, -self.stake, done=True, valid=False, info=info)
 
 
@@ -245,6 +248,10 @@ class Rules(ABC, Generic[Position, Move]):
     def best_moves(self, position: Position) -> Sequence[Move]:
         """The moves among which perfect play chooses."""
         return _best_moves(self, position)
+
+    def best_of_many(self, position: Position) -> Sequence[Move]:
+        """The same, for who asks for most positions that there are."""
+        return self.best_moves(position)
 
 
 @cache
@@ -310,7 +317,7 @@ class Response(Generic[Position, Move]):
         if result is not None:
             return self._end(-result)
         payoff = success = 0.0
-        for moves, weight in ((rules.moves, chance), (rules.best_moves, 1 - chance)):
+        for moves, weight in ((rules.moves, chance), (rules.best_of_many, 1 - chance)):
             if weight:
                 worths = [self._after(rules.play(position, move)) for move in moves(position)]
                 payoff += weight * (sum(worth.payoff for worth in worths) / len(worths))
@@ -404,7 +411,7 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
 
     def solver(self) -> Policy:
         """The best response to the opponent; where that is not known, the strongest move against anyone."""
-        return self._advise
+        return Steady(self._advise, _VIEW.search)
 
     def _advise(self, observation: str) -> str:
         position = self._recognise(observation)
@@ -441,7 +448,3 @@ def _policy_of(opponent: Callable[..., Any]) -> Policy:
         return opponent
     made: Policy = opponent()
     return made
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

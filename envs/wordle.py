@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gym_trl.envs import words
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _LETTERS = 5
@@ -122,14 +123,21 @@ class Wordle(TextEnv):
     @property
     def instructions(self) -> str:
         """The rules and how to answer; the example is no answer, and where words are shown not among them."""
-        strict = "must fit everything you were told, or it" if self.strict else "that is not in the list of words"
+        legal = "is not one of the words that are shown" if self.choices else "is not in the list of words"
+        if self.strict:
+            legal += ", or does not fit everything that you were told,"
         return (
-            f"Wordle: find the secret English word of 5 letters in {_count(self.guesses, 'guess')}. After each guess "
+            f"Wordle: find the secret English word of 5 letters in {counted(self.guesses, 'guess')}. After each guess "
             "its letters are marked: G for a letter in the right place, Y for one that is in the word but in another "
-            "place, X for one that is not in the word (or not as often as it was guessed). A guess "
-            f"{strict} costs no guess, but after {_count(self.turns, 'turn')} the game is over. Answer with a word "
-            "alone, written like WORDS."
+            f"place, X for one that is not in the word (or not as often as it was guessed). A guess that {legal} costs "
+            f"no guess, but a turn as every guess does, and after {counted(self.turns, 'turn')} the game is lost. "
+            "Answer with a word alone, written like WORDS."
         )
+
+    @property
+    def action_tools(self) -> list[Callable[..., str]]:
+        """What tool-calling models play with: ``guess(word)``."""
+        return [guess]
 
     @property
     def num_instances(self) -> int:
@@ -182,7 +190,7 @@ class Wordle(TextEnv):
         self._secret = words.answers()[instance or 0]
         self._guesses_left, self._turns_left = self.guesses, self.turns
         self._told = []
-        left = f"{_count(self.guesses, 'guess')} left."
+        left = f"{counted(self.guesses, 'guess')} left."
         if not self.choices:
             return f"A word of {_LETTERS} letters. {left}"
         self._shown = _group(instance or 0, self.choices)
@@ -200,7 +208,7 @@ class Wordle(TextEnv):
         self._told.append((word, marks))
         self._guesses_left -= 1
         self._turns_left -= 1
-        said = f"{' '.join(word.upper())}\n{' '.join(marks)}\n{_count(self._guesses_left, 'guess')} left."
+        said = f"{' '.join(word.upper())}\n{' '.join(marks)}\n{counted(self._guesses_left, 'guess')} left."
         return Outcome(said, done=self._guesses_left == 0 or self._turns_left == 0)
 
     def _fits(self, word: str) -> bool:
@@ -208,7 +216,7 @@ class Wordle(TextEnv):
 
     def _reject(self, reason: str) -> Outcome:
         self._turns_left -= 1
-        left = f"{_count(self._guesses_left, 'guess')} and {_count(self._turns_left, 'turn')} left."
+        left = f"{counted(self._guesses_left, 'guess')} and {counted(self._turns_left, 'turn')} left."
         return Outcome(f"{reason} {left}", done=self._turns_left == 0, valid=False)
 
     def _fewest_actions(self) -> float:
@@ -250,6 +258,15 @@ class _Strategy:
 
     def guess(self) -> str:
         return _best_shown(self._shown, self._told, self._strict) if self._shown else _best(self._told, self._strict)
+
+
+def guess(word: str) -> str:
+    """Guess the secret word.
+
+    Args:
+        word: An English word of five letters.
+    """
+    return word
 
 
 @cache
@@ -379,7 +396,3 @@ def _mark_all(guesses: _Table, secrets: _Table) -> _Table:
         mark = np.where(missed[place], there > before, np.uint8(2))
         numbers += mark.astype(np.uint8) * np.uint8(3**place)
     return numbers
-
-
-def _count(number: int, thing: str) -> str:
-    return f"1 {thing}" if number == 1 else f"{number} {thing}{'es' if thing == 'guess' else 's'}"

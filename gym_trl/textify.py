@@ -16,7 +16,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import singledispatch
+from functools import cache, singledispatch
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,22 @@ _LONGEST = 65_536
 
 class UnreadableActionError(ValueError):
     """Words that are no action of the space; its text says what would be."""
+
+
+def counted(number: int, thing: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "turn"), counted(2, "turn"), counted(3, "try"), counted(0, "guess")
+    ('1 turn', '2 turns', '3 tries', '0 guesses')
+    """
+    return f"1 {thing}" if number == 1 else f"{number} {_plural(thing)}"
+
+
+@cache
+def _plural(thing: str) -> str:
+    if thing.endswith("y"):
+        return f"{thing[:-1]}ies"
+    return f"{thing}es" if thing.endswith("s") else f"{thing}s"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

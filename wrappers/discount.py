@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_gamma
+from gym_trl.wrappers.inner import check_gamma, unsettled
 
 
 class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
@@ -32,14 +32,19 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         gym.utils.RecordConstructorArgs.__init__(self, gamma=gamma)
         FrozenAfterEnd.__init__(self, env)
         self.gamma = gamma
-        self._weight = 1.0
+        self._weight = self._last_weight = 1.0
+
+    @property
+    def unsettled(self) -> float:
+        """What the environment has paid for how far the game has come, as it was discounted last."""
+        return unsettled(self.env) * self._last_weight
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        self._weight = 1.0
+        self._weight = self._last_weight = 1.0
         return observation, info
 
     def _step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
         discounted = float(reward) * self._weight
-        self._weight *= self.gamma
+        self._last_weight, self._weight = self._weight, self._weight * self.gamma
         return observation, discounted, terminated, truncated and not terminated, info

@@ -6,6 +6,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.spaces import AnyText
+from gym_trl.textify import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
 
@@ -87,4 +88,4 @@ class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
 
 def _left_out(count: int) -> str:
-    return "1 action was not played." if count == 1 else f"{count} actions were not played."
+    return f"{counted(count, 'action')} {'was' if count == 1 else 'were'} not played."

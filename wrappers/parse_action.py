@@ -9,7 +9,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.parsing import ActionFormat, split_thinking
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
+from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of, unsettled
 
 _ANSWER_LENGTH = 2**20
 
@@ -40,7 +40,8 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     An answer that cannot be read does not reach the environment: the observation says how to answer, and ``info`` has
     ``parse_error``. Otherwise ``info["action"]`` is what was read. The two rows are counted apart: unreadable answers
     until one can be read (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid
-    (``"invalid_action"``). An episode ended so is terminated, and frozen like any other that is over.
+    (``"invalid_action"``). An episode ended so is terminated, and frozen like any other that is over; what a shaped
+    reward has paid for how far the game has come is taken back.
 
     Raises:
         ConfigError: a format that does not exist, a negative penalty, or ``end_after`` below 1.
@@ -88,10 +89,11 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     def _unreadable(self) -> Step:
         self._unreadable_row += 1
         info = {"action_valid": False, "success": False, "parse_error": "No action found."}
-        over = self._is_over(self._unreadable_row)
+        over, reward = self._is_over(self._unreadable_row), 0.0 - self.penalty
         if over:
             info["stop_reason"] = "parse_error"
-        return f"No action found. {self._format.sentence}", 0.0 - self.penalty, over, False, info
+            reward -= unsettled(self.env)
+        return f"No action found. {self._format.sentence}", reward, over, False, info
 
     def _play(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -101,9 +103,11 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             self._invalid_row = 0
             return observation, reward, terminated, truncated, info
         self._invalid_row += 1
+        reward = float(reward) - self.penalty
         if not (terminated or truncated) and self._is_over(self._invalid_row):
             terminated, info["stop_reason"] = True, "invalid_action"
-        return observation, float(reward) - self.penalty, terminated, truncated, info
+            reward -= unsettled(self.env)
+        return observation, reward, terminated, truncated, info
 
     def _is_over(self, row: int) -> bool:
         return self.end_after is not None and row >= self.end_after

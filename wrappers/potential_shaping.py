@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_gamma, load_function
+from gym_trl.wrappers.inner import check_gamma, load_function, unsettled
 
 Potential = Callable[[Any], float]
 """How far a game has come, from the environment without its wrappers."""
@@ -51,6 +51,11 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self.gamma = gamma
         self._potential = load_function(potential)
         self._before = 0.0
+
+    @property
+    def unsettled(self) -> float:
+        """What has been paid for how far the game has come, which a wrapper that cuts the episode off takes back."""
+        return self.gamma * self._before + unsettled(self.env)
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         self._before = self._now()

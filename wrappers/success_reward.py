@@ -1,6 +1,6 @@
 """A reward for solving the task and for nothing else."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 
@@ -29,6 +29,8 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     reads_text = False
+    unsettled: ClassVar[float] = 0.0
+    """Nothing is paid for how far the game has come."""
 
     def __init__(self, env: gym.Env[Any, Any], key: str = "success") -> None:
         gym.utils.RecordConstructorArgs.__init__(self, key=key)

@@ -5,8 +5,9 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.spaces import AnyText
+from gym_trl.textify import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
+from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation, unsettled
 
 
 class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
@@ -24,8 +25,9 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     An episode that ends by its own rules on its last turn is terminated and not truncated. After the end every action
     is answered with the last observation and no reward. Around ``ParseAction`` it counts answers, inside of it only
-    those that held an action. ``announce`` tells the model: a line below every observation,
-    and a sentence in ``instructions``.
+    those that held an action. What a shaped reward has paid for how far the game has come is taken back where it is cut
+    off, so that nothing is paid for being close. ``announce`` tells the model: a line below every observation, and a
+    sentence in ``instructions``.
 
     Gymnasium's ``TimeLimit`` may set both flags, plays on after the end, and is not rebuilt as a wrapper by
     ``gym.make(env.spec)``; its own limit (``max_episode_steps``) may be below this one.
@@ -52,7 +54,7 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     @property
     def instructions(self) -> str:
         """The environment's instructions, with the limit where it is announced."""
-        limit = f"You have {_turns(self.turns)}." if self.announce else ""
+        limit = f"You have {counted(self.turns, 'turn')}." if self.announce else ""
         return f"{instructions_of(self.env)} {limit}".strip()
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -64,11 +66,8 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._turns_left -= 1
         if not (terminated or truncated) and self._turns_left == 0:
             truncated, info = True, {**info, "stop_reason": "turn_limit"}
+            reward = float(reward) - unsettled(self.env)
         return self._announced(observation), reward, terminated, truncated and not terminated, info
 
     def _announced(self, observation: str) -> str:
-        return f"{observation}\n({_turns(self._turns_left)} left)" if self.announce else observation
-
-
-def _turns(number: int) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"
+        return f"{observation}\n({counted(self._turns_left, 'turn')} left)" if self.announce else observation

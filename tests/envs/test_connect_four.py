@@ -144,6 +144,27 @@ def test_the_search_to_the_end_is_right_in_any_position(moves: list[int], board:
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=12), st.sampled_from([(4, 4, 3), (3, 4, 4), (2, 6, 4)]))
+def test_who_asks_for_all_positions_is_told_the_same_best_moves(moves: list[int], board: Board) -> None:
+    discs = (0, 0)
+    for move in moves:
+        allowed = after(discs, board)
+        if move in allowed and not ends(allowed[move], board):
+            discs = allowed[move]
+    if after(discs, board):
+        rules, where = solved(*board).rules, position(discs, board)
+        assert rules.best_of_many(where) == rules.best_moves(where)
+
+
+def test_boards_with_too_many_positions_are_not_searched_to_the_end() -> None:
+    """On 2x8 it took more than a minute to say how good the best response is; now nobody knows."""
+    assert ConnectFour(rows=2, cols=8, difficulty="easy").optimal_success is None
+    env = ConnectFour(rows=2, cols=8, opponent="minimax", depth=3)
+    assert env.optimal_return is None
+    assert play(env, env.solver(), seed=0)[-1][3]
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 8), max_size=81), st.integers(2, 9), st.integers(2, 9), st.integers(2, 9))
 def test_lines_are_found_on_any_board_and_it_is_shown_as_it_is(
     moves: list[int], rows: int, cols: int, connect: int

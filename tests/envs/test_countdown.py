@@ -103,6 +103,7 @@ def test_hands_that_need_fractions_are_solved_in_both_forms(numbers: tuple[int, 
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
 def test_the_solver_wins_every_game_with_the_fewest_operations(difficulty: Any, form: Any) -> None:
     env = Countdown(difficulty=difficulty, form=form, reward="efficient")
+    assert env.optimal_return == 1.0
     for seed in range(40):
         steps = play(env, env.solver(), seed=seed)[1:]
         assert steps[-1][2] == 1.0
@@ -290,6 +291,6 @@ def test_games_that_nobody_can_win_are_refused_at_reset() -> None:
 
 
 def test_that_nobody_can_win_is_found_out_with_fewer_deals_of_many_numbers() -> None:
-    env = Countdown(difficulty="hard", high=60, target_low=10**9, target_high=10**9)
+    env = Countdown(difficulty="hard", numbers=5, high=60, target_low=10**9, target_high=10**9)
     with pytest.raises(ConfigError, match="of 200 deals with these arguments none can be won"):
         env.reset(seed=0)

@@ -111,6 +111,13 @@ def test_the_example_in_the_instructions_is_never_the_secret() -> None:
     assert "written like 51 (which is out of range)" in GuessNumber().instructions
 
 
+@pytest.mark.parametrize(("high", "turns"), [(50, 6), (50, 3), (7, 9)])
+def test_halving_is_worth_the_same_when_tries_count(high: int, turns: int) -> None:
+    env = GuessNumber(high=high, turns=turns, reward="efficient")
+    paid = [play(env, env.solver(), options={"instance": instance})[-1][2] for instance in range(high)]
+    assert sum(paid) / high == pytest.approx(env.optimal_return)
+
+
 def test_many_turns_and_wide_ranges_are_fine() -> None:
     assert GuessNumber(turns=10**9).optimal_success == 1.0
     wide = GuessNumber(low=-(10**40), high=10**40, turns=140)

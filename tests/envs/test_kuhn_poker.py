@@ -179,9 +179,19 @@ def _p(bet: Fraction, move: str) -> Fraction:
 @pytest.mark.parametrize("seat", ["first", "second"])
 def test_the_solver_is_paid_the_optimum(opponent: str, seat: Any) -> None:
     env = KuhnPoker(opponent=opponent, seat=seat)
-    paid = [play(env, env.solver(), seed=seed)[-1][2] for seed in range(4_000)]
+    paid = [play(env, env.solver(seed), seed=seed)[-1][2] for seed in range(4_000)]
     assert fmean(paid) == pytest.approx(env.optimal_return, abs=0.1)
     assert fmean(payoff > 0 for payoff in paid) == pytest.approx(env.optimal_success, abs=0.04)
+
+
+def test_in_self_play_the_solvers_dice_are_those_of_its_seed() -> None:
+    """Not of how often the environment was asked for one."""
+    env = KuhnPoker(opponent="self")
+    shown = "You are player 1.\nYour card: J. Played: nothing."
+    dice = [[env.solver(seed)(shown) for seed in range(200)] for _ in range(2)]
+    assert dice[0] == dice[1]
+    assert dice[0].count("bet") == pytest.approx(200 / 6, abs=20)
+    assert dice[0] == [env.baselines["solver"].policy(seed)(shown) for seed in range(200)]
 
 
 def test_the_opponents_bets_are_as_often_as_kuhn_says() -> None:

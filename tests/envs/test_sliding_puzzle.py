@@ -1,4 +1,5 @@
 import math
+import random
 from collections import deque
 from functools import partial
 from statistics import fmean
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gym_trl.envs import sliding_puzzle
 from gym_trl.envs.sliding_puzzle import SlidingPuzzle
 from gym_trl.errors import ConfigError
 from gym_trl.testing import check_text_env, play
@@ -234,6 +236,29 @@ def test_whitespace_around_the_tile_does_not_matter_and_the_last_turn_can_win() 
     for instance, tile in enumerate(("6", "8")):
         env.reset(options={"instance": instance})
         assert env.step(f" {tile}\n")[1:3] == (1.0, True)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(3, 4), (4, 3), (4, 4)])
+def test_a_position_far_from_all_starts_is_solved_without_a_long_search(
+    rows: int, cols: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for the first time there, the search for a shortest solution had no end in sight."""
+    seen: list[int] = []
+    by_parts = sliding_puzzle._by_parts
+    monkeypatch.setattr(sliding_puzzle, "_by_parts", lambda *args: seen.append(1) or by_parts(*args))
+    rng = random.Random(0)
+    for seed in range(3):
+        env = SlidingPuzzle(rows=rows, cols=cols, walk=12, turns=2_000)
+        observation, info = env.reset(seed=seed)
+        for _ in range(500):
+            observation, *_, info = env.step(rng.choice(info["admissible_actions"]))
+        policy = env.solver()
+        for _ in range(200):
+            observation, _, over, _, info = env.step(policy(observation))
+            if over:
+                break
+        assert info["success"]
+    assert seen
 
 
 def test_the_example_in_the_instructions_is_no_tile() -> None:

@@ -1,3 +1,4 @@
+from math import log
 from typing import Any
 
 import gymnasium as gym
@@ -7,6 +8,9 @@ from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.testing import play
+from gym_trl.wrappers.discount import Discount
+from gym_trl.wrappers.potential_shaping import PotentialShaping
+from gym_trl.wrappers.success_reward import SuccessReward
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 
@@ -30,6 +34,27 @@ def test_both_flags_of_an_inner_time_limit_become_one() -> None:
     env = TurnLimit(gym.wrappers.TimeLimit(GuessNumber(), 2), turns=5)
     assert flags(env, ["1", "31"], options={"instance": 30})[-1] == (True, False, None)
     assert flags(env, ["1", "2"], options={"instance": 30})[-1] == (False, True, None)
+
+
+def test_what_is_paid_for_coming_close_is_taken_back_where_the_episode_is_cut_off() -> None:
+    shaped = GuessNumber(low=1, high=4, reward="shaped")
+    for env in (TurnLimit(shaped, turns=2), Discount(TurnLimit(shaped, turns=2), 1.0)):
+        env.reset(options={"instance": 2})
+        assert [env.step("1")[1], env.step("2")[1]] == pytest.approx([log(4 / 3, 4), -log(4 / 3, 4)])
+
+
+@pytest.mark.parametrize(
+    ("wrap", "rewards"),
+    [
+        (SuccessReward, [0.0, 0.0]),
+        (lambda env: Discount(env, 0.5), [log(4 / 3, 4), 0.5 * -log(4 / 3, 4)]),
+        (lambda env: PotentialShaping(env, lambda game: 5.0), [log(4 / 3, 4), -log(4 / 3, 4) - 5.0]),
+    ],
+)
+def test_it_takes_back_what_a_wrapper_inside_has_made_of_it(wrap: Any, rewards: list[float]) -> None:
+    env = TurnLimit(wrap(GuessNumber(low=1, high=4, reward="shaped")), turns=2)
+    env.reset(options={"instance": 2})
+    assert [env.step("1")[1], env.step("2")[1]] == pytest.approx(rewards)
 
 
 def test_every_episode_has_all_its_turns() -> None:
