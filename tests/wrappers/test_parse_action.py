@@ -91,7 +91,7 @@ def test_too_many_in_a_row_end_the_episode(answers: list[str], reason: str) -> N
 def test_what_is_paid_for_coming_close_is_taken_back_where_it_ends_the_episode(last: str) -> None:
     env = ParseAction(gym.make("TrlEnv/GuessNumber-v0", low=1, high=4, reward="shaped"), end_after=1, penalty=0.5)
     env.reset(options={"instance": 2})
-    paid = env.step("<action>1</action>")[1]
+    paid = float(env.step("<action>1</action>")[1])
     assert paid > 0
     assert env.step(last)[1] == pytest.approx(-paid - 0.5)
 
