@@ -15,14 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
 
 from gym_trl.chat import TemplateChat
 from gym_trl.options import TrainOptions
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.tiny import tiny_tokenizer
 from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
@@ -51,12 +50,27 @@ def lesson(env: Any, rng: random.Random, chat: TemplateChat, tokenizer: Any) -> 
     return ids, mask
 
 
-def teach(folder: Path, *, steps: int = 800, rows: int = 24) -> None:
+def teach(folder: Path, *, steps: int = 600, rows: int = 16) -> None:
     """Write a tiny model that plays like the lessons."""
     import torch
+    from transformers import Olmo2Config, Olmo2ForCausalLM
 
     tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer, width=64, layers=2)
+    # Not tiny_model: Transformers 5 reads whatever lies beside a Qwen2 with Qwen2's own tokenizer, without its spaces.
+    config = Olmo2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        initializer_range=0.06,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    model = Olmo2ForCausalLM(config)
     chat, rng, env = TemplateChat(tokenizer), random.Random(0), gym.make(GAME, high=HIGH, turns=TURNS)
     games = [lesson(env, rng, chat, tokenizer) for _ in range(4_000)]
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -81,23 +95,22 @@ def train_run() -> None:
     """A real run, from the model that was taught."""
     from gym_trl.training import train
 
-    with TemporaryDirectory() as folder:
-        taught = Path(folder, "taught")
-        teach(taught)
-        options = TrainOptions.choose(
-            GAME,
-            model=str(taught),
-            env_kwargs={"high": HIGH, "turns": TURNS},
-            steps=100,
-            episodes=96,
-            group_size=8,
-            max_tokens_per_turn=64,
-            eval_episodes=64,
-            action_format="plain",
-            instructions="",
-            grpo={"learning_rate": 1e-4, "use_cpu": True, "bf16": False, "max_completion_length": 400, "beta": 0.0},
-        )
-        train(options, out=RUN)
+    taught = RUN.with_name("taught")
+    teach(taught)
+    options = TrainOptions.choose(
+        GAME,
+        model=str(taught),
+        env_kwargs={"high": HIGH, "turns": TURNS},
+        steps=100,
+        episodes=64,
+        group_size=8,
+        max_tokens_per_turn=48,
+        eval_episodes=128,
+        action_format="plain",
+        instructions="",
+        grpo={"learning_rate": 2e-4, "use_cpu": True, "bf16": False, "max_completion_length": 300, "beta": 0.0},
+    )
+    train(options, out=RUN)
 
 
 @contextmanager

@@ -813,7 +813,8 @@
       const share = isNumber(held) ? Math.min(1, Math.abs(held) / widest) : 0;
       const colour = held > 0 ? "var(--good)" : "var(--bad)";
       bar.style.background = `linear-gradient(90deg, ${colour} ${share * 100}%, var(--line) 0)`;
-      cell.replaceChildren(bar, h("span", { class: sign(held), text: ` ${show(held)}` }));
+      cell.classList.add("worth");
+      cell.replaceChildren(bar, h("span", { class: sign(held), text: show(held) }));
     } else if (name === "env" || name === "split" || name === "policy" || name === "seed") {
       cell.textContent = held === "" ? "–" : String(held);
       cell.title = String(held);

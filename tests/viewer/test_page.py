@@ -1,0 +1,50 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from for_viewer import write_run
+
+from gym_trl.errors import ConfigError
+from gym_trl.viewer.page import live_page, policy, write_page
+
+
+def test_the_page_is_one_file_that_names_no_other_place(tmp_path: Path) -> None:
+    counts = write_page(write_run(tmp_path / "run"), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert counts == {"episodes": 32, "chunks": 1, "broken": 0, "bytes": len(text.encode())}
+    assert re.findall(r"(?:src|href)=\"([^#\"][^\"]*)", text) == []
+    assert set(re.findall(r"https?://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "[[" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_the_policy_allows_its_one_script_and_a_live_page_its_own_server() -> None:
+    assert "default-src 'none'; script-src 'sha256-" in policy(live=False)
+    assert "connect-src 'none'" in policy(live=False)
+    assert "connect-src 'self'" in policy(live=True)
+    assert b'data-source="live"' in live_page()
+    assert b"unsafe" not in live_page().split(b"<style>")[0]
+
+
+def test_chunks_end_before_they_are_large(tmp_path: Path) -> None:
+    record = {"version": 1, "turns": [{"observation": "x" * 400_000, "answer": "ox"}]}
+    (tmp_path / "rollouts.jsonl").write_text(f"{json.dumps(record)}\n" * 9)
+    counts = write_page(tmp_path, tmp_path / "page.html")
+    assert (counts["episodes"], counts["chunks"]) == (9, 3)
+    assert counts["bytes"] < 200_000
+
+
+def test_a_page_is_whole_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "rollouts.jsonl").write_text('{"version": 1, "turns": []}\n{"version": 9, "turns": []}\n')
+    (tmp_path / "page.html").write_text("old")
+    with pytest.raises(ConfigError, match="version 9"):
+        write_page(tmp_path, tmp_path / "page.html")
+    assert {file.name for file in tmp_path.iterdir()} == {"rollouts.jsonl", "page.html"}
+    assert (tmp_path / "page.html").read_text() == "old"
+
+
+def test_the_same_run_makes_the_same_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    for name in ("one.html", "two.html"):
+        write_page(folder, tmp_path / name)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
