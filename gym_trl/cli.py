@@ -35,6 +35,7 @@ from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 
 if TYPE_CHECKING:
+    from gym_trl.progress import Display
     from gym_trl.validation import Game, Validation
 
 _P = ParamSpec("_P")
@@ -505,10 +506,10 @@ def serve(
     env: EnvOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Serve an environment to OpenEnv clients, one instance to each; gym.make("TrlEnv/OpenEnv-v0", base_url=...) is one.
+    """Serve an environment to OpenEnv clients, an instance for each.
 
-    An action is {"message": TEXT}; reset takes a seed and the environment's own options. Messages of more than a
-    megabyte are refused.
+    gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a client. An action is {"message": TEXT};
+    reset takes a seed and the environment's own options. Messages of more than a megabyte are refused.
     """
     kwargs = _pairs(env)
     _make(env_id, kwargs).close()
@@ -651,20 +652,8 @@ def _evaluate(
         raise ConfigError("say what is played: the id of an environment, as gym-trl list names them")
     for env_id in ids:
         _make(env_id, env).close()
-    console = Console(stderr=True, quiet=bool(policy) and "person" in (policy or ()))
-    display = display_on(console, episodes * len(ids) * len(players), "episode")
-    done = 0
-
-    def begin(total: int, before: int) -> None:
-        nonlocal done
-        done = before
-        display.begin(before)
-
-    def played(record: Any, board: Any) -> None:
-        nonlocal done
-        done += 1
-        display.log(done, {f"env/{name}": value for name, value in board.means().items()})
-
+    console = Console(stderr=True, quiet="person" in (policy or ()))
+    shown = _Shown(display_on(console, episodes * len(ids) * len(players), "episode"), [] if base_url else model or [])
     try:
         found = evaluate(
             ids,
@@ -673,17 +662,17 @@ def _evaluate(
             env_kwargs=dict.fromkeys(ids, env),
             action_format=action_format or "tag",
             spec={name: value for name, value in spec.items() if name != "action_format"},
-            on_begin=begin,
-            on_episode=played,
+            on_begin=shown.begin,
+            on_episode=shown.played,
             **options,
         )
     except KeyboardInterrupt:
-        display.end()
+        shown.display.end()
         if options["out"] is not None:
-            _say(f"Interrupted after {done} episodes; the same command goes on from here.")
+            _say(f"Interrupted after {shown.done} episodes; the same command goes on from here.")
         raise typer.Exit(130) from None
     finally:
-        display.end()
+        shown.display.end()
     if as_json:
         _say(to_json(found.as_dict(), indent=2))
     else:
@@ -696,6 +685,25 @@ def _evaluate(
         _say_aside(f"{row.policy} on {row.env_id}: success {row.success} is below {fail_under:g}")
     if low:
         raise typer.Exit(1)
+
+
+class _Shown:
+    """What an evaluation shows while it goes on."""
+
+    def __init__(self, display: "Display", loaded: Sequence[str]) -> None:
+        self.display = display
+        self.done = 0
+        self._loaded = loaded
+
+    def begin(self, total: int, before: int) -> None:
+        self.done = before
+        self.display.begin(before)
+        if self._loaded and before < total:
+            self.display.note(f"Loading {', '.join(self._loaded)}")
+
+    def played(self, record: object, board: Scoreboard) -> None:
+        self.done += 1
+        self.display.log(self.done, {f"env/{name}": value for name, value in board.means().items()})
 
 
 _OF_MODELS = ("vllm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError, GymTRLError, MissingDependencyError
 from gym_trl.parsing import split_thinking
-from gym_trl.pool import EnvFactory, TextEnvironment, make_pool, read_instructions
+from gym_trl.pool import EnvFactory, InlinePool, TextEnvironment, read_instructions
 from gym_trl.rollout import stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, Policy, StopReason, Task, TokenIds, Trajectory
@@ -192,18 +193,26 @@ def server(
         timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
     )
-    name = model or _first_model(client)
+    try:
+        name = model or _first_model(client)
+    except Exception:
+        client.close()
+        raise
     body = {**(sampling or {}), "model": name, "max_tokens": max_tokens}
 
     def make(env: TextEnvironment, seed: int) -> Policy:
         return Conversation(client, body, seed, read_instructions(env), system_prompt)
 
+    weakref.finalize(make, client.close)  # nobody else knows when the last episode is over
     settings = {"base_url": base_url, "sampling": dict(sampling or {}), "max_tokens": max_tokens}
     return Words(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
 
 
 def _first_model(client: Any) -> str:
-    answer = _answer(lambda: client.get("/models"), client)
+    try:
+        answer = _answer(lambda: client.get("/models"), client)
+    except ModelStopped as error:
+        raise EngineError(str(error)) from error
     try:
         return str(answer["data"][0]["id"])
     except (LookupError, TypeError) as error:
@@ -368,8 +377,7 @@ class LoadedModel:
             (one, Episode(one.task, chat=self.chat, limits=limits, preamble=preamble, seed=one.seed(seed)))
             for one in attempts
         )
-        pool = make_pool(make)
-        try:
+        with InlinePool(make) as pool:
             stream_episodes(
                 episodes,
                 pool=pool,
@@ -378,8 +386,6 @@ class LoadedModel:
                 go_on=lambda: True,
                 on_finish=lambda one, played: on_played(one, played, self.decode),
             )
-        finally:
-            pool.close()
 
 
 def _with_transformers(model: Model) -> LoadedModel:

@@ -1,17 +1,34 @@
 import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+import slow_policy
 
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.episode import Episode, Limits
-from gym_trl.evaluation import Exchange, Result, Score, optimum, play_policy, play_task, random_score
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.evaluation import Exchange, Result, Score, evaluate, optimum, play_policy, play_task, random_score
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.policies import Model, Words
 from gym_trl.pool import InlinePool
+from gym_trl.records import Record, read_records
 from gym_trl.rollout import run_episodes
+from gym_trl.scores import Row, Scoreboard
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
+from gym_trl.tiny import save_tiny
 from gym_trl.types import Task
 
 GUESS = [Task("TrlEnv/GuessNumber-v0", seed, {"instance": seed}) for seed in range(50)]
@@ -122,3 +139,260 @@ def test_a_models_trajectories_score_like_the_same_policy_played_directly() -> N
     direct = play_policy(lambda _: Echo(), tasks, lambda env: lambda observation: "aaaaa")
     results = [Result(one.episode_return, one.success, len(one.turns), one.invalid_actions) for one in trajectories]
     assert Score.of(results) == direct
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# evaluate
+# ---------------------------------------------------------------------------------------------------------------------
+
+GUESS_ID = "TrlEnv/GuessNumber-v0"
+Keys = list[tuple[Any, ...]]
+
+
+def without_clock(record: Record) -> dict[str, Any]:
+    return {**record, "model_seconds": None, "env_seconds": None}
+
+
+def keys(folder: Path) -> Keys:
+    return sorted((one["policy"], one["task"]["id"], one["attempt"]) for one in read_records(folder))
+
+
+def tables(rows: list[Row]) -> list[Row]:
+    """What does not depend on how fast the machine was."""
+    return [replace(row, model_seconds=None, env_seconds=None) for row in rows]
+
+
+def test_solver_and_random_agree_with_the_references_that_the_game_was_measured_with(tmp_path: Path) -> None:
+    found = evaluate([GUESS_ID, "TrlEnv/Blackjack-v0"], ["solver", "random"], episodes=1_000)
+    for row in found.rows:
+        measured = gym.make(row.env_id).get_wrapper_attr("baselines")[row.policy].measured
+        assert measured is not None
+        assert row.success.low is not None
+        assert row.success.high is not None
+        assert row.mean_return.low is not None
+        assert row.mean_return.high is not None
+        # The reference is an estimate, too: of as many episodes as it says.
+        error = 2 * measured.deviation / math.sqrt(measured.episodes)
+        assert row.mean_return.low - error - 1e-9 <= measured.mean_return <= row.mean_return.high + error + 1e-9
+        assert row.success.low - error - 1e-9 <= measured.success <= row.success.high + error + 1e-9
+
+
+def test_every_policy_plays_the_same_games_which_training_never_sees(tmp_path: Path) -> None:
+    evaluate(GUESS_ID, ["solver", "random"], episodes=60, attempts=3, seed=5, out=tmp_path)
+    records = list(read_records(tmp_path))
+    played = {name: [one["task"] for one in records if one["policy"] == name] for name in ("solver", "random")}
+    assert played["solver"] == played["random"]
+    seeds = {one["task"]["seed"] for one in records}
+    assert len(seeds) == 20
+    for seed in (0, 5):
+        spec = GymSpec(GUESS_ID, num_tasks=2_000, seed=seed)
+        assert not seeds & {task.seed for task in spec.tasks("train")}
+    assert Counter(one["attempt"] for one in records) == {0: 40, 1: 40, 2: 40}
+    assert all(one["group"] == index // 3 % 20 for index, one in enumerate(records))
+
+
+def test_a_longer_evaluation_begins_with_the_games_of_a_shorter_one(tmp_path: Path) -> None:
+    short = evaluate(GUESS_ID, "random", episodes=40, out=tmp_path)
+    longer = evaluate(GUESS_ID, "random", episodes=100, out=tmp_path)
+    assert (short.played, longer.played, longer.rows[0].episodes) == (40, 60, 100)
+    assert tables(longer.rows) == tables(evaluate(GUESS_ID, "random", episodes=100).rows)
+
+
+def test_what_is_done_is_not_played_again_and_other_policies_add_to_the_folder(tmp_path: Path) -> None:
+    first = evaluate(GUESS_ID, "solver", episodes=30, out=tmp_path)
+    again = evaluate(GUESS_ID, "solver", episodes=30, out=tmp_path)
+    both = evaluate(GUESS_ID, "random", episodes=30, out=tmp_path)
+    assert (first.played, again.played, both.played) == (30, 0, 30)
+    assert again.rows == first.rows
+    assert [row.policy for row in both.rows] == ["random", "solver"]
+
+
+@pytest.mark.parametrize(("changed", "said"), [({"seed": 1}, "seed=0, not 1"), ({"attempts": 2}, "attempts=1, not 2")])
+def test_a_folder_of_other_settings_is_refused(tmp_path: Path, changed: dict[str, int], said: str) -> None:
+    evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path, **changed)  # type: ignore[arg-type]
+
+
+def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"version": 1, "options": {}}')
+    with pytest.raises(ConfigError, match="is not of an evaluation"):
+        evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path)
+
+
+def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
+    def while_it_plays(record: Record, board: Scoreboard) -> None:
+        with pytest.raises(ConfigError, match="another process is evaluating into"):
+            evaluate(GUESS_ID, "solver", episodes=2, out=tmp_path)
+
+    assert evaluate(GUESS_ID, "solver", episodes=2, out=tmp_path, on_episode=while_it_plays).played == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
+        ({"episodes": 10, "attempts": 4}, "10 episodes cannot be divided into games of 4 attempts each"),
+        ({"policy": ["solver", "solver"]}, "policies need names of their own"),
+        ({"policy": "nothing:here"}, "'nothing:here' names no function"),
+        ({"policy": "http://localhost:1"}, "is a server"),
+        ({"env": "TrlEnv/Gues-v0"}, "cannot make 'TrlEnv/Gues-v0'"),
+        ({"env_kwargs": {"high": 3, GUESS_ID: {}}, "env": [GUESS_ID, "TrlEnv/Echo-v0"]}, "'high' is none of the ids"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_before_anything_is_played(
+    arguments: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        evaluate(**{"env": GUESS_ID, "policy": "solver", "out": tmp_path / "new", **arguments})
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_environment_without_the_policy_is_refused() -> None:
+    gym.register("Tests/Bare-v0", "test_evaluation:Bare")
+    try:
+        with pytest.raises(ConfigError, match="has no policy 'solver'"):
+            evaluate("Tests/Bare-v0", "solver", episodes=2)
+    finally:
+        del gym.registry["Tests/Bare-v0"]
+
+
+def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again_on_request(tmp_path: Path) -> None:
+    gym.register("Tests/Bare-v0", "test_evaluation:Bare")
+    broken = True
+
+    def policy_for(env: Any) -> Any:
+        answers = iter(["raise" if broken else "win", "on", "win"])
+
+        def policy(observation: str) -> str:
+            if broken and next(numbers) % 2:
+                raise RuntimeError("I give up")
+            return next(answers)
+
+        return policy
+
+    numbers = iter(range(99))
+    try:
+        failed = evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path)
+        [row] = failed.rows
+        assert (row.episodes, row.unscored, row.stop_reasons) == (0, 6, {"cancelled": 3, "env_error": 3})
+        assert {one["error"] for one in read_records(tmp_path)} == {
+            "RuntimeError: it broke",
+            "the policy raised RuntimeError: I give up",
+        }
+        assert {one["unanswered"] for one in read_records(tmp_path)} == {"raise", None}
+        broken = False
+        assert evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path).played == 0
+        again = evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path, retry=True)
+        assert (again.played, again.rows[0].episodes, again.rows[0].unscored) == (6, 6, 0)
+        assert len(keys(tmp_path)) == len(set(keys(tmp_path))) == 6
+    finally:
+        del gym.registry["Tests/Bare-v0"]
+
+
+def test_threads_play_what_one_plays(tmp_path: Path) -> None:
+    def make(env: Any, seed: int) -> Any:
+        return env.get_wrapper_attr("random_policy")(seed)
+
+    alone, together = (Words("random", make, concurrency=count) for count in (1, 9))
+    names = {"alone": alone, "together": together}
+    for name, player in names.items():
+        evaluate(GUESS_ID, player, episodes=200, out=tmp_path / name)
+    first, second = (
+        sorted(map(str, map(without_clock, read_records(tmp_path / one)))) for one in ("alone", "together")
+    )
+    assert first == second
+
+
+def test_what_a_thread_raises_ends_the_evaluation() -> None:
+    def make(env: Any, seed: int) -> Any:
+        raise EngineError("the server is gone")
+
+    with pytest.raises(EngineError, match="the server is gone"):
+        evaluate(GUESS_ID, Words("gone", make, concurrency=3), episodes=20)
+
+
+def test_time_is_split_between_policy_and_environment() -> None:
+    def policy_for(env: Any) -> Any:
+        def policy(observation: str) -> str:
+            time.sleep(0.01)
+            return "1"
+
+        return policy
+
+    [row] = evaluate(GUESS_ID, policy_for, episodes=4).rows
+    assert row.model_seconds is not None
+    assert row.env_seconds is not None
+    assert row.model_seconds > 0.05 > row.env_seconds > 0
+
+
+def eval_command(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "gym_trl", "eval", GUESS_ID, "--out", str(folder), *options]
+    return subprocess.Popen(
+        command, cwd=Path(__file__).parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ONE_THREAD
+    )
+
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def kill_after(process: "subprocess.Popen[bytes]", folder: Path, lines: int, seconds: float) -> None:
+    """Send SIGKILL when so many more episodes are written, and a moment later."""
+    path, deadline = folder / "rollouts.jsonl", time.monotonic() + 120
+    before = path.read_bytes().count(b"\n") if path.exists() else 0
+    while not path.exists() or path.read_bytes().count(b"\n") < before + lines:
+        assert process.poll() is None, "it ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    time.sleep(seconds)
+    process.kill()
+    assert process.wait(timeout=10) == -signal.SIGKILL
+
+
+@pytest.mark.processes
+def test_an_evaluation_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    """A thousand episodes by the command line: the same command again and again, until it ends by itself."""
+    options = ["--policy", "slow_policy:solver", "--episodes", "1000", "--attempts", "2"]
+    rng = random.Random(0)
+    for kill in range(20):
+        kill_after(eval_command(tmp_path, *options), tmp_path, rng.randint(0, 30), rng.uniform(0, 0.01))
+        if kill % 4 == 3:  # a machine that dies with the process tears a line
+            with (tmp_path / "rollouts.jsonl").open("ab") as file:
+                file.write(b'{"version": 1, "task": {"id"')
+    before = len(list(read_records(tmp_path)))
+    assert 20 < before < 1000
+    assert eval_command(tmp_path, *options).wait(timeout=120) == 0
+    assert len(keys(tmp_path)) == len(set(keys(tmp_path))) == 1000
+    player = Words("slow_policy:solver", lambda env, seed: slow_policy.solver(env))
+    undisturbed = evaluate(GUESS_ID, player, episodes=1000, attempts=2)
+    assert tables(Scoreboard(read_records(tmp_path)).rows()) == tables(undisturbed.rows)
+
+
+@pytest.mark.processes
+def test_a_models_evaluation_that_is_killed_ends_with_the_same_table(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    save_tiny(tmp_path / "tiny")
+    options = ["--model", str(tmp_path / "tiny"), "--episodes", "120", "--attempts", "4", "--max-tokens", "1"]
+    options += ["--action-format", "plain", "--env", "high=8", "--env", "turns=4", "--spec", 'instructions=""']
+    options += ["--concurrency", "16", "--tokens"]
+    kill_after(eval_command(tmp_path / "killed", *options), tmp_path / "killed", 40, 0.0)
+    assert 40 <= len(list(read_records(tmp_path / "killed"))) < 120
+    assert eval_command(tmp_path / "killed", *options).wait(timeout=120) == 0
+    assert len(keys(tmp_path / "killed")) == len(set(keys(tmp_path / "killed"))) == 120
+    undisturbed = evaluate(
+        GUESS_ID,
+        Model(str(tmp_path / "tiny"), max_tokens=1, concurrency=16),
+        episodes=120,
+        attempts=4,
+        env_kwargs={"high": 8, "turns": 4},
+        action_format="plain",
+        spec={"instructions": ""},
+    )
+    assert tables(Scoreboard(read_records(tmp_path / "killed")).rows()) == tables(undisturbed.rows)
+    for record in read_records(tmp_path / "killed"):
+        assert record["mask"] is not None
+        assert record["completion_ids"] is not None
+        assert sum(record["mask"]) == record["sampled_tokens"] == record["num_turns"]
+        assert [record["mask"][turn["start"]] for turn in record["turns"] if turn["start"] is not None] == [1] * record[
+            "num_turns"
+        ]

@@ -1,0 +1,264 @@
+"""Who can play an evaluation: a server over real sockets, models in this process, and what is refused."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from gym_trl import policies
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.evaluation import evaluate
+from gym_trl.policies import Model, environment_policy, function_policy, person, server
+from gym_trl.records import Record, messages_of
+from gym_trl.tiny import save_tiny
+
+pytest.importorskip("httpx")
+
+GUESS = "TrlEnv/GuessNumber-v0"
+Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
+
+
+class ChatServer(ThreadingHTTPServer):
+    """Answers ``POST /v1/chat/completions`` as OpenAI's interface says, with ``answer(body, times asked before)``."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[str | None] = []
+        self.asked: Counter[str] = Counter()
+        self.lock = Lock()
+        self.working = self.peak = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ChatServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._send(200, {"object": "list", "data": [{"id": "the-model"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        home = self.server
+        with home.lock:
+            home.bodies.append(body)
+            home.headers.append(self.headers["Authorization"])
+            times = home.asked[json.dumps(body)]
+            home.asked[json.dumps(body)] += 1
+            home.working += 1
+            home.peak = max(home.peak, home.working)
+        status, answer = home.answer(body, times)
+        with home.lock:
+            home.working -= 1
+        self._send(status, answer)
+
+    def _send(self, status: int, answer: Any) -> None:
+        content = json.dumps(answer).encode() if not isinstance(answer, bytes) else answer
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def said(text: str, **message: Any) -> dict[str, Any]:
+    usage = {"prompt_tokens": 40, "completion_tokens": 5}
+    return {"choices": [{"message": {"role": "assistant", "content": text, **message}}], "usage": usage}
+
+
+def solve(body: dict[str, Any], times: int) -> tuple[int, Any]:
+    """Plays perfectly from nothing but the conversation."""
+    time.sleep(0.005)
+    policy = gym.make(GUESS).get_wrapper_attr("solver")()
+    observations = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    action = [policy(observation.rpartition("\n\n")[2]) for observation in observations][-1]
+    return 200, said(f"<think>Half.</think>I say <action>{action}</action>")
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], ChatServer]]:
+    servers: list[ChatServer] = []
+
+    def start(answer: Answer) -> ChatServer:
+        servers.append(ChatServer(answer))
+        Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for one in servers:
+        one.shutdown()
+        one.server_close()
+
+
+def play(player: Any, episodes: int = 12, **options: Any) -> list[Record]:
+    kept: list[Record] = []
+    evaluate(GUESS, player, episodes=episodes, on_episode=lambda record, board: kept.append(record), **options)
+    return kept
+
+
+def test_a_server_plays_conversations(serve: Any) -> None:
+    home = serve(solve)
+    player = server(home.url, api_key="secret", sampling={"temperature": 0.5}, system_prompt="Play.", max_tokens=9)
+    records = play(player)
+    assert player.name == "the-model"
+    assert all(record["success"] for record in records)
+    record = records[0]
+    assert record["opening"][0] == {"role": "system", "content": "Play."}
+    assert "between <action> and </action>" in record["opening"][1]["content"]
+    assert record["turns"][0]["thinking"] == "Half."
+    assert (record["turns"][0]["answer"], record["turns"][0]["action"]) == ("I say <action>25</action>", "25")
+    assert (record["prompt_tokens"], record["sampled_tokens"]) == (40, 5 * record["num_turns"])
+    assert {(body["model"], body["temperature"], body["max_tokens"]) for body in home.bodies} == {("the-model", 0.5, 9)}
+    assert set(home.headers) == {"Bearer secret"}
+    # The last request of an episode is its conversation without the last answer and what came of it.
+    last = max((body["messages"] for body in home.bodies), key=len)
+    longest = max(records, key=lambda record: record["num_turns"])
+    assert [message["role"] for message in last] == [message["role"] for message in messages_of(longest)[:-2]]
+
+
+def test_many_conversations_go_on_at_once_and_each_is_seeded_apart(serve: Any) -> None:
+    home = serve(solve)
+    play(server(home.url, concurrency=6), episodes=12)
+    assert 1 < home.peak <= 6
+    assert len({body["seed"] for body in home.bodies}) == len(home.bodies)
+    seeds = sorted(body["seed"] for body in home.bodies)
+    home.bodies.clear()
+    play(server(home.url, concurrency=1), episodes=12)
+    assert sorted(body["seed"] for body in home.bodies) == seeds
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_is_busy_is_asked_again(serve: Any, status: int) -> None:
+    home = serve(lambda body, times: solve(body, times) if times else (status, {}))
+    assert all(record["success"] for record in play(server(home.url), episodes=4))
+
+
+def test_what_stays_unanswered_is_a_failure_and_the_others_go_on(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "_RETRIES", 1)
+    doomed: list[int] = []
+
+    def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
+        if len(body["messages"]) == 1 and not doomed:
+            doomed.append(body["seed"])
+        return (503, {}) if body["seed"] in doomed else solve(body, times)
+
+    records = play(server(serve(answer).url, concurrency=1), episodes=5)
+    assert [record["stop_reason"] for record in records] == ["cancelled", *["success"] * 4]
+    assert "answered 503" in str(records[0]["error"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((200, b"not json"), "cancelled"),
+        ((200, {"choices": []}), "cancelled"),
+        ((400, {"error": {"message": "maximum context length is 512"}}), "context_overflow"),
+    ],
+)
+def test_a_strange_answer_is_its_episodes_data(serve: Any, answer: tuple[int, Any], reason: str) -> None:
+    [record] = play(server(serve(lambda body, times: answer).url), episodes=1)
+    assert (record["stop_reason"], record["return"]) == (reason, None)
+
+
+def test_what_a_server_refuses_for_every_episode_ends_the_evaluation(serve: Any) -> None:
+    home = serve(lambda body, times: (401, {"error": {"message": "no such key"}}))
+    with pytest.raises(EngineError, match=r"answered 401.*no such key"):
+        play(server(home.url))
+
+
+def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "_RETRIES", 0)
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
+        server("http://127.0.0.1:9/v1")
+
+
+def test_reasoning_that_comes_apart_is_thinking(serve: Any) -> None:
+    home = serve(lambda body, times: (200, said("<action>25</action>", reasoning_content="Let me halve.")))
+    [record] = play(server(home.url), episodes=1)
+    assert record["turns"][0]["thinking"] == "Let me halve."
+
+
+def test_an_address_begins_with_its_scheme() -> None:
+    with pytest.raises(ConfigError, match="begins with http"):
+        server("localhost:8000")
+
+
+def test_a_person_can_leave_in_the_middle() -> None:
+    asked = iter(["25", None])
+    shown: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        play(person(lambda _: next(asked), shown.append))
+    assert any("Find the secret" in text for text in shown)
+
+
+def test_every_baseline_of_a_game_can_be_named() -> None:
+    for name in gym.make(GUESS).get_wrapper_attr("baselines"):
+        records = play(environment_policy(name), episodes=4)
+        assert len(records) == 4
+        assert {record["policy"] for record in records} == {name}
+
+
+def test_a_function_is_loaded_by_its_name() -> None:
+    assert all(record["success"] for record in play(function_policy("slow_policy:solver"), episodes=3))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("policies") / "tiny"
+    save_tiny(folder)
+    return folder
+
+
+PLAIN: dict[str, Any] = {"action_format": "plain", "env_kwargs": {"high": 8, "turns": 3}}
+
+
+def test_a_greedy_model_says_the_same_in_every_attempt(tiny: Path) -> None:
+    options = {"max_tokens": 3, "sampling": {"temperature": 0}, "system_prompt": "Play.", "label": "tiny"}
+    records = play(Model(str(tiny), **options), episodes=6, attempts=3, tokens=True, **PLAIN)  # type: ignore[arg-type]
+    assert {record["greedy"] for record in records} == {True}
+    assert {record["policy"] for record in records} == {"tiny"}
+    assert records[0]["opening"][0] == {"role": "system", "content": "Play."}
+    said = {(record["group"], tuple(turn["answer"] for turn in record["turns"])) for record in records}
+    assert len(said) == 2
+    for record in records:
+        assert record["token_texts"] is not None
+        assert record["logprobs"] is not None
+        assert len(record["token_texts"]) == len(record["logprobs"]) == record["completion_tokens"]
+
+
+def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) -> None:
+    def said(concurrency: int) -> dict[Any, list[str]]:
+        records = play(Model(str(tiny), max_tokens=2, concurrency=concurrency), episodes=24, attempts=2, **PLAIN)
+        return {
+            (record["task"]["id"], record["attempt"]): [turn["answer"] for turn in record["turns"]]
+            for record in records
+        }
+
+    alone = said(1)
+    assert alone == said(24)
+    assert len({str(answers) for answers in alone.values()}) > 12
+
+
+def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="cannot load"):
+        play(Model(str(tmp_path / "empty")))
