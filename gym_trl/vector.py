@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
@@ -382,13 +383,14 @@ def _columns(infos: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
             return None
         found: list[Any] = [info.get(key, _MISSING) for info in infos]
         mask = np.ones(len(infos), dtype=np.bool_)
-        if _MISSING in found:
+        missing = found.count(_MISSING)
+        if missing:
             mask = np.array([value is not _MISSING for value in found], dtype=np.bool_)
             found = [_EMPTY[kind] if value is _MISSING else value for value in found]
         if kind is not object and {*map(type, found)} != {kind}:
             return None
         arrays[key], arrays[f"_{key}"] = np.array(found, dtype=kind), mask
-        seen += int(mask.sum())
+        seen += len(infos) - missing
     return arrays if seen == sum(map(len, infos)) else None  # one of them has something that the fullest has not
 
 
@@ -443,8 +445,10 @@ class _Maker:
         self.env_id, self.kwargs = env_id, dict(kwargs)
 
     def __call__(self) -> gym.Env[Any, Any]:
-        # The checker costs every step and looks at the first one only, which the tests have done for these games.
-        return gym.make(self.env_id, disable_env_checker=True, **self.kwargs)
+        # Both cost every step: the checker looks at the first one only, which the tests have done for these games, and
+        # a step before a reset is refused by the games themselves.
+        spec = replace(gym.spec(self.env_id), order_enforce=False, disable_env_checker=True)
+        return gym.make(spec, **self.kwargs)
 
 
 def _vector_of(spec: Any) -> str:

@@ -250,3 +250,25 @@ def test_what_a_worker_prints_is_no_answer(capfd):
     assert worker.answer() is None
     worker.close()
     assert capfd.readouterr() == ("", "hello\n")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gymnasiums_reward_wrappers_around_a_vector_are_those_around_each(mode):
+    def scaled(env):
+        return gym.wrappers.ClipReward(
+            gym.wrappers.TransformReward(env, lambda reward: 2 * float(reward)), max_reward=1.5
+        )
+
+    each = TextVectorEnv([lambda: scaled(make())] * 3, autoreset_mode=mode)
+    around = TextVectorEnv([make] * 3, autoreset_mode=mode)
+    wrapped = gym.wrappers.vector.TransformReward(around, lambda rewards: 2 * rewards)
+    wrapped = gym.wrappers.vector.ClipReward(wrapped, max_reward=1.5)  # type: ignore[assignment]
+    assert each.reset(seed=1)[0] == wrapped.reset(seed=1)[0]
+    paid = []
+    for turn in range(16):
+        actions = [str(1 + (turn + index) % 8) for index in range(3)]
+        one, other = each.step(actions), wrapped.step(actions)
+        assert one[0] == other[0]
+        assert one[1].tolist() == other[1].tolist()
+        paid += one[1].tolist()
+    assert 1.5 in paid
