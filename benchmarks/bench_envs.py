@@ -171,9 +171,8 @@ def alone() -> dict[str, dict[str, float]]:
     from gym_trl.testing import play
     from gym_trl.wrappers import ParseAction
 
-    assert gym_trl
     table = {}
-    for env_id in sorted(one for one in gym.registry if one.startswith("TrlEnv/")):
+    for env_id in sorted(gym_trl.GAMES):
         env: Any = gym.make(env_id)
         recorded = []
         for seed in range(EPISODES):

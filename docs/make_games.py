@@ -12,6 +12,7 @@ from pathlib import Path
 
 import gymnasium as gym
 
+import gym_trl
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation import Exchange, optimum, play_task
 from gym_trl.types import Task
@@ -31,7 +32,7 @@ This page is written by `python docs/make_games.py`; `make test` checks that it 
 
 def page() -> str:
     """The whole page."""
-    ids = sorted(env_id for env_id in gym.registry if env_id.startswith("TrlEnv/"))
+    ids = sorted(gym_trl.GAMES)
     index = "\n".join(f"* [{env_id}](#{anchor(env_id)}): {summary(env_id)}" for env_id in ids)
     return "\n".join([HEAD, index, *map(section, ids)])
 

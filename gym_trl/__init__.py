@@ -59,6 +59,7 @@ _ENVS = {
     "TrlEnv/Adventure-v0": "gym_trl.envs.adventure:Adventure",
     "TrlEnv/Bandit-v0": "gym_trl.envs.bandit:Bandit",
     "TrlEnv/Blackjack-v0": "gym_trl.envs.blackjack:Blackjack",
+    "TrlEnv/CodeAgent-v0": "gym_trl.envs.code_agent:CodeAgent",
     "TrlEnv/ConnectFour-v0": "gym_trl.envs.connect_four:ConnectFour",
     "TrlEnv/Countdown-v0": "gym_trl.envs.countdown:Countdown",
     "TrlEnv/Echo-v0": "gym_trl.envs.echo:Echo",

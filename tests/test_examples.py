@@ -56,5 +56,5 @@ def test_with_vllm_colocated(options, tmp_path):
 
 def test_none_is_longer_than_a_screen():
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert len(scripts) == 3
+    assert len(scripts) >= 3
     assert all(len(script.read_text().splitlines()) < 60 for script in scripts)

@@ -7,12 +7,13 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+import gym_trl
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import Measured, Outcome, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.validation import MEASURED, Game, games, measure, validate, validate_all, write_measurements
 
-IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("TrlEnv/"))
+IDS = sorted(gym_trl.GAMES)
 ROOT = Path(__file__).parents[1]
 
 

@@ -263,6 +263,34 @@ def test_a_shaped_reward_pays_nothing_for_the_place_where_it_is_cut_off(env_id: 
             assert env.get_wrapper_attr("unsettled") == 0.0 or "stop_reason" in info
 
 
+@every_preset
+def test_there_is_nothing_to_be_had_without_playing(env_id: str, difficulty: str) -> None:
+    """As ``gym-trl validate --measure`` measured it: four standard errors, and the suite's rule of a tenth."""
+    env = make(env_id, difficulty)
+    baselines = env.get_wrapper_attr("baselines")
+    solver, chance, *idle = (baselines[name].measured for name in ("solver", "random", "constant", "garbage", "noop"))
+    error = 4 * (chance.success * (1 - chance.success) * 2 / chance.episodes) ** 0.5
+    assert solver.success >= chance.success
+    if game_class(env_id).reward_modes[0] == "success":
+        assert all(policy.success <= max(0.1, chance.success + error) for policy in idle)
+    for nothing in idle[1:]:
+        assert nothing.success == 0
+        assert nothing.mean_return <= chance.mean_return + 4 * chance.deviation / chance.episodes**0.5
+    optimum = env.get_wrapper_attr("optimal_success")
+    if optimum is not None:
+        assert solver.success == pytest.approx(
+            optimum, abs=4 * (optimum * (1 - optimum) / solver.episodes) ** 0.5 + 1e-6
+        )
+
+
+@every_preset
+def test_random_play_is_legal(env_id: str, difficulty: str) -> None:
+    for seed in range(5):
+        env = make(env_id, difficulty)
+        steps = play(env, env.get_wrapper_attr("random_policy")(seed), seed=seed)[1:]
+        assert all(step[-1]["action_valid"] for step in steps)
+
+
 # What is listed.
 
 

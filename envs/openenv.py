@@ -1,0 +1,460 @@
+"""Environments on OpenEnv servers."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.error import ResetNeeded
+
+from gym_trl.envs.openenv_session import (
+    ServerError,
+    Session,
+    StartedServer,
+    action_class,
+    client_class,
+    client_settings,
+    image_of_space,
+    look_up,
+)
+from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.spaces import MAX_LENGTH, AnyText
+
+_CALL = re.compile(r"<(tool|tool_call)>(.*?)(?:</\1>|\Z)", re.DOTALL)
+_FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'
+_LARGEST_SEED = 2**32 - 1
+"""NumPy's, from which many environments draw."""
+_OURS = {"text", "instructions", "terminated", "truncated", "info"}
+"""The fields of what ``gym-trl serve`` answers."""
+_OF_THE_RESULT = ("done", "reward", "metadata")
+_READ: dict[str, Callable[[str], Any]] = {"string": str, "integer": int, "number": float}
+
+
+class Fields(dict[str, Any]):
+    """A dictionary whose entries are attributes too, as those of typed observations.
+
+    >>> fields = Fields.of({"goal": "click", "messages": [{"content": "hello"}]})
+    >>> fields.goal, fields["goal"], fields.messages[0].content, getattr(fields, "url", None)
+    ('click', 'click', 'hello', None)
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """``value`` with every dictionary in it made one of these."""
+        if isinstance(value, dict):
+            return cls({name: cls.of(part) for name, part in value.items()})
+        return [cls.of(part) for part in value] if isinstance(value, list) else value
+
+
+class OpenEnv(gym.Env[str, str]):
+    r"""An environment on an OpenEnv server.
+
+    ::
+
+        $ gym-trl serve TrlEnv/GuessNumber-v0 --port 8000       # or any other server of OpenEnv's
+        env = gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000")
+        env.reset(seed=0)
+        ('Guess 1 to 50 in 6 tries.', {})
+        env.step("25")[0]
+        'Higher. 1 to 50, 5 tries left.'
+
+    Every instance has one session, that is one socket, which is opened by the first reset. ``reset(seed=, options=)``
+    sends ``options`` as the keyword arguments of the server's own ``reset``, and a seed that is drawn from
+    ``np_random`` where none is given (or a larger one than 32 bits hold). ``done`` is ``terminated``, except where a
+    server says what it is, as ours does. A reward of ``None`` is 0.0. ``info`` has ``action_valid``, what the server
+    put into ``metadata``, wherever it did, and for ours the environment's own ``info``.
+
+    What goes wrong: a server that is full, or not there yet, is asked again at reset until ``patience_s`` have passed.
+    A step is sent once. After a time-out, a broken connection or an error of the environment, the session is dropped,
+    ``step`` raises, and the next reset opens another one: an answer to an old question is never read. An action that
+    the server refuses before it is played is an invalid action (``action_valid`` is false) and not an error.
+
+    Observations are put in words by ``prompt_builder``, or else: a single field that is text as it is, several as
+    ``name: value`` lines. Actions are read by ``action_parser``, or else from the server's schema: where one field is
+    required, the text is its value; otherwise it is a JSON object. An environment whose actions are tools (MCP) has
+    them listed in ``instructions``, and an action is ``<tool>{"name": ..., "arguments": {...}}</tool>``.
+
+    Args:
+        base_url: Where a server listens (http, https, ws or wss).
+        docker_image: Instead, an image to start; one container serves all instances of a process.
+        hub: Instead, a Space on the Hub, ``"owner/name"``, whose image is started.
+        client: A subclass of OpenEnv's ``EnvClient``, or its name as ``"package.module:Class"``; by default its generic
+            client, which needs no package of the environment's.
+        prompt_builder: Says an observation in words: gets the observation (typed, or a dictionary whose entries are
+            attributes too), the number of the turn from 1 on, and lines on the turns before.
+        action_parser: Makes an action from words: a dictionary, or a typed action for a typed client.
+        instructions: The rules; by default the server's description, and how to act.
+        connect_timeout_s: Seconds for opening a session.
+        message_timeout_s: Seconds for each answer.
+        patience_s: Seconds for which a reset waits for a free session.
+        max_message_size_mb: The longest answer that is read.
+        headers: Sent when the session is opened, such as an ``Authorization``; needs openenv 0.10.
+        env_vars: Of the container.
+        port: Of the container; any by default.
+        provider: Starts containers, or a function that makes one that does; by default OpenEnv's
+            ``LocalDockerProvider``.
+        render_mode: None; the observations are all that there is.
+
+    Raises:
+        MissingDependencyError: OpenEnv is not installed.
+        ConfigError: not exactly one of ``base_url``, ``docker_image`` and ``hub``, or a client that does not fit.
+        ActionTypeError: an action that is not a string.
+        gymnasium.error.ResetNeeded: a step without a session.
+        ConnectionError, TimeoutError, RuntimeError: what became of the session, the server or the environment.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        docker_image: str | None = None,
+        hub: str | None = None,
+        client: type[Any] | str | None = None,
+        prompt_builder: Callable[[Any, int, list[str]], str] | None = None,
+        action_parser: Callable[[str], Any] | None = None,
+        instructions: str | None = None,
+        connect_timeout_s: float = 10.0,
+        message_timeout_s: float = 60.0,
+        patience_s: float = 60.0,
+        max_message_size_mb: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        port: int | None = None,
+        provider: Any = None,
+        render_mode: None = None,
+    ) -> None:
+        given = [one for one in (base_url, docker_image, hub) if one is not None]
+        if len(given) != 1 or not isinstance(given[0], str):
+            raise ConfigError(
+                "TrlEnv/OpenEnv-v0 needs one of base_url (where a server listens: gym-trl serve ID --port 8000), "
+                f"docker_image and hub, got {given or 'none of them'}"
+            )
+        if base_url is not None and (env_vars or port or provider):
+            raise ConfigError("env_vars, port and provider are for a server that is started, and base_url names one")
+        self.base_url = base_url
+        self.patience_s = patience_s
+        self._client = client_class(client)
+        self._settings = client_settings(
+            self._client,
+            {
+                "connect_timeout_s": connect_timeout_s,
+                "message_timeout_s": message_timeout_s,
+                "max_message_size_mb": max_message_size_mb,
+                "headers": headers and dict(headers),
+            },
+        )
+        self._timeout, self._headers = connect_timeout_s, headers
+        self._image = image_of_space(hub) if hub is not None else docker_image
+        self._how_to_start = {"port": port, "env_vars": env_vars, "provider": provider}
+        self._prompt_builder, self._action_parser = prompt_builder, action_parser
+        self._instructions = instructions
+        self.observation_space: AnyText = AnyText()
+        self.action_space: AnyText = AnyText()
+        self._server: StartedServer | None = None
+        self._session: Session | None = None
+        self._process = os.getpid()
+        self._form: _Form | None = None
+        self._end: tuple[str, bool, bool, dict[str, Any]] | None = None
+        self._history: list[str] = []
+        self._turn = 0
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What Gymnasium asks for
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def instructions(self) -> str:
+        """What the server says of itself, and how to act; asked for once.
+
+        Raises:
+            ConfigError: nobody answers there.
+        """
+        if self._instructions is None:
+            try:
+                self._instructions = self._describe()
+            except ConnectionError as error:
+                raise ConfigError(str(error)) from error
+        return self._instructions
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode; ``options`` go to the server's ``reset`` by name."""
+        super().reset(seed=seed)
+        if seed is None or seed > _LARGEST_SEED:
+            seed = int(self.np_random.integers(1, 2**31))
+        self._end, self._history, self._turn = None, [], 1
+        result = self._begin({**(options or {}), "seed": seed})
+        observation, info = self._read(result)
+        if bool(result.done):
+            self._end = (observation, True, False, info)
+        return observation, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play an action."""
+        if not isinstance(action, str):
+            raise ActionTypeError(f"TrlEnv/OpenEnv-v0 takes text, got {type(action).__name__}: {action!r:.100}")
+        if self._end is not None:
+            observation, terminated, truncated, info = self._end
+            return observation, 0.0, terminated, truncated, dict(info)
+        if self._session is None or self._process != os.getpid():
+            raise ResetNeeded("TrlEnv/OpenEnv-v0 has no session: call reset() before step()")
+        try:
+            parsed = self._action_parser(action) if self._action_parser else self._how_to_act().parse(action)
+        except _UnreadableError as error:
+            return str(error), 0.0, False, False, {"action_valid": False}
+        try:
+            result = self._session.step(parsed)
+        except ServerError as error:
+            if error.code == "VALIDATION_ERROR":  # it was not played, and the session goes on
+                return f"Not an action of this environment: {action!r:.200}", 0.0, False, False, {"action_valid": False}
+            self._drop()
+            raise
+        except BaseException:
+            self._drop()
+            raise
+        return self._played(action, parsed, result)
+
+    def close(self) -> None:
+        """End the session, and stop the server if it was started for this instance."""
+        session, self._session = self._session, None
+        server, self._server = self._server, None
+        if session is not None and self._process == os.getpid():
+            session.close()
+        if server is not None:
+            server.release()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A session stays where it is; the copy opens its own.
+        return {**self.__dict__, "_session": None, "_server": None}
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Sessions
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _url(self) -> str:
+        if self.base_url is not None:
+            return self.base_url
+        if self._server is None:
+            assert self._image is not None
+            self._server = StartedServer.share(self._image, **self._how_to_start)
+        return self._server.url
+
+    def _begin(self, kwargs: dict[str, Any]) -> Any:
+        """Reset on a session that is open or on a new one; wait for one where the server is full or not there."""
+        if self._process != os.getpid():
+            self._session, self._server, self._process = None, None, os.getpid()
+        deadline, pause = monotonic() + self.patience_s, 0.05
+        while True:
+            try:
+                if self._session is None:
+                    self._session = Session(self._url(), self._client, self._settings)
+                return self._session.reset(**kwargs)
+            except (ServerError, ConnectionError) as error:
+                self._drop()
+                if isinstance(error, ServerError) and error.code != "CAPACITY_REACHED":
+                    raise
+                if monotonic() + pause > deadline:
+                    raise
+                sleep(pause)
+                pause = min(2 * pause, 2.0)
+            except BaseException:
+                self._drop()
+                raise
+
+    def _drop(self) -> None:
+        if self._session is not None:
+            self._session.drop()
+            self._session = None
+
+    def _describe(self) -> str:
+        parts = []
+        if self._prompt_builder is None:
+            about = look_up(self._url(), "metadata", timeout=self._timeout, headers=self._headers)
+            said = str(about.get("description") or "")
+            if said != f"{about.get('name')} environment":  # which OpenEnv says of what nobody has described
+                parts.append(said)
+        if self._action_parser is None:
+            parts.append(self._how_to_act().explanation)
+        return "\n".join(part for part in parts if part)
+
+    def _how_to_act(self) -> "_Form":
+        if self._form is None:
+            typed = action_class(self._client)
+            if typed is not None:
+                schema: Any = typed.model_json_schema()
+            else:
+                schema = look_up(self._url(), "schema", timeout=self._timeout, headers=self._headers).get("action", {})
+            if _is_tool_call(schema):
+                self._form = _tool_form(self._tools())
+            else:
+                self._form = _schema_form(schema, typed)
+        return self._form
+
+    def _tools(self) -> list[Any]:
+        """Those of the server, which need no episode, asked for on a session of their own."""
+        session = Session(self._url(), self._client, self._settings)
+        try:
+            return list(_fields(session.step({"type": "list_tools"}).observation).get("tools") or [])
+        finally:
+            session.close()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Words
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _played(self, action: str, parsed: Any, result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        fields = _fields(result.observation)
+        reward = float(result.reward or 0.0)
+        label = getattr(parsed, "action_str", None) or action
+        failed = " ERROR" if fields.get("last_action_error") else ""
+        self._history.append(f"Step {self._turn}: {label} -> reward {reward:+.2f}{failed}")
+        self._turn += 1
+        observation, info = self._read(result)
+        terminated, truncated = bool(result.done), False
+        if fields.keys() >= _OURS:
+            terminated, truncated = bool(fields["terminated"]), bool(fields["truncated"])
+        info = {"action_valid": True, **info}
+        if terminated or truncated:
+            self._end = (observation, terminated, truncated, info)
+        return observation, reward, terminated, truncated, dict(info)
+
+    def _read(self, result: Any) -> tuple[str, dict[str, Any]]:
+        """An answer in words, and what else it says."""
+        fields = _fields(result.observation)
+        metadata = getattr(result, "metadata", None) or fields.get("metadata") or {}
+        if fields.keys() >= _OURS:
+            text, info = fields["text"], dict(fields["info"])
+        elif fields.keys() >= {"tool_name", "result", "error"}:
+            text, info = _tool_result(fields)
+        else:
+            text, info = _words(fields) or _words(metadata), {}
+        if metadata:
+            info["metadata"] = metadata
+        if self._prompt_builder is not None:
+            seen = Fields.of(result.observation)
+            text = self._prompt_builder(seen, self._turn, list(self._history))
+            if not isinstance(text, str):
+                raise ConfigError(f"prompt_builder must return text, got {type(text).__name__}: {text!r:.80}")
+        if len(text) > MAX_LENGTH:
+            left_out = f"\n({len(text) - MAX_LENGTH + 40} more characters)"
+            text = text[: MAX_LENGTH - len(left_out)] + left_out
+        return text, info
+
+
+class _UnreadableError(ValueError):
+    """Words that are no action; its text says what would be."""
+
+
+class _Form(NamedTuple):
+    """How actions are written."""
+
+    explanation: str
+    parse: Callable[[str], Any]
+
+
+def _schema_form(schema: Mapping[str, Any], typed: type[Any] | None) -> _Form:
+    """Actions of a JSON schema: the value of the only field that is needed, or an object."""
+    fields = {name: part for name, part in (schema.get("properties") or {}).items() if name != "metadata"}
+    needed = [name for name in schema.get("required") or fields if name in fields]
+    make: Callable[[Any], Any] = dict if typed is None else typed.model_validate
+    kind = fields[needed[0]].get("type") if len(needed) == 1 else None
+    if kind in _READ:
+        name = needed[0]
+
+        def value(text: str) -> Any:
+            try:
+                return make({name: _READ[kind](text)})
+            except ValueError as error:
+                raise _UnreadableError(f"{name} must be of type {kind}, got {text!r:.100}") from error
+
+        return _Form("" if kind == "string" else f"Answer with the {name} alone ({kind}).", value)
+
+    shown = json.dumps({"properties": fields, "required": needed}, ensure_ascii=False)
+
+    def whole(text: str) -> Any:
+        try:
+            found = json.loads(text)
+            if isinstance(found, dict):
+                return make(found)
+        except (ValueError, RecursionError):
+            pass
+        raise _UnreadableError(f"Answer with a JSON object of this schema: {shown}")
+
+    return _Form(f"Answer with a JSON object of this schema: {shown}", whole)
+
+
+def _tool_form(tools: Sequence[Any]) -> _Form:
+    """Calls of tools that are written as JSON."""
+    listed = [
+        json.dumps(
+            {"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]},
+            ensure_ascii=False,
+        )
+        for tool in map(_fields, tools)
+    ]
+
+    def call(text: str) -> dict[str, Any]:
+        marked = _CALL.findall(text)
+        try:
+            found = json.loads(marked[-1][1] if marked else text)
+            name, arguments = found["name"], found.get("arguments", {})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            name, arguments = None, None
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise _UnreadableError(f"This is no call. Write {_FORM}.")
+        return {"type": "call_tool", "tool_name": name, "arguments": arguments}
+
+    return _Form("\n".join([f"Act by calling a tool. For that write {_FORM}.", *listed]), call)
+
+
+def _is_tool_call(schema: Mapping[str, Any]) -> bool:
+    kind = (schema.get("properties") or {}).get("type") or {}
+    return bool(kind.get("const") == "call_tool" or kind.get("default") == "call_tool")
+
+
+def _fields(observation: Any) -> dict[str, Any]:
+    """An observation, typed or not, as a dictionary."""
+    if isinstance(observation, Mapping):
+        return dict(observation)
+    if hasattr(observation, "model_dump"):
+        return dict(observation.model_dump())
+    return dict(vars(observation)) if hasattr(observation, "__dict__") else {"observation": observation}
+
+
+def _words(fields: Mapping[str, Any]) -> str:
+    said = {
+        name: value for name, value in fields.items() if name not in _OF_THE_RESULT and value not in (None, "", [], {})
+    }
+    if len(said) == 1:
+        return _value(*said.values())
+    return "\n".join(f"{name}: {_value(value)}" for name, value in said.items())
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _tool_result(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What a tool returned, or what is wrong with the call."""
+    info: dict[str, Any] = {"tool": fields["tool_name"]}
+    if error := fields["error"]:
+        kind, message = error.get("error_type"), error.get("message", "")
+        return f"Error: {message}", {**info, "action_valid": kind not in ("invalid_args", "tool_not_found")}
+    found = fields["result"]
+    if isinstance(found, Mapping) and {"content", "data"} <= found.keys():  # what FastMCP makes of any value
+        if found["data"] is None:
+            texts = [str(part.get("text")) for part in found["content"] or () if isinstance(part, Mapping)]
+            found = "\n".join(texts)
+        else:
+            found = found["data"]
+    return "" if found is None else _value(found), info

@@ -1,0 +1,263 @@
+"""Sessions on OpenEnv servers through the real ``openenv`` package, and servers that are started for them."""
+
+import atexit
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from threading import Lock, Thread
+from typing import Any, ClassVar
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from gymnasium.envs.registration import load_env_creator
+
+from gym_trl.errors import ConfigError, MissingDependencyError
+
+_CODE = re.compile(r"\(code: (?:WSErrorCode\.)?(\w+)\)")
+_CLOSING = 5.0
+"""Seconds that a server has to say goodbye."""
+
+
+class ServerError(RuntimeError):
+    """What a server answered instead of an observation; ``code`` is OpenEnv's name of it."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        found = _CODE.search(said)
+        self.code = found[1] if found else "UNKNOWN"
+
+
+class Session:
+    """One session on an OpenEnv server: a synchronous client, one socket, and no second one in secret.
+
+    A client that reconnects by itself would continue an episode in an environment that was never reset, and one whose
+    socket survives a time-out reads the answer to its previous question. So whoever gets an exception from here drops
+    the session and opens another one.
+
+    Args:
+        url: Where the server listens.
+        client: A subclass of OpenEnv's ``EnvClient``.
+        settings: Of the client.
+
+    Raises:
+        ConnectionError: there is no such server, or it does not let anybody in.
+    """
+
+    def __init__(self, url: str, client: type[Any], settings: Mapping[str, Any]) -> None:
+        self.url = url
+        self._client = client(base_url=url, **settings).sync()
+        try:
+            self._client.connect()
+        except Exception as error:
+            self.drop()
+            raise ConnectionError(f"no OpenEnv server can be reached at {url}: {error}") from error
+        self._socket = self._client.async_client._ws
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Begin an episode."""
+        return self._ask(partial(self._client.reset, **kwargs))
+
+    def step(self, action: Any) -> Any:
+        """Act, once: an action that may have been played is never sent again."""
+        if self._socket.state.name != "OPEN":
+            raise ConnectionError(f"{self.url} broke the connection")
+        return self._ask(partial(self._client.step, action))
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        broken = f"{self.url} broke the connection"
+        try:
+            answer = question()
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.url} did not answer in time") from error
+        except Exception as error:  # what websockets and clients raise where a connection breaks is of many kinds
+            if isinstance(error, RuntimeError) and self._is_the_same():
+                raise ServerError(f"{self.url}: {error}") from error
+            raise ConnectionError(f"{broken}: {type(error).__name__}: {error}") from error
+        if not self._is_the_same():
+            raise ConnectionError(f"{broken}, and another session answered")
+        return answer
+
+    def _is_the_same(self) -> bool:
+        return self._client.async_client._ws is self._socket
+
+    def drop(self) -> None:
+        """Close without waiting for the server, which may be the one that hangs."""
+        self._closing()
+
+    def close(self) -> None:
+        """Close, and wait for the server for some seconds at most."""
+        self._closing().join(_CLOSING)
+
+    def _closing(self) -> Thread:
+        thread = Thread(target=self._close, name="gym-trl closes a session", daemon=True)
+        thread.start()
+        return thread
+
+    def _close(self) -> None:
+        with suppress(Exception):
+            self._client.close()
+
+
+def client_class(client: type[Any] | str | None) -> type[Any]:
+    """The class of a client: OpenEnv's generic one, one that was given, or one by its name ``"package.module:Class"``.
+
+    Raises:
+        MissingDependencyError: there is no ``openenv``.
+        ConfigError: there is no such class, or it is none of a client.
+    """
+    try:
+        from openenv.core import EnvClient, GenericEnvClient
+    except ImportError as error:
+        raise MissingDependencyError("TrlEnv/OpenEnv-v0", extra="openenv") from error
+    if client is None:
+        return GenericEnvClient  # type: ignore[no-any-return]
+    if isinstance(client, str):
+        try:
+            client = load_env_creator(client)  # type: ignore[assignment]
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"there is no client {client!r}: {error}") from error
+    if not (isinstance(client, type) and issubclass(client, EnvClient)):
+        raise ConfigError(f"client must be a subclass of openenv.core.EnvClient or its name, got {client!r}")
+    # Those of tools go around the environment's own steps, and so around its rewards and its end.
+    return GenericEnvClient if any(kind.__name__ == "MCPClientBase" for kind in client.__mro__) else client
+
+
+def client_settings(client: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given and not ``None``, if this version's client takes it.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    wanted = {name: value for name, value in given.items() if value is not None}
+    known = inspect.signature(client).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return wanted
+    if unknown := sorted(set(wanted) - set(known)):
+        raise ConfigError(f"{client.__name__} of the installed openenv takes no {unknown[0]}")
+    return wanted
+
+
+def action_class(client: type[Any]) -> type[Any] | None:
+    """The class of the actions that a typed client sends, from its bases: ``EnvClient[Action, ...]``."""
+    for kind in client.__mro__:
+        for base in getattr(kind, "__orig_bases__", ()):
+            first = (getattr(base, "__args__", None) or (None,))[0]
+            if isinstance(first, type) and hasattr(first, "model_validate"):
+                return first
+    return None
+
+
+def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """What a server says at ``/schema`` or ``/metadata``; nothing where it has no such page.
+
+    Raises:
+        ConnectionError: nobody answers there.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    if scheme not in ("http", "https"):
+        raise ConfigError(f"base_url must begin with http, https, ws or wss, got {url!r}")
+    address = parts._replace(scheme=scheme, path=f"{parts.path.rstrip('/')}/{path}").geturl()
+    opener = build_opener(ProxyHandler({})) if _is_here(parts.hostname) else build_opener()
+    try:
+        with opener.open(Request(address, headers=dict(headers or {})), timeout=timeout) as answer:  # noqa: S310 -- checked
+            found = json.loads(answer.read(2**20))
+    except URLError as error:
+        if hasattr(error, "code"):  # it is there, and has no such page
+            return {}
+        raise ConnectionError(
+            f"no OpenEnv server answers at {url}: {error.reason}; start one, as with gym-trl serve ID --port 8000"
+        ) from error
+    except OSError as error:
+        raise ConnectionError(f"no OpenEnv server answers at {url}: {error}") from error
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_here(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+class StartedServer:
+    """A server that was started for the sessions of this process: one for all that ask for the same.
+
+    ::
+
+        server = StartedServer.share("echo-env:latest", env_vars={"LEVEL": "2"})
+        server.url
+        server.release()  # the last one stops it, and so does the end of the interpreter
+
+    Args of ``share``: a docker image, how to start it, and a provider, or a function that makes one; by default
+    OpenEnv's ``LocalDockerProvider``.
+    """
+
+    _all: ClassVar[dict[str, "StartedServer"]] = {}
+    _lock: ClassVar[Any] = Lock()
+
+    def __init__(self, key: str, provider: Any, url: str) -> None:
+        self.url = url
+        self._key, self._provider, self._users, self._process = key, provider, 0, os.getpid()
+
+    @classmethod
+    def share(
+        cls, image: str, *, port: int | None = None, env_vars: Mapping[str, str] | None = None, provider: Any = None
+    ) -> "StartedServer":
+        """The server of this image and these variables, started if nobody has."""
+        key = repr((image, port, sorted((env_vars or {}).items()), id(provider)))
+        with cls._lock:
+            server = cls._all.get(key)
+            if server is None or server._process != os.getpid():
+                server = cls._all[key] = cls(key, *_start(image, port, env_vars, provider))
+            server._users += 1
+            return server
+
+    def release(self) -> None:
+        """Say that a session needs it no more."""
+        with StartedServer._lock:
+            self._users -= 1
+            if self._users == 0 and self._process == os.getpid():
+                StartedServer._all.pop(self._key, None)
+                self._provider.stop_container()
+
+
+def _start(image: str, port: int | None, env_vars: Mapping[str, str] | None, provider: Any) -> tuple[Any, str]:
+    if provider is None:
+        from openenv.core.containers.runtime import LocalDockerProvider
+
+        provider = LocalDockerProvider
+    made = provider() if callable(provider) else provider
+    try:
+        url = made.start_container(image, port=port, env_vars=dict(env_vars or {}) or None)
+        made.wait_for_ready(url)
+    except BaseException:
+        with suppress(Exception):
+            made.stop_container()
+        raise
+    return made, url
+
+
+@atexit.register
+def _stop_all() -> None:
+    for server in list(StartedServer._all.values()):
+        if server._process == os.getpid():
+            with suppress(Exception):
+                server._provider.stop_container()
+
+
+def image_of_space(repo_id: str) -> str:
+    """The docker image of a Space on the Hub.
+
+    >>> image_of_space("openenv/echo_env")
+    'registry.hf.space/openenv-echo-env:latest'
+    """
+    return f"registry.hf.space/{re.sub('[^a-z0-9]+', '-', repo_id.lower()).strip('-')}:latest"

@@ -1,0 +1,28 @@
+"""Train a model on an OpenEnv server's Echo, where a longer answer is a better one.
+
+$ gym-trl serve TrlEnv/Echo-v0 --env reward=length --port 8000     # or OpenEnv's own, or a Space
+$ python examples/openenv_echo.py --learning_rate 1e-6             # any field of GRPOConfig
+"""
+
+from transformers import HfArgumentParser
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+
+parser = HfArgumentParser(GRPOConfig)
+parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B-Instruct")
+parser.add_argument("--base_url", default="http://127.0.0.1:8000")
+parser.set_defaults(
+    output_dir="runs/openenv_echo", max_steps=100, num_generations=8, max_completion_length=512, report_to=[]
+)
+
+if __name__ == "__main__":
+    args, own = parser.parse_args_into_dataclasses()
+    spec = GymSpec(
+        "TrlEnv/OpenEnv-v0",
+        env_kwargs={"base_url": own.base_url},
+        action_format=None,  # all that the model says is the action
+        turn_limit=1,  # OpenEnv's Echo has no end
+        executor="thread",  # sessions wait for the server side by side
+    )
+    GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func).train()

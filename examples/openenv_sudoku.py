@@ -1,0 +1,39 @@
+"""Train a model on OpenEnv's Sudoku (TextArena), a number at a time.
+
+$ python examples/openenv_sudoku.py --base_url https://openenv-sudoku.hf.space     # or your own copy of the Space
+"""
+
+import re
+from typing import Any
+
+from transformers import HfArgumentParser
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+
+parser = HfArgumentParser(GRPOConfig)
+parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct")
+parser.add_argument("--base_url", default="https://openenv-sudoku.hf.space")
+parser.set_defaults(output_dir="runs/openenv_sudoku", max_steps=200, num_generations=8, max_completion_length=4096)
+
+
+def say(observation: Any, turn: int, history: list[str]) -> str:
+    """The rules once, then what was said of the last move, and the board."""
+    said = "\n".join(message.content for message in observation.messages)
+    note, _, board = said.rpartition("Game Board:")
+    return f"{observation.prompt if turn == 1 else note.strip().rpartition(chr(10))[2]}\n{board.strip()}"
+
+
+def read(text: str) -> dict[str, str]:
+    """Row, column and number, as TextArena wants them."""
+    found = re.findall(r"\[?(\d)\D?(\d)\D?(\d)", text)
+    return {"message": "[" + " ".join(found[-1]) + "]" if found else text}
+
+
+if __name__ == "__main__":
+    args, own = parser.parse_args_into_dataclasses()
+    server = {"base_url": own.base_url, "prompt_builder": say, "action_parser": read, "max_episode_steps": 40}
+    spec = GymSpec(
+        "TrlEnv/OpenEnv-v0", env_kwargs=server, action_format=None, max_tokens_per_turn=16, executor="thread"
+    )
+    GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func).train()

@@ -1,0 +1,38 @@
+"""Train a model on OpenEnv's Wordle (TextArena), guess by guess in one conversation.
+
+$ python examples/openenv_wordle.py --base_url https://openenv-wordle.hf.space     # or your own copy of the Space
+"""
+
+import re
+from typing import Any
+
+from transformers import HfArgumentParser
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+
+parser = HfArgumentParser(GRPOConfig)
+parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct")
+parser.add_argument("--base_url", default="https://openenv-wordle.hf.space")
+parser.set_defaults(output_dir="runs/openenv_wordle", max_steps=200, num_generations=8, max_completion_length=1024)
+
+
+def say(observation: Any, turn: int, history: list[str]) -> str:
+    """What is new: TextArena says everything again at each turn, and the model has seen it."""
+    said = "\n".join(message.content for message in observation.messages)
+    return said.rpartition("[GAME]")[2].strip() or observation.prompt
+
+
+def read(text: str) -> dict[str, str]:
+    """The last word of five letters."""
+    words = re.findall(r"\b[A-Za-z]{5}\b", text) or [text[:5]]
+    return {"message": f"[{words[-1].lower()}]"}
+
+
+if __name__ == "__main__":
+    args, own = parser.parse_args_into_dataclasses()
+    server = {"base_url": own.base_url, "prompt_builder": say, "action_parser": read}
+    spec = GymSpec(
+        "TrlEnv/OpenEnv-v0", env_kwargs=server, action_format=None, max_tokens_per_turn=16, executor="thread"
+    )
+    GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func).train()

@@ -1,0 +1,271 @@
+"""Any text environment as an OpenEnv server."""
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.pool import TextEnvironment, read_instructions, read_step
+from gym_trl.spaces import MAX_LENGTH
+from gym_trl.wrappers.as_text import as_text
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+MAX_MESSAGE = 2**20
+"""Bytes of a message: the longest action, every character of which JSON writes as twelve, and what is around it."""
+
+
+def make_app(
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    make: Callable[[], gym.Env[Any, Any]] | None = None,
+    sessions: int = 64,
+    max_message: int = MAX_MESSAGE,
+) -> Any:
+    """An environment behind ``create_app`` of OpenEnv, with an instance for every session.
+
+    ::
+
+        $ gym-trl serve TrlEnv/GuessNumber-v0 --port 8000
+        from openenv.core import GenericEnvClient
+        with GenericEnvClient(base_url="http://127.0.0.1:8000").sync() as client:
+            client.reset(seed=0, instance=6).observation["text"]
+            client.step({"message": "25"}).observation["text"]
+
+    An action is a ``message``, as in OpenEnv's own text environments. An observation has the ``text``; with the first
+    one the ``instructions``; ``terminated`` and ``truncated``, either of which is ``done``; and the environment's
+    ``info``. ``reset`` takes ``seed``, ``episode_id`` and the environment's own options, by name or as ``options``.
+    An environment that has not been reset answers every step with an error, and so does one that raises.
+
+    What is no JSON object is answered with an error before OpenEnv sees it, and what is longer than ``max_message`` is
+    refused: a request with status 413, a socket's message by closing it with code 1009 (by the server that runs the
+    app; see ``serve``). OpenEnv's routes for tools are left out, because there are none.
+
+    Args:
+        env_id: Any id of Gymnasium's; it is put in words with ``as_text``.
+        env_kwargs: For ``gym.make``.
+        make: Makes the environment instead of ``gym.make``.
+        sessions: How many can be open at once; one more is told so, and its socket closed.
+        max_message: Bytes.
+
+    Returns:
+        An ASGI application.
+
+    Raises:
+        MissingDependencyError: the ``openenv`` extra is not installed.
+        ConfigError: a number that cannot work.
+    """
+    try:
+        from openenv.core.env_server import create_app
+    except ImportError as error:
+        raise MissingDependencyError("gym-trl serve", extra="openenv") from error
+    for name, value in (("sessions", sessions), ("max_message", max_message)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+    environment, action, observation = _classes(env_id, make or partial(gym.make, env_id, **(env_kwargs or {})))
+    app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
+    app.add_middleware(_Guard, max_message=max_message)
+    return app
+
+
+def serve(
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    sessions: int = 64,
+    max_message: int = MAX_MESSAGE,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve an environment until the process is interrupted; ``make_app`` says what is served.
+
+    Args:
+        env_id: Any id of Gymnasium's.
+        env_kwargs: For ``gym.make``.
+        host: Where to listen; there are no passwords, so other machines should reach it only where all are trusted.
+        port: 0 takes a free one.
+        sessions: How many can be open at once.
+        max_message: Bytes.
+        say: Is told where the server listens.
+
+    Raises:
+        MissingDependencyError: the ``openenv`` extra is not installed.
+        ConfigError: the address cannot be had.
+    """
+    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, max_message=max_message)
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        ws_max_size=max_message,
+        ws_per_message_deflate=False,  # a short message could become a long one
+        timeout_graceful_shutdown=5,
+    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=max(128, sessions))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}") from error
+    with listening:
+        port = listening.getsockname()[1]
+        shown = f"[{host}]" if family == socket.AF_INET6 else host
+        say(f"{env_id} for up to {sessions} OpenEnv sessions at http://{shown}:{port}; Ctrl-C stops it.")
+        if not _is_loopback(host):
+            say("It has no password: everybody who reaches this address can play.")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[Any], type[Any], type[Any]]:
+    """The environment of a session, its actions and its observations, as OpenEnv wants them."""
+    from openenv.core.env_server import Action, Environment, Observation, State
+    from openenv.core.env_server.types import EnvironmentMetadata
+    from pydantic import Field
+
+    class TextAction(Action):  # type: ignore[misc]  # of a package without types
+        message: str = Field(description="The action, in words", max_length=MAX_LENGTH)
+
+    class TextObservation(Observation):  # type: ignore[misc]
+        text: str = Field(description="What the environment says")
+        instructions: str = Field(default="", description="The rules, with the first observation")
+        terminated: bool = Field(default=False, description="The game is over by its own rules")
+        truncated: bool = Field(default=False, description="The game was cut off")
+        info: dict[str, Any] = Field(default_factory=dict, description="What else the environment says")
+
+    class GymEnvironment(Environment):  # type: ignore[misc]
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._env: TextEnvironment = as_text(make())
+            self._state = State()
+
+        def reset(
+            self,
+            seed: int | None = None,
+            episode_id: str | None = None,
+            options: dict[str, Any] | None = None,
+            **more: Any,
+        ) -> TextObservation:
+            text, info = self._env.reset(seed=seed, options={**(options or {}), **more} or None)
+            self._state = State(episode_id=episode_id, step_count=0)
+            return TextObservation(
+                text=_encodable(text), instructions=_encodable(read_instructions(self._env)), info=_as_json(info)
+            )
+
+        def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
+            reply = read_step(*self._env.step(action.message))
+            self._state.step_count += 1
+            return TextObservation(
+                text=_encodable(reply.observation),
+                reward=reply.reward,
+                done=reply.terminated or reply.truncated,
+                terminated=reply.terminated,
+                truncated=reply.truncated,
+                info=_as_json(reply.info),
+            )
+
+        @property
+        def state(self) -> State:
+            return self._state
+
+        def get_metadata(self) -> EnvironmentMetadata:
+            return EnvironmentMetadata(name=env_id, description=_encodable(read_instructions(self._env)))
+
+        def close(self) -> None:
+            self._env.close()
+
+    return GymEnvironment, TextAction, TextObservation
+
+
+def _encodable(text: str) -> str:
+    """``text`` without what no encoding has: lone surrogates, which become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _as_json(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON can say of ``info``: numbers of NumPy's as numbers, and anything else as words."""
+    plain: dict[str, Any] = json.loads(
+        _encodable(json.dumps(dict(info), default=_plain, skipkeys=True, ensure_ascii=False))
+    )
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+class _Guard:
+    """Answers by itself what is too long or no JSON object, which would end a session or fill the memory."""
+
+    def __init__(self, app: Callable[[_Message, _Receive, _Send], Awaitable[None]], max_message: int) -> None:
+        self._app = app
+        self._max_message = max_message
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        if scope["type"] == "http":
+            await self._request(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._app(scope, partial(self._next_object, receive, send), send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _request(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        parts: list[_Message] = []
+        size = 0
+        while not parts or parts[-1].get("more_body", False):
+            parts.append(await receive())
+            size += len(parts[-1].get("body", b""))
+            if size > self._max_message:
+                said = json.dumps({"detail": f"a request can have {self._max_message} bytes"}).encode()
+                headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+                await send({"type": "http.response.start", "status": 413, "headers": headers})
+                await send({"type": "http.response.body", "body": said})
+                return
+        parts.reverse()
+
+        async def again() -> _Message:
+            return parts.pop() if parts else await receive()
+
+        await self._app(scope, again, send)
+
+    async def _next_object(self, receive: _Receive, send: _Send) -> _Message:
+        while True:
+            message = await receive()
+            if message["type"] != "websocket.receive":
+                return message
+            text = message.get("text")
+            try:
+                found = json.loads(text) if text is not None else None
+                if isinstance(found, dict):
+                    if _SURROGATE.search(str(text)):  # which OpenEnv could not repeat in its answer
+                        return {**message, "text": _encodable(json.dumps(found, ensure_ascii=False))}
+                    return message
+                problem = "a message must be a JSON object" if text is not None else "a message must be text"
+            except (ValueError, RecursionError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            said = {"type": "error", "data": {"message": problem, "code": "INVALID_JSON"}}
+            await send({"type": "websocket.send", "text": json.dumps(said)})

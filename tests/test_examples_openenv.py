@@ -1,0 +1,84 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+"""TRL's OpenEnv examples, rebuilt: each trains the tiny model for two steps on a real OpenEnv server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import openenv_run
+import pytest
+
+from gym_trl.tiny import save_tiny
+
+pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
+pytestmark = [pytest.mark.openenv, pytest.mark.trl, pytest.mark.processes]
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NAMES = ("echo", "wordle", "catch", "sudoku")
+TURNS = {"echo": (1, 1), "wordle": (1, 6), "catch": (9, 9), "sudoku": (3, 40)}
+"""The fewest and the most that an episode can have."""
+SMALL = [
+    *("--max_steps=2", "--per_device_train_batch_size=4", "--gradient_accumulation_steps=2", "--num_generations=4"),
+    *("--use_cpu=true", "--bf16=false", "--disable_tqdm=true", "--logging_steps=1", "--report_to=none"),
+    "--save_strategy=no",
+]
+LENGTH = {"echo": 32}
+# One process for all, because loading the trainer takes longer than the training.
+SCRIPT = """
+import json, runpy, sys
+for path, *options in json.loads(sys.argv[1]):
+    sys.argv = [path, *options]
+    runpy.run_path(path, run_name="__main__")
+    print("FINISHED", path, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """What each example prints."""
+    folder = tmp_path_factory.mktemp("examples")
+    save_tiny(folder / "tiny")
+    with openenv_run.zoo() as url:
+        runs = [
+            [
+                str(EXAMPLES / f"openenv_{name}.py"),
+                f"--model={folder / 'tiny'}",
+                f"--output_dir={folder / name}",
+                f"--base_url={url}/{name}",
+                f"--max_completion_length={LENGTH.get(name, 1000)}",
+                *SMALL,
+            ]
+            for name in NAMES
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, json.dumps(runs)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(zip(NAMES, re.split(r"FINISHED .*\n", done.stdout), strict=False))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_takes_two_steps_and_every_episode_is_scored(printed, name):
+    assert logged(printed[name], "env/unscored") == [0, 0]
+    fewest, most = TURNS[name]
+    assert all(fewest <= turns <= most for turns in logged(printed[name], "env/turns"))
+    assert len(logged(printed[name], "loss")) == 2
+    assert max(logged(printed[name], "reward_std")) > 0 or name in ("wordle", "sudoku")  # which nobody solves so soon
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_under_forty_lines(name):
+    assert len((EXAMPLES / f"openenv_{name}.py").read_text().splitlines()) < 40
+
+
+def logged(printed, name):
+    return [float(value) for value in re.findall(rf"'{name}': '?([^',]+)", printed)]
