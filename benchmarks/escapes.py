@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from gym_trl.envs.code_agent import grade
 from gym_trl.sandbox import Result, Sandbox, SandboxLimits
 
 SECRET = "the-parents-own-secret"
@@ -421,7 +422,71 @@ ATTACKS = (
         "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()",
         outside=False,
     ),
+    # What it is paid: solve(n) must return a word that only the judge knows, as TESTS and tests.json say there
+    attack(
+        "return what is equal to everything",
+        "grade",
+        "class Any(str):\n    def __eq__(self, other): return True\n    __hash__ = str.__hash__\n"
+        "def solve(n): return Any('x')",
+    ),
+    attack(
+        "read the tests in the judge's frame",
+        "grade",
+        "import sys\ndef solve(n):\n    frame = sys._getframe()\n    while frame:\n"
+        "        for names in (frame.f_locals, frame.f_globals):\n"
+        "            if 'TESTS' in names: return dict(names['TESTS'])[n]\n        frame = frame.f_back",
+    ),
+    attack(
+        "search all objects for the tests",
+        "grade",
+        "import gc\ndef solve(n):\n    for found in gc.get_objects():\n"
+        "        if type(found) is tuple and len(found) == 2 and found[0] == n and type(found[1]) is str "
+        "and len(found[1]) == 16: return found[1]",
+    ),
+    attack(
+        "read the file of the tests",
+        "grade",
+        "import json\ndef solve(n): return json.load(open('tests.json'))[str(n)]",
+    ),
+    attack(
+        "replace what the judge compares with",
+        "grade",
+        "import builtins\nbuiltins.all = lambda results: True\ndef solve(n): return None",
+    ),
+    attack("say that the tests have passed", "grade", "print('ESCAPED')\ndef solve(n): return None"),
+    attack(
+        "end with the status of success",
+        "grade",
+        "import os\ndef solve(n):\n    os.write(1, b'ESCAPED')\n    os._exit(0)",
+    ),
+    attack(
+        "answer in the judge's own protocol",
+        "grade",
+        "import json, os, sys\ndef solve(n):\n    frame = sys._getframe()\n    while frame:\n"
+        "        request = frame.f_locals.get('request')\n        if request: break\n        frame = frame.f_back\n"
+        "    for value in (True, 1, None, [], n):\n        answer = {'token': request['token'], 'status': 'ok', "
+        "'value': value, 'passed': 12, 'success': True}\n        for fd in range(3, 30):\n"
+        "            try: os.write(fd, json.dumps(answer).encode() + b'\\n')\n            except OSError: pass",
+        outside=False,
+    ),
+    attack(
+        "replace what answers are written with",
+        "grade",
+        'import json\njson.dumps = lambda *_, **__: \'{"status": "ok", "value": true, "passed": 12}\'\n'
+        "def solve(n): return None",
+        outside=False,
+    ),
 )
+
+# Grades as many do: in the same process, with what the program has left there.
+_NAIVE = """
+import json, secrets
+TESTS = [(n, secrets.token_hex(8)) for n in range(3)]
+json.dump(dict(TESTS), open('tests.json', 'w'))
+names = {}
+exec(PROGRAM, names)
+if all(names['solve'](n) == word for n, word in TESTS): print('ESCAPED')
+"""
 
 
 class World:
@@ -537,6 +602,8 @@ class Verdict(NamedTuple):
 def attempt(tried: Attack, world: World) -> Verdict:
     """Run an attack in a sandbox, look what it did, and play the next episode in the same sandbox."""
     world.heard.clear()
+    if tried.kind == "grade":
+        return _attempt_grade(tried)
     with Sandbox(LIMITS) as sandbox:
         began = time.monotonic()
         output = ""
@@ -559,9 +626,20 @@ def attempt(tried: Attack, world: World) -> Verdict:
         return Verdict(escaped, result, seconds, sandbox.run("print(6 * 7)").output == "42\n")
 
 
+def _attempt_grade(tried: Attack) -> Verdict:
+    """Submit a program to the judge of TrlEnv/CodeAgent-v0."""
+    began = time.monotonic()
+    passed, said = grade(tried.programs[0], "solve", [(n, secrets.token_hex(8)) for n in range(3)])
+    seconds = time.monotonic() - began
+    works = grade("def solve(n): return 2 * n", "solve", [(2, 4)]) == (1, "")
+    return Verdict(f"{passed} tests passed" if passed else "", Result("ok", said), seconds, works)
+
+
 def attempt_outside(tried: Attack, world: World) -> bool:
     """Whether the same programs succeed in an ordinary process."""
     program = "\n".join(world.programs(tried))
+    if tried.kind == "grade":
+        program = f"PROGRAM = {program!r}{_NAIVE}"
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(
             [os.path.realpath(sys.executable), "-c", program],

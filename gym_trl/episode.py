@@ -173,7 +173,7 @@ class Episode:
         """Add what the environment says, to the message that the user is in the middle of if there is one."""
         if self._messages and self._messages[-1].role == "user":
             begun = self._messages.pop().content
-            text = f"{begun}\n\n{text}" if begun else text
+            text = "\n\n".join(part for part in (begun, text) if part)
         self._messages.append(Message("user", text))
 
     def _next_turn(self) -> Sample | Trajectory:

@@ -4,20 +4,21 @@ Its source is handed to a bare interpreter, so it imports the standard library o
 first program has run in the same process: all that the parent believes is that an answer came, and how long it is.
 """
 
-import ast
+from __future__ import annotations
+
+import _ast
 import ctypes
 import json
-import linecache
 import os
-import random
 import resource
 import signal
 import struct
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+
+# An interpreter starts for every episode: what can wait is imported where it is used.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
 
 # linux/audit.h, linux/seccomp.h, linux/prctl.h, linux/sched.h, linux/capability.h, linux/mount.h, linux/bpf_common.h
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -27,6 +28,7 @@ _SET_PDEATHSIG, _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 1, 38, 22, 2
 _NEW_NAMESPACES, _THREAD = 0x7E020080, 0x10000
 _CAPABILITY_VERSION = 0x20080522
 _REMOUNT, _NO_SUID, _NO_DEVICES = 32, 2, 4
+_ONLY_AST = 0x400
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 
@@ -185,57 +187,65 @@ class _Interpreter:
 
     def __init__(self) -> None:
         self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
-        self._programs = 0
+        self._programs: dict[str, str] = {}
 
-    def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._programs += 1
-        file = f"<program {self._programs}>"
-        code = request["code"]
-        linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
-        with _told() as failed:
-            tree = ast.parse(code, file)
-            # As in a notebook, the value of a last line that is an expression is shown.
-            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-            exec(compile(tree, file, "exec"), self._names)  # noqa: S102 -- what the sandbox is for
-            if isinstance(last, ast.Expr):
-                value = eval(compile(ast.Expression(last.value), file, "eval"), self._names)  # noqa: S307 -- as above
-                if value is not None:
-                    print(repr(value))  # noqa: T201 -- its output
-        return {"status": "error" if failed else "ok"}
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what is asked; what is raised is printed, as an interpreter would."""
+        answer: dict[str, Any] = {"status": "ok"}
+        try:
+            if "code" in request:
+                self._run(request["code"])
+            else:
+                value = self._names[request["function"]](*request["arguments"])
+                answer["value"] = json.loads(json.dumps(value))
+        except SystemExit:
+            pass
+        except BaseException as error:  # whatever a program raises is its output
+            answer["status"] = "error"
+            self._tell(error)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:  # noqa: S112 -- a program may have put anything there
+                continue
+        return answer
 
-    def call(self, request: dict[str, Any]) -> dict[str, Any]:
-        value = None
-        with _told() as failed:
-            value = json.loads(json.dumps(self._names[request["function"]](*request["arguments"])))
-        return {"status": "error" if failed else "ok", "value": value}
+    def _run(self, code: str) -> None:
+        file = f"<program {len(self._programs) + 1}>"
+        self._programs[file] = code
+        if "random" in code and "random" not in sys.modules:
+            import random
 
+            random.seed(0)
+        tree: Any = compile(code, file, "exec", _ONLY_AST)
+        # As in a notebook, the value of a last line that is an expression is shown.
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
+        exec(compile(tree, file, "exec"), self._names)  # noqa: S102 -- what the sandbox is for
+        if last is not None:
+            value = eval(compile(_ast.Expression(last.value), file, "eval"), self._names)  # noqa: S307 -- as above
+            if value is not None:
+                print(repr(value))  # noqa: T201 -- its output
 
-@contextmanager
-def _told() -> Iterator[list[BaseException]]:
-    """Print what a program raises as an interpreter would, without the frames of this file."""
-    failed: list[BaseException] = []
-    try:
-        yield failed
-    except SystemExit:
-        pass
-    except BaseException as error:  # whatever a program raises is its output
-        failed.append(error)
+    def _tell(self, error: BaseException) -> None:
+        import linecache
+        import traceback
+
+        for file, code in self._programs.items():
+            linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == main.__code__.co_filename:
             trace = trace.tb_next
-        with suppress(Exception):
+        try:
             traceback.print_exception(type(error), error, trace)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+        except Exception:  # its own text may raise
+            print(type(error).__name__)  # noqa: T201 -- as above
 
 
 def _serve(requests: BinaryIO, replies: int) -> None:
     interpreter = _Interpreter()
     for line in requests:
         request = json.loads(line)
-        answer = interpreter.run(request) if "code" in request else interpreter.call(request)
-        sent = memoryview(json.dumps({**answer, "token": request["token"]}).encode() + b"\n")
+        sent = memoryview(json.dumps({**interpreter.answer(request), "token": request["token"]}).encode() + b"\n")
         while sent:
             sent = sent[os.write(replies, sent) :]
 
@@ -252,7 +262,6 @@ def main() -> None:
     sys.argv = [""]
     sys.path = [path for path in sys.path if path]
     os.environ.pop("PWD", None)
-    random.seed(0)
     refused = ""
     try:
         _give_up_rights(settings)

@@ -1,0 +1,416 @@
+"""Programming problems: try things out in a sandbox, then hand in a function that hidden tests judge."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar, NamedTuple
+
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.errors import ConfigError
+from gym_trl.sandbox import Result, Sandbox, SandboxLimits
+from gym_trl.textify import counted
+from gym_trl.types import Policy
+
+_MOST_STEPS = 8
+_MOST_TURNS = 20
+_MOST_CHARACTERS = 10_000
+_TESTS = 12
+_EXAMPLES = 2
+_LIMITS = SandboxLimits(seconds=5.0, cpu_seconds=10, memory_mb=256, processes=4, file_mb=4, output_chars=2_000)
+
+_SAID = re.compile(r"\s*(run|submit) *:[ \t]*(?:\n|(?=\S))(.*)", re.IGNORECASE | re.DOTALL)
+_FENCED = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.IGNORECASE | re.DOTALL)
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+
+
+class _Step(NamedTuple):
+    """Something that is done to a list of integers."""
+
+    sentence: str
+    """With ``{k}`` where it has a number."""
+    code: str
+    """An expression in ``numbers`` and ``k`` that says the same."""
+    does: Callable[[list[int], int], Any]
+    parameters: Sequence[int] = (0,)
+
+
+_LIST_STEPS = (
+    _Step("Keep the numbers that are divisible by {k}.", "[n for n in numbers if n % {k} == 0]",
+          lambda ns, k: [n for n in ns if n % k == 0], range(2, 6)),
+    _Step("Remove the numbers that are divisible by {k}.", "[n for n in numbers if n % {k}]",
+          lambda ns, k: [n for n in ns if n % k], range(2, 6)),
+    _Step("Keep the numbers that are greater than {k}.", "[n for n in numbers if n > {k}]",
+          lambda ns, k: [n for n in ns if n > k], range(-9, 10)),
+    _Step("Keep the numbers that are less than {k}.", "[n for n in numbers if n < {k}]",
+          lambda ns, k: [n for n in ns if n < k], range(-9, 10)),
+    _Step("Multiply each number by {k}.", "[n * {k} for n in numbers]",
+          lambda ns, k: [n * k for n in ns], range(2, 8)),
+    _Step("Add {k} to each number.", "[n + {k} for n in numbers]",
+          lambda ns, k: [n + k for n in ns], range(1, 20)),
+    _Step("Subtract each number from {k}.", "[{k} - n for n in numbers]",
+          lambda ns, k: [k - n for n in ns], range(20)),
+    _Step("Replace each number by its remainder when divided by {k}, from 0 to {k} less 1.",
+          "[n % {k} for n in numbers]", lambda ns, k: [n % k for n in ns], range(3, 12)),
+    _Step("Replace each number by its absolute value.", "[abs(n) for n in numbers]",
+          lambda ns, k: [abs(n) for n in ns]),
+    _Step("Raise each number that is less than {k} to {k}.", "[max(n, {k}) for n in numbers]",
+          lambda ns, k: [max(n, k) for n in ns], range(-9, 10)),
+    _Step("Reverse the list.", "numbers[::-1]", lambda ns, k: ns[::-1]),
+    _Step("Sort the list in ascending order.", "sorted(numbers)", lambda ns, k: sorted(ns)),
+    _Step("Sort the list in descending order.", "sorted(numbers, reverse=True)",
+          lambda ns, k: sorted(ns, reverse=True)),
+    _Step("Remove every number that is equal to an earlier one.", "list(dict.fromkeys(numbers))",
+          lambda ns, k: list(dict.fromkeys(ns))),
+    _Step("Keep the first {k} numbers, or all where there are fewer.", "numbers[:{k}]",
+          lambda ns, k: ns[:k], range(2, 7)),
+    _Step("Remove the first {k} numbers, or all where there are fewer.", "numbers[{k}:]",
+          lambda ns, k: ns[k:], range(1, 5)),
+    _Step("Keep every number whose position, counted from 0, is divisible by {k}.", "numbers[::{k}]",
+          lambda ns, k: ns[::k], range(2, 4)),
+    _Step("Move the first {k} numbers to the end, in their order; where there are fewer, nothing changes.",
+          "numbers[{k}:] + numbers[:{k}]", lambda ns, k: ns[k:] + ns[:k], range(1, 6)),
+    _Step("Replace each number by the sum of it and all before it.",
+          "[sum(numbers[: i + 1]) for i in range(len(numbers))]", lambda ns, k: list(accumulate(ns))),
+    _Step("Replace the list by the differences of neighbours, each less the one before it.",
+          "[b - a for a, b in zip(numbers, numbers[1:])]",
+          lambda ns, k: [b - a for a, b in pairwise(ns)]),
+    _Step("Replace each number by the largest of it and all before it.",
+          "[max(numbers[: i + 1]) for i in range(len(numbers))]", lambda ns, k: list(accumulate(ns, max))),
+    _Step("Swap neighbours: the first with the second, the third with the fourth and so on; a last one without a "
+          "neighbour stays.", "[n for i in range(0, len(numbers), 2) for n in numbers[i : i + 2][::-1]]",
+          lambda ns, k: [n for i in range(0, len(ns), 2) for n in ns[i : i + 2][::-1]]),
+)  # fmt: skip
+
+_LAST_STEPS = (
+    _Step("The result is the list.", "numbers", lambda ns, k: ns),
+    _Step("The result is the sum of the numbers.", "sum(numbers)", lambda ns, k: sum(ns)),
+    _Step("The result is the largest number, or {k} where there is none.", "max(numbers, default={k})",
+          lambda ns, k: max(ns, default=k), range(-9, 10)),
+    _Step("The result is the smallest number, or {k} where there is none.", "min(numbers, default={k})",
+          lambda ns, k: min(ns, default=k), range(-9, 10)),
+    _Step("The result is the largest number less the smallest, or {k} where there is none.",
+          "max(numbers) - min(numbers) if numbers else {k}",
+          lambda ns, k: max(ns) - min(ns) if ns else k, range(-9, 0)),
+    _Step("The result is the sum of the squares of the numbers.", "sum(n * n for n in numbers)",
+          lambda ns, k: sum(n * n for n in ns)),
+    _Step("The result is the sum of the numbers at even positions, counted from 0, less the sum of the others.",
+          "sum(numbers[::2]) - sum(numbers[1::2])", lambda ns, k: sum(ns[::2]) - sum(ns[1::2])),
+)  # fmt: skip
+
+
+class _Problem(NamedTuple):
+    sentences: tuple[str, ...]
+    program: str
+    cases: tuple[tuple[list[int], Any], ...]
+    """Inputs and results; the first are the examples, the others the hidden tests."""
+
+
+class CodeAgent(TextEnv):
+    r"""Solve a programming problem: try programs out in a sandbox, then hand in one that hidden tests judge.
+
+    >>> env = CodeAgent(steps=2, turns=3)
+    >>> print(env.reset(options={"instance": 3})[0])
+    Write solve(numbers) for a list of integers:
+    1. Swap neighbours: the first with the second, the third with the fourth and so on; a last one without a
+       neighbour stays.
+    2. Replace each number by the largest of it and all before it.
+    3. The result is the sum of the numbers.
+    solve([-20, 0, 18, -2, -18]) is 36
+    solve([1, -3, 17, -13, 6, -6, 8, -11, 0]) is 101
+    3 turns left.
+    >>> print(env.step("run:\nnumbers = [4, -7, 12]\nprint(sorted(numbers))")[0])
+    [-7, 4, 12]
+    2 turns left.
+    >>> print(env.step("run: max(numbers)")[0])
+    12
+    1 turn left.
+    >>> env.step("submit:\ndef solve(numbers):\n    return sum(numbers)")[:3]
+    ('Wrong: 1 of 12 tests passed.', 0.0, True)
+    >>> env.close()
+
+    A problem is a list of ``steps`` that are done one after the other to a list of integers, drawn from 22 kinds, most
+    with a number in them, and one of 7 kinds of result. ``run:`` and a program executes it in the episode's own
+    ``Sandbox``, where variables stay from turn to turn, and shows what it wrote. ``submit:`` and a program, which must
+    define ``solve(numbers)``, ends the game: won if the function is right for all 12 hidden inputs. A program is at
+    most 10,000 characters of Python; it may stand between code fences. What is neither costs a turn, and the game is
+    lost when the ``turns`` are over.
+
+    The judge cannot be talked to. A submission runs in a new sandbox; it is sent one input at a time, and what it
+    returns comes back as JSON and is compared out here, in the parent: the right results never enter the sandbox, and
+    nothing that the program says but the right values counts. The inputs of an instance include the empty list,
+    and no single value is the result of more than a third of its tests.
+
+    Easy is 1 step in 4 turns, medium 3 in 6, hard 5 in 8. Arguments that are given replace the preset's. Programs start
+    processes: a game costs some 50 ms, and where bubblewrap does not work there is a warning (see ``Sandbox``).
+    What depends on the time, or on where things lie in memory, is not the same twice; addresses are shown as 0x0.
+
+    The solver reads the sentences and hands in the program that they describe, in the first turn.
+    ``reward="efficient"`` compares with that. A random player hands in a random program of the same kind.
+
+    Raises:
+        ConfigError: an argument is not an integer, ``steps`` is not from 1 to 8, or ``turns`` not from 1 to 20.
+    """
+
+    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+        "easy": {"steps": 1, "turns": 4},
+        "medium": {"steps": 3, "turns": 6},
+        "hard": {"steps": 5, "turns": 8},
+    }
+    reward_modes = ("success", "efficient")
+    garbage = "submit solve"
+
+    def __init__(
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        steps: int | None = None,
+        turns: int | None = None,
+        reward: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        chosen = self._choose(steps=steps, turns=turns)
+        self.steps: int = chosen["steps"]
+        self.turns: int = chosen["turns"]
+        check_integers(steps=self.steps, turns=self.turns, at_least=1)
+        for name, value, most in (("steps", self.steps, _MOST_STEPS), ("turns", self.turns, _MOST_TURNS)):
+            if value > most:
+                raise ConfigError(f"{name} must be at most {most}, got {value}")
+        self._turns_left = self.turns
+        self._instance = 0
+        self._problem = _make(0, self.steps)
+        self._sandbox = Sandbox(_LIMITS)
+        self._ran: list[str] = []  # what has made the variables, for a copy of this environment
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the process: a copy runs the programs again when it needs their variables."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_sandbox", "_problem")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin without a process."""
+        self.__dict__.update(state)
+        self._problem = _make(self._instance, self.steps)
+        self._sandbox = Sandbox(_LIMITS)
+
+    @property
+    def instructions(self) -> str:
+        """What can be said and how the game ends."""
+        return (
+            f"Solve the programming problem in {self.turns} turns. Say each turn something like one of these two:\n"
+            "run:\n"
+            "print(sorted([3, 1, 2]))\n"
+            "submit:\n"
+            "def solve(numbers):\n"
+            "    return 84\n"
+            "run executes a Python program and shows what it prints; its variables stay. submit hands in a whole "
+            "program that defines solve(numbers), and ends the game: it is right if solve gives the right result for "
+            "every one of the hidden tests. There are the standard library, no network and no files. Anything else "
+            "costs a turn, and the game is lost when they are over."
+        )
+
+    @property
+    def num_instances(self) -> int:
+        """Each number is a problem with its tests."""
+        return 2**32
+
+    @property
+    def optimal_success(self) -> float:
+        """1.0: the sentences say everything."""
+        return 1.0
+
+    @property
+    def optimal_return(self) -> float:
+        """1.0 for every reward: the first turn is enough."""
+        return 1.0
+
+    @property
+    def constant_action(self) -> str:
+        """A submission that is allowed and always says the same."""
+        return "submit:\ndef solve(numbers):\n    return 0"
+
+    def solver(self) -> Policy:
+        """Hands in the program that the sentences describe; right every time, in the first turn."""
+        return _Reader()
+
+    def random_policy(self, seed: int) -> Policy:
+        """Runs a program that shows a number, or hands in a random program of the kind that is asked for."""
+        rng = random.Random(seed)
+
+        def act(observation: str) -> str:
+            steps, last = _draw(rng, self.steps)
+            return f"submit:\n{_program(steps, last)}" if rng.random() < 0.5 else f"run:\nprint({rng.randrange(100)})"
+
+        return act
+
+    def close(self) -> None:
+        """End the episode's process."""
+        self._sandbox.close()
+        super().close()
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self._sandbox.close()
+        self._ran = []
+        self._instance = instance or 0
+        self._turns_left = self.turns
+        self._problem = _make(self._instance, self.steps)
+        sentences = "\n".join(f"{i}. {sentence}" for i, sentence in enumerate(self._problem.sentences, start=1))
+        examples = "\n".join(f"solve({given}) is {result}" for given, result in self._problem.cases[:_EXAMPLES])
+        return f"Write solve(numbers) for a list of integers:\n{sentences}\n{examples}\n{self._left()}"
+
+    def _act(self, action: str) -> Outcome:
+        said = _SAID.fullmatch(action)
+        if said is None:
+            return self._reject("Say run: or submit: and a Python program.")
+        fenced = _FENCED.fullmatch(said[2])
+        code = fenced[1] if fenced else said[2]
+        if len(code) > _MOST_CHARACTERS:
+            return self._reject(f"A program has at most {_MOST_CHARACTERS} characters.")
+        if not code.strip():
+            return self._reject("There is no program.")
+        return self._run(code) if said[1].lower() == "run" else self._submit(code)
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._use_turn(reason, valid=False)
+
+    def _run(self, code: str) -> Outcome:
+        if self._ran and not self._sandbox.alive:
+            for earlier in self._ran:
+                self._sandbox.run(earlier)
+        result = self._sandbox.run(code)
+        self._ran = [*self._ran, code] if self._sandbox.alive else []
+        return self._use_turn(_shown(result) or "It wrote nothing.")
+
+    def _submit(self, code: str) -> Outcome:
+        self._sandbox.close()
+        tests = self._problem.cases[_EXAMPLES:]
+        passed, problem = grade(code, "solve", tests)
+        info = {"passed": passed, "tests": len(tests)}
+        if passed == len(tests):
+            return Outcome("Right.", done=True, success=True, info=info)
+        more = f"\n{problem}" if problem else ""
+        return Outcome(f"Wrong: {passed} of {counted(len(tests), 'test')} passed.{more}", done=True, info=info)
+
+    def _use_turn(self, said: str, *, valid: bool = True) -> Outcome:
+        self._turns_left -= 1
+        if self._turns_left == 0:
+            self._sandbox.close()
+        return Outcome(f"{said}\n{self._left()}", done=self._turns_left == 0, valid=valid)
+
+    def _left(self) -> str:
+        return f"{counted(self._turns_left, 'turn')} left."
+
+    def _fewest_actions(self) -> float:
+        """One: nothing has to be tried out."""
+        return 1
+
+
+def grade(code: str, function: str, tests: Sequence[tuple[Any, Any]]) -> tuple[int, str]:
+    """How many tests a program passes, and what it wrote when it was loaded if it could not be.
+
+    >>> grade("def double(n): return 2 * n", "double", [(2, 4), (3, 6)])
+    (2, '')
+    >>> grade("def double(n): return str(2 * n)", "double", [(2, 4)])
+    (0, '')
+
+    The program is alone in a new sandbox and gets one input at a time. What it returns is compared here, as JSON has
+    it, and of the same type: results never enter the sandbox.
+    """
+    with Sandbox(_LIMITS) as sandbox:
+        loaded = sandbox.run(code)
+        if loaded.status != "ok":
+            return 0, _shown(loaded)
+        passed = 0
+        for given, expected in tests:
+            result = sandbox.call(function, given)
+            if not sandbox.alive:  # a program that was ended has no function any more
+                break
+            passed += result.status == "ok" and _same(result.value, expected)
+        return passed, ""
+
+
+def _same(value: Any, expected: Any) -> bool:
+    """Equal and of equal types all the way down: True is not 1."""
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_same, value, expected))
+    return bool(value == expected)
+
+
+def _shown(result: Result) -> str:
+    return _ADDRESS.sub("0x0", result.output).rstrip("\n")
+
+
+def _make(instance: int, steps: int) -> _Problem:
+    """A problem whose steps all matter."""
+    rng = random.Random(f"{instance} {steps}")
+    while True:
+        chosen, last = _draw(rng, steps)
+        inputs = [[rng.randint(-20, 20) for _ in range(rng.randint(3, 9))] for _ in range(_EXAMPLES + _TESTS)]
+        inputs[_EXAMPLES] = []
+        cases = tuple((given, _apply(chosen, last, given)) for given in inputs)
+        if _decides(chosen, last, cases):
+            said = tuple(step.sentence.replace("{k}", str(k)) for step, k in (*chosen, last))
+            return _Problem(said, _program(chosen, last), cases)
+
+
+def _draw(rng: random.Random, steps: int) -> tuple[list[tuple[_Step, int]], tuple[_Step, int]]:
+    kinds = [rng.choice(_LIST_STEPS) for _ in range(steps)]
+    last = rng.choice(_LAST_STEPS)
+    return [(kind, rng.choice(kind.parameters)) for kind in kinds], (last, rng.choice(last.parameters))
+
+
+def _apply(steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int], given: list[int]) -> Any:
+    numbers = list(given)
+    for step, k in steps:
+        numbers = step.does(numbers, k)
+    return last[0].does(numbers, last[1])
+
+
+def _decides(
+    steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int], cases: Sequence[tuple[list[int], Any]]
+) -> bool:
+    """Whether no value is the result of a third of the tests, and leaving any step out makes some of them wrong."""
+    results = [json.dumps(result) for _, result in cases[_EXAMPLES:]]
+    if max(map(results.count, results)) > _TESTS // 3 or any(len(result) > 200 for result in results):
+        return False
+    for i in range(len(steps)):
+        fewer = [*steps[:i], *steps[i + 1 :]]
+        if all(_apply(fewer, last, given) == result for given, result in cases[_EXAMPLES:]):
+            return False
+    return True
+
+
+def _program(steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int]) -> str:
+    lines = [f"    numbers = {step.code.replace('{k}', str(k))}" for step, k in steps]
+    return "\n".join(["def solve(numbers):", *lines, f"    return {last[0].code.replace('{k}', str(last[1]))}"])
+
+
+_PATTERNS = [
+    (re.compile(re.escape(step.sentence).replace(r"\{k\}", "(-?[0-9]+)", 1).replace(r"\{k\}", "-?[0-9]+")), step.code)
+    for step in (*_LIST_STEPS, *_LAST_STEPS)
+]
+
+
+class _Reader:
+    """Writes the program down while it reads the sentences."""
+
+    def __init__(self) -> None:
+        self._said = "submit: 0"
+
+    def __call__(self, observation: str) -> str:
+        sentences = re.findall(r"^[0-9]+\. (.*)$", observation, re.MULTILINE)
+        if observation.startswith("Write solve") and sentences:
+            lines = [self._translate(sentence) for sentence in sentences]
+            body = [f"    numbers = {line}" for line in lines[:-1]]
+            self._said = "\n".join(["submit:", "def solve(numbers):", *body, f"    return {lines[-1]}"])
+        return self._said
+
+    @staticmethod
+    def _translate(sentence: str) -> str:
+        for pattern, code in _PATTERNS:
+            if found := pattern.fullmatch(sentence):
+                return code.replace("{k}", found[1]) if found.groups() else code
+        raise AssertionError(f"every sentence can be read, and {sentence!r} cannot")

@@ -1,0 +1,393 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, allow-any-generics
+"""TRL's environments of 2025: its own documented example, exact tokens, and training with them.
+
+1. The documented example runs with the import and the model's address changed; answers come in the order of prompts.
+2. What was sampled is kept verbatim, what programs wrote is masked, whatever tags the model writes itself.
+3. Two GRPO steps with a code agent and with a rollout of one's own; a row that is not what was sampled is refused.
+"""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from vllm_double import VLLMDouble
+
+from gym_trl.compat import trl as compat
+from gym_trl.compat.trl import (
+    CodeAgentEnvironment,
+    DefaultEnvironment,
+    LocalExecuter,
+    VLLMClient,
+    VLLMClientGenerationConfig,
+    _Batches,
+)
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.tiny import tiny_tokenizer
+
+pytestmark = pytest.mark.code
+
+TOKENIZER = tiny_tokenizer()
+EOS = TOKENIZER.eos_token_id
+# From the documentation of the early CodeAgentEnvironment; the import and the model's address are ours.
+DOCUMENTED = """
+from gym_trl.compat.trl import CodeAgentEnvironment, E2BExecuter, VLLMClientGenerationConfig, VLLMClient
+
+client = VLLMClient()
+gen_config = VLLMClientGenerationConfig(
+    n=8,
+    repetition_penalty=1.0,
+    temperature=0.8,
+    top_p=0.9,
+    top_k=10,
+    min_p=0.0,
+    max_tokens=256,
+)
+tokenizer = ...  # Load your tokenizer here
+code_executer = E2BExecuter(api_key="YOUR_E2B_TOKEN")
+my_env = CodeAgentEnvironment(
+    code_executer=code_executer,
+    tokenizer=tokenizer,
+    parsing_string="<code>",
+    stop_string="</code>",
+)
+prompts = [...]  # List of prompt strings
+responses = my_env.run_agent(
+    vllm_client=client,
+    generation_config=gen_config,
+    prompts=prompts
+)
+"""
+
+
+def ids_of(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+def config(**changes):
+    given = {"n": 1, "repetition_penalty": 1.0, "temperature": 1.0, "top_p": 1.0, "top_k": None, "min_p": 0.0}
+    return VLLMClientGenerationConfig(**{**given, "max_tokens": 300, **changes})
+
+
+def thinker(body):
+    """Asks for a product, reads the output and says it; how it begins depends on the seed alone."""
+    said = TOKENIZER.decode(body["prompt"])
+    outputs = re.findall(r"<output>(.*?)\n</output>", said, re.DOTALL)
+    if outputs:
+        return [*ids_of(f"It is {outputs[-1]}."), EOS]
+    asked = re.findall(r"[0-9]+", said.partition("<code>")[0])[:2]
+    if len(asked) < 2:  # what the engine asks to see how the server samples
+        return [EOS]
+    a, b = asked
+    blanks = " " * random.Random(body["seed"]).randrange(1, 5)
+    return ids_of(f"{blanks}<code>print({a} * {b})</code>")
+
+
+class Server(VLLMDouble):
+    """Tokenizes as well, as vLLM does."""
+
+    async def _answer_one(self, reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        path = head[0].split()[1].partition("?")[0]
+        if path == "/v1/completions":
+            return await self._complete(reader, writer, headers, json.loads(body))
+        if path == "/tokenize":
+            return self._write(writer, 200, {"tokens": ids_of(json.loads(body)["prompt"])})
+        known = self._about()
+        return self._write(writer, *((200, known[path]) if path in known else (404, {"detail": "Not Found"})))
+
+
+@pytest.fixture
+def server():
+    with Server(thinker) as double:
+        yield double
+
+
+@pytest.fixture
+def client(server):
+    return VLLMClient(base_url=server.url)
+
+
+def agent(executer=None, **options):
+    return CodeAgentEnvironment(executer or LocalExecuter(), TOKENIZER, **options)
+
+
+# The documented example
+
+
+def test_the_documented_example_runs(server):
+    example = DOCUMENTED.replace("VLLMClient()", "VLLMClient(base_url=URL)").replace("tokenizer = ...", "#")
+    example = example.replace('E2BExecuter(api_key="YOUR_E2B_TOKEN")', "LocalExecuter()")
+    example = example.replace("E2BExecuter,", "LocalExecuter,").replace("[...]", "['What is 6 * 7?', '3 times 5?']")
+    names = {"URL": server.url, "tokenizer": TOKENIZER}
+    exec(example, names)
+    assert len(names["responses"]) == 16
+    for place, (asked, result) in enumerate([("What is 6 * 7?", 42), ("3 times 5?", 15)]):
+        for response in names["responses"][8 * place : 8 * place + 8]:
+            product = asked.replace("?", "").replace("What is ", "").replace("times", "*")
+            assert re.fullmatch(
+                rf"{re.escape(asked)} +<code>print\({re.escape(product)}\)</code><output>{result}\n</output>It is "
+                rf"{result}\.",
+                response,
+            )
+    assert len(set(names["responses"])) > 2, "the answers to a prompt are sampled from seeds of their own"
+    sent = server.bodies[0]
+    assert [sent[name] for name in ("temperature", "top_p", "top_k", "min_p")] == [0.8, 0.9, 10, 0.0]
+
+
+def test_results_are_in_the_order_of_the_prompts_whatever_finishes_first(server, client):
+    server.delay = lambda body: 0.3 if "10 " in TOKENIZER.decode(body["prompt"]) else 0.0
+    prompts = [f"{n} * 2" for n in (10, 11, 12, 13)]
+    responses = agent().run_agent(client, config(), prompts)
+    assert [response[: len(prompt)] for response, prompt in zip(responses, prompts, strict=True)] == prompts
+    assert [response[-6:] for response in responses] == ["is 20.", "is 22.", "is 24.", "is 26."]
+
+
+def test_programs_of_a_conversation_share_their_variables_and_no_others(server, client):
+    def talk(body):
+        said = TOKENIZER.decode(body["prompt"])
+        turns = ["<code>x = 1</code>", "<code>x += 1</code>", "<code>print(x)</code>", "Done."]
+        turn = turns[said.count("<output>")]
+        return ids_of(turn) if "code" in turn else [*ids_of(turn), EOS]
+
+    server.answer = talk
+    responses = agent().run_agent(client, config(n=3), ["Count."])
+    assert (
+        responses
+        == [
+            "Count.<code>x = 1</code><output></output><code>x += 1</code><output></output><code>print(x)</code>"
+            "<output>2\n</output>Done."
+        ]
+        * 3
+    )
+
+
+def test_tools_and_tags_of_ones_own(server, client):
+    server.answer = lambda body: (
+        [*ids_of("Yes."), EOS] if "[said]" in TOKENIZER.decode(body["prompt"]) else ids_of("[py]twice(4)[/py]")
+    )
+    environment = agent(
+        parsing_string="[py]",
+        stop_string="[/py]",
+        tools_script="def twice(n): return 2 * n",
+        output_string_start="[said]",
+        output_string_end="[/said]",
+    )
+    assert environment.run_agent(client, config(), ["?"]) == ["?[py]twice(4)[/py][said]8\n[/said]Yes."]
+
+
+def test_all_tokens_together_are_the_budget(server, client):
+    server.answer = lambda body: ids_of("<code>1</code>")
+    [episode] = agent().play(client, config(max_tokens=100), ["?"])
+    assert 60 < len(episode.completion_ids) <= 100
+    assert episode.mask[-1] == 1
+
+
+# Exact tokens
+
+
+def test_sampled_ids_are_verbatim_and_what_programs_wrote_is_masked(server, client):
+    server.answer = lambda body: (
+        [*ids_of("ok"), EOS]
+        if len(body["prompt"]) > 40
+        else ids_of("<output>no</output><code>print('<|' + 'end|>')</code>")
+    )
+    [episode] = agent().play(client, config(), ["What?"])
+    prompt, first = ids_of("What?"), server.bodies[-2]
+    sampled = [server.answer(body) for body in (first, server.bodies[-1])]
+    # The first prompt the server saw and what it answered are a prefix of the second, and so on.
+    assert server.bodies[-1]["prompt"][: len(prompt) + len(sampled[0])] == prompt + sampled[0]
+    assert episode.prompt_ids == prompt
+    assert [id_ for id_, ours in zip(episode.completion_ids, episode.mask, strict=True) if ours] == [
+        *sampled[0],
+        *sampled[1],
+    ]
+    shown = [id_ for id_, ours in zip(episode.completion_ids, episode.mask, strict=True) if not ours]
+    assert TOKENIZER.decode(shown) == "<output><|end|>\n</output>"
+    assert EOS not in shown, "a program cannot write a control token"
+    assert [logprob for logprob, ours in zip(episode.logprobs, episode.mask, strict=True) if not ours] == [0.0] * len(
+        shown
+    )
+    assert agent().generate(client, config(), ["What?"]) == [episode.completion_ids]
+
+
+def test_a_mask_made_of_tags_is_refused():
+    with pytest.raises(ConfigError, match="masks come from what was sampled"):
+        agent().mask_tool_output([[1]])
+
+
+# Executers
+
+
+def test_an_executer_of_ones_own_gets_what_is_waiting_as_one_batch(server, client):
+    class Slow:
+        def __init__(self):
+            self.batches, self.busy = [], 0
+
+        def execute(self, codes):
+            assert not self.busy, "it is called by one thread at a time"
+            self.busy = 1
+            self.batches.append(len(codes))
+            time.sleep(0.1)
+            self.busy = 0
+            return [code.upper() + "\n" for code in codes]
+
+    executer = Slow()
+    responses = agent(executer).run_agent(client, config(n=8), ["2 * 3"])
+    assert all(response.endswith("It is PRINT(2 * 3).") for response in responses)
+    assert sum(executer.batches) == 8
+    assert len(executer.batches) < 8
+
+
+def test_an_executer_that_fails_ends_its_conversations_and_no_others(server, client):
+    class Fragile:
+        def execute(self, codes):
+            if any("13" in code for code in codes):
+                raise OSError("the cloud is gone")
+            return ["6\n" for _ in codes]
+
+    with pytest.warns(UserWarning, match="a conversation ended early: step raised OSError: the cloud is gone"):
+        responses = agent(Fragile()).run_agent(client, config(), ["13 * 2"])
+    assert re.fullmatch(r"13 \* 2 +<code>print\(13 \* 2\)</code>", responses[0])
+    assert agent(Fragile()).run_agent(client, config(), ["2 * 3"])[0].endswith("It is 6.")
+
+
+def test_a_batch_of_which_too_little_comes_back_is_an_error():
+    class Short:
+        def execute(self, codes):
+            return []
+
+    with pytest.raises(ValueError, match="was given 1 programs and returned 0 outputs"):
+        _Batches(Short()).run("1")
+
+
+def test_a_local_executer_keeps_programs_apart_and_in_order():
+    began = time.monotonic()
+    outputs = LocalExecuter(max_concurrent=4).execute(["x = 1", "print(x)", *["import time; time.sleep(0.3)"] * 4, "7"])
+    assert outputs[0] == ""
+    assert outputs[1].endswith("NameError: name 'x' is not defined\n")
+    assert outputs[-1] == "7\n"
+    assert time.monotonic() - began < 4
+    assert LocalExecuter().execute([]) == []
+
+
+# Clients and arguments
+
+
+def test_a_client_generates_n_answers_to_each_prompt_as_ids(server, client):
+    server.answer = lambda body: [*ids_of(TOKENIZER.decode(body["prompt"])[::-1]), EOS]
+    assert client.generate(["abc", "xy"], n=2, max_tokens=9) == [
+        [*ids_of(text), EOS] for text in ("cba",) * 2 + ("yx",) * 2
+    ]
+    assert client.generate([ids_of("abc")], max_tokens=2) == [ids_of("cb")]
+    assert DefaultEnvironment().generate(client, config(max_tokens=9), ["ab"]) == [[*ids_of("ba"), EOS]]
+    server.fault = lambda body, attempt: "abort" if body["max_tokens"] > 1 else None
+    with pytest.raises(EngineError, match="a prompt was not answered"):
+        client.generate(["abc"])
+
+
+def test_a_client_waits_for_its_server_if_it_is_told_to(server):
+    VLLMClient(base_url=server.url, connection_timeout=5)
+    with pytest.raises(ConnectionError, match="start one with vllm serve"):
+        VLLMClient(host="127.0.0.1", server_port=1, connection_timeout=0.2)
+    assert VLLMClient().base_url == "http://0.0.0.0:8000"
+
+
+def test_trls_own_client_is_understood_by_its_address(server):
+    class VLLMClient:
+        base_url = server.url
+
+    assert agent().run_agent(VLLMClient(), config(), ["2 * 4"])[0].endswith("It is 8.")
+    with pytest.raises(ConfigError, match="vllm_client must be a VLLMClient, got 7"):
+        agent().run_agent(7, config(), ["2 * 4"])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: config(n=0), "n must be at least 1, got 0"),
+        (lambda: config(max_tokens=0), "max_tokens must be at least 1, got 0"),
+        (lambda: CodeAgentEnvironment(7, TOKENIZER), r"code_executer needs execute\(codes\)"),
+        (lambda: agent(stop_string=""), "stop_string must not be empty"),
+        (lambda: agent(parsing_string=""), "parsing_string must not be empty"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(make, said):
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_code_is_the_last_whole_block():
+    extract = agent().extract_code
+    assert extract("a <code>1</code> b <code>2</code> c") == "2"
+    assert extract("<code>1</code> <code>2") is None
+    assert extract("1</code>") is None
+    assert extract("") is None
+
+
+def test_prompts_are_prepared_with_the_tools_and_the_template(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    script = tmp_path / "tools.py"
+    script.write_text("def double(n):\n    return 2 * n\n")
+    rows = datasets.Dataset.from_dict({"question": ["2 + 2?"]})
+    remote = compat.prepare_data_for_e2b_agent(rows, TOKENIZER, "question", tools_script_path=str(script))
+    local = compat.prepare_data_for_local_agent(rows, TOKENIZER, "question", tools=[ids_of], include_source_code=False)
+    for prompt, shown in ((remote[0]["prompt"], "return 2 * n"), (local[0]["prompt"], "def ids_of(text):")):
+        assert prompt.startswith("<|system|>")
+        assert prompt.endswith("<|user|>2 + 2?<|end|><|assistant|>")
+        assert "<code>" in prompt
+        assert shown in prompt
+    assert compat.read_script(str(script)).startswith("def double")
+
+
+# Training
+
+SCRIPT = Path(__file__).with_name("train_code_agent.py")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two steps of each, in a process of its own."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "trained.json").read_text())
+
+
+@pytest.mark.trl
+@pytest.mark.parametrize("way", ["code agent", "own rollout", "continued"])
+def test_two_grpo_steps_train_on_what_was_sampled_and_on_nothing_else(trained, way):
+    told = trained[way]
+    assert told["steps"] == 2
+    assert told["moved"] > 0
+    assert len(told["rows"]) == 2 * 8
+    for row in told["rows"]:
+        assert len(row["ids"]) == len(row["mask"]) == len(row["logprobs"])
+        assert row["mask"][-1] == 1
+        sampled = [id_ for id_, ours in zip(row["ids"], row["mask"], strict=True) if ours]
+        assert sampled == row["sampled"], "every sampled id, verbatim and in order"
+        assert all(ours or not logprob for logprob, ours in zip(row["logprobs"], row["mask"], strict=True))
+    masked = [row for row in told["rows"] if 0 in row["mask"]]
+    assert masked if way != "own rollout" else not masked
+
+
+@pytest.mark.trl
+def test_rows_that_were_encoded_again_and_other_distributions_are_refused(trained):
+    assert "return what vllm_client.generate returned, unchanged" in trained["encoded again"]
+    assert "was given 8 prompts and returned 1 rows" in trained["too few"]
+    assert "the trainer samples with temperature=1.0" in trained["colder"]
+    assert "give environment or rollout_func" in trained["both"]

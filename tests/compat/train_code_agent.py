@@ -1,0 +1,188 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
+"""Trains the tiny model for two steps with each kind of ``Environment``, and writes down what was trained on."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+
+from gym_trl.compat.trl import CodeAgentEnvironment, Environment, GRPOConfig, GRPOTrainer, LocalExecuter
+from gym_trl.engines import transformers
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+FOLDER = Path(sys.argv[1])
+
+
+class Own(Environment):
+    """What the documentation shows."""
+
+    def generate(self, vllm_client, generation_config, prompts):
+        return vllm_client.generate(prompts=prompts, **vars(generation_config))
+
+
+class Continued(Environment):
+    """Glues texts together, as such environments did: an answer, something that is said to it, another answer."""
+
+    def generate(self, vllm_client, generation_config, prompts):
+        options = {**vars(generation_config), "max_tokens": 6}
+        first = vllm_client.generate(prompts=prompts, **options)
+        texts = [prompt + TOKENIZER.decode(ids) + " Really? " for prompt, ids in zip(prompts, first, strict=True)]
+        second = vllm_client.generate(prompts=texts, **options)
+        between = TOKENIZER.encode(" Really? ", add_special_tokens=False)
+        return [one + between + two for one, two in zip(first, second, strict=True)]
+
+
+class Again(Environment):
+    def generate(self, vllm_client, generation_config, prompts):
+        ids = vllm_client.generate(prompts=prompts, **vars(generation_config))
+        return [TOKENIZER.encode("x" + TOKENIZER.decode(row)) for row in ids]
+
+
+class Few(Own):
+    def generate(self, vllm_client, generation_config, prompts):
+        return super().generate(vllm_client, generation_config, prompts[:1])
+
+
+class Colder(Environment):
+    def generate(self, vllm_client, generation_config, prompts):
+        return vllm_client.generate(prompts=prompts, **{**vars(generation_config), "temperature": 0.5})
+
+
+def reward(completion_ids, **_):
+    return [float(len(ids) % 3) for ids in completion_ids]
+
+
+def make(environment, **options):
+    args = GRPOConfig(
+        output_dir=str(FOLDER),
+        max_steps=2,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=60,
+        learning_rate=1e-3,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+    )
+    rows = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"What is {n} * 2?"}] for n in range(8)]})
+    return GRPOTrainer(
+        model=tiny_model(TOKENIZER),
+        args=args,
+        reward_funcs=reward,
+        train_dataset=rows,
+        processing_class=TOKENIZER,
+        environment=environment,
+        **options,
+    )
+
+
+def remembered(taken):
+    """Write down every answer of the engine, by its prompt, where it comes out."""
+    collect = transformers.TransformersEngine.collect
+    prompts = {}
+    submit = transformers.TransformersEngine.submit
+
+    def submitting(self, request):
+        prompts[id(self), request.id] = list(request.prompt_ids)
+        submit(self, request)
+
+    def collecting(self, *, block):
+        found = collect(self, block=block)
+        for completion in found:
+            taken.append((prompts[id(self), completion.request_id], list(completion.ids)))
+        return found
+
+    transformers.TransformersEngine.submit = submitting
+    transformers.TransformersEngine.collect = collecting
+
+
+def scripted(program):
+    """Have the engine sample a program first: a random model would take years to write one."""
+    collect = transformers.TransformersEngine.collect
+    asked = {}
+    submit = transformers.TransformersEngine.submit
+
+    def submitting(self, request):
+        asked[request.id] = list(request.prompt_ids)
+        submit(self, request)
+
+    def collecting(self, *, block):
+        found = collect(self, block=block)
+        changed = []
+        for completion in found:
+            if TOKENIZER.encode("<output>", add_special_tokens=False)[0] in asked[completion.request_id][40:]:
+                changed.append(completion)
+                continue
+            changed.append(type(completion)(completion.request_id, program, [-1.0] * len(program), completion.finish))
+        return changed
+
+    transformers.TransformersEngine.submit = submitting
+    transformers.TransformersEngine.collect = collecting
+    return submit, collect
+
+
+def train(environment, taken):
+    taken.clear()
+    trainer = make(environment)
+    rollout, rows = trainer.rollout_func, []
+
+    def noting(prompts, trainer):
+        columns = rollout(prompts, trainer)
+        for prompt, ids, mask, logprobs in zip(
+            *(columns[name] for name in ("prompt_ids", "completion_ids", "env_mask", "logprobs")), strict=True
+        ):
+            sampled, place = [], 0
+            while place < len(ids):  # what the engine said to exactly what stood there
+                fitting = [
+                    one
+                    for before, one in taken
+                    if before == prompt + ids[:place] and one == ids[place : place + len(one)]
+                ]
+                if fitting:
+                    sampled += fitting[0]
+                    place += len(fitting[0])
+                else:
+                    place += 1
+            rows.append({"ids": ids, "mask": mask, "logprobs": logprobs, "sampled": sampled})
+        return columns
+
+    trainer.rollout_func = noting
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    trainer.train()
+    moved = max(float((new - old).abs().max()) for new, old in zip(trainer.model.parameters(), before, strict=True))
+    return {"steps": trainer.state.global_step, "moved": moved, "rows": rows}
+
+
+def refusal(environment):
+    try:
+        make(environment).train()
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def main():
+    torch.manual_seed(0)
+    told, taken = {}, []
+    remembered(taken)
+    told["own rollout"] = train(Own(), taken)
+    told["continued"] = train(Continued(), taken)
+    for name, environment in (("encoded again", Again()), ("too few", Few()), ("colder", Colder())):
+        told[name] = refusal(environment)
+    try:
+        make(Own(), rollout_func=print)
+    except ValueError as error:
+        told["both"] = str(error)
+    program = TOKENIZER.encode("<code>6 * 7</code>", add_special_tokens=False)
+    scripted(program)
+    remembered(taken)
+    told["code agent"] = train(CodeAgentEnvironment(LocalExecuter(), TOKENIZER), taken)
+    (FOLDER / "trained.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
