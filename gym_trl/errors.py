@@ -9,6 +9,7 @@
     ├── NotTextError           (TypeError)     an environment whose observations or actions are not text
     ├── ActionTypeError        (TypeError)     an action that is not a string
     ├── EngineError            (RuntimeError)  generation itself failed
+    ├── PoolError              (RuntimeError)  environments themselves fail, for every episode
     ├── TranscriptError        (AssertionError) our own bug: ids, mask and logprobs disagree
     └── MissingDependencyError (ImportError)   an extra that is not installed
 
@@ -43,6 +44,10 @@ class ActionTypeError(GymTRLError, TypeError):
 
 class EngineError(GymTRLError, RuntimeError):
     """Generation itself failed, for every episode and not for one."""
+
+
+class PoolError(GymTRLError, RuntimeError):
+    """Environments themselves fail, for every episode and not for one."""
 
 
 class TranscriptError(GymTRLError, AssertionError):

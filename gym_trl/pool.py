@@ -8,13 +8,13 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import gymnasium as gym
 
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError
-from gym_trl.types import Policy, Task
+from gym_trl.types import Policy, StopReason, Task
 
 TextEnvironment: TypeAlias = gym.Env[str, str]
 EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
@@ -145,15 +145,31 @@ class ThreadPool:
     An instance lives and dies in one thread, as browsers and some simulators ask for; an episode goes to the thread
     that has the fewest. Threads start when they are needed. Games that compute gain nothing from threads.
 
+    A thread that does not answer in time is left behind, because nothing can end it, and another one takes its place:
+    the episode that it was busy with fails with ``timeout``, and others that lived there with ``env_error``. What
+    leaves many behind should live in a ``ProcessPool``.
+
     Args:
         make: Makes an environment from its id.
         workers: How many threads, which is how many environments can wait at once.
+        reset_timeout: Seconds that making and resetting an environment may take.
+        step_timeout: Seconds that a step may take.
     """
 
-    def __init__(self, make: EnvFactory, *, workers: int = 64) -> None:
+    def __init__(
+        self,
+        make: EnvFactory,
+        *,
+        workers: int = 64,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
+    ) -> None:
         if workers < 1:
             raise ConfigError(f"workers must be at least 1, got {workers}")
+        check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout)
         self._make = make
+        self._limits = {"reset": reset_timeout, "step": step_timeout}
+        self._lost: dict[str, EnvFailure] = {}  # episodes whose thread was left behind while their model was asked
         self._size = workers
         self._workers: list[_Worker] = []
         self._places: dict[str, _Worker] = {}
@@ -173,6 +189,7 @@ class ThreadPool:
 
     def reset(self, key: str, task: Task) -> None:
         """Begin the episode ``key``."""
+        self._lost.pop(key, None)
         if key not in self._places:
             self._places[key] = self._least_busy()
             self._places[key].episodes += 1
@@ -180,15 +197,23 @@ class ThreadPool:
 
     def step(self, key: str, action: str) -> None:
         """Act in the episode ``key``."""
-        self._ask(key, action)
+        if (failure := self._lost.pop(key, None)) is not None:
+            self._tickets[key] = ticket = next(self._counter)
+            self._replies.put((ticket, key, failure))
+        else:
+            self._ask(key, action)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
         """What the threads have answered; ``block`` waits for at least one answer."""
         replies: list[tuple[str, EnvReply | EnvFailure]] = []
         while self._tickets:
+            wait = block and not replies
             try:
-                ticket, key, reply = self._replies.get(block=block and not replies)
+                ticket, key, reply = self._replies.get(block=wait, timeout=self._patience() if wait else None)
             except Empty:
+                replies += self._give_up()
+                if wait and not replies:
+                    continue
                 break
             if self._tickets.get(key) == ticket:
                 del self._tickets[key]
@@ -198,6 +223,7 @@ class ThreadPool:
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance will serve another one of its thread."""
         self._tickets.pop(key, None)
+        self._lost.pop(key, None)
         if (worker := self._places.pop(key, None)) is not None:
             worker.episodes -= 1
             worker.given_up.add(key)
@@ -208,6 +234,7 @@ class ThreadPool:
         workers, self._workers = self._workers, []
         self._places.clear()
         self._tickets.clear()
+        self._lost.clear()
         for worker in workers:
             worker.work.put(None)
         deadline = monotonic() + 5
@@ -217,6 +244,42 @@ class ThreadPool:
     def _ask(self, key: str, work: Task | str) -> None:
         self._tickets[key] = ticket = next(self._counter)
         self._places[key].work.put((ticket, key, work))
+
+    def _due(self, worker: "_Worker") -> float:
+        """When what a thread is busy with must have ended."""
+        if (doing := worker.doing) is None or (limit := self._limits[doing.what]) is None:
+            return math.inf
+        return doing.since + limit
+
+    def _patience(self) -> float | None:
+        if not any(self._limits.values()):
+            return None
+        # What a thread begins in the meantime is not known here: look again after the shortest time that there is.
+        shortest = min(limit for limit in self._limits.values() if limit is not None)
+        due = min((self._due(worker) for worker in self._workers), default=math.inf)
+        return max(0.0, min(due - monotonic(), shortest))
+
+    def _give_up(self) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Leave threads behind whose time is over, and fail the episodes that lived there."""
+        failed: list[tuple[str, EnvReply | EnvFailure]] = []
+        for worker in [worker for worker in self._workers if self._due(worker) <= monotonic()]:
+            doing = worker.doing
+            if doing is None:  # it has answered just now
+                continue
+            self._workers.remove(worker)
+            worker.left = True
+            late = f"{doing.what} did not answer within {self._limits[doing.what]:g} s"
+            for key in [key for key, place in self._places.items() if place is worker]:
+                del self._places[key]
+                if key == doing.key:
+                    failure = EnvFailure(late, StopReason.TIMEOUT)
+                else:
+                    failure = EnvFailure(f"its thread was left behind with another episode's environment: {late}")
+                if self._tickets.pop(key, None) is None:
+                    self._lost[key] = failure
+                else:
+                    failed.append((key, failure))
+        return failed
 
     def _least_busy(self) -> "_Worker":
         idle = min(self._workers, key=lambda worker: worker.episodes, default=None)
@@ -229,12 +292,20 @@ class ThreadPool:
 _Reply: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
 
 
+class _Doing(NamedTuple):
+    what: str
+    key: str
+    since: float
+
+
 class _Worker:
     """A thread with environments of its own."""
 
     def __init__(self, pool: InlinePool, replies: "SimpleQueue[_Reply]") -> None:
         self.episodes = 0
         self.given_up: set[str] = set()
+        self.doing: _Doing | None = None
+        self.left = False
         self.work: SimpleQueue[tuple[int, str, Task | str | None] | None] = SimpleQueue()
         self._pool = pool
         self._replies = replies
@@ -249,30 +320,31 @@ class _Worker:
                 self.given_up.discard(key)
             if key in self.given_up or work is None:
                 continue
+            self.doing = _Doing("reset" if isinstance(work, Task) else "step", key, monotonic())
             if isinstance(work, Task):
                 self._pool.reset(key, work)
             else:
                 self._pool.step(key, work)
-            for _, reply in self._pool.collect(block=True):
+            answers = self._pool.collect(block=True)
+            self.doing = None
+            if self.left:
+                break
+            for _, reply in answers:
                 self._replies.put((ticket, key, reply))
         self._pool.close()
 
 
-def make_pool(make: EnvFactory, *, executor: str = "inline", workers: int | None = None) -> EnvPool:
-    """The pool that ``executor`` names: ``"inline"`` or ``"thread"``.
+def check_timeouts(**arguments: float | None) -> None:
+    """Check arguments that are positive numbers where they are given.
 
-    >>> make_pool(gym.make, executor="fork")
+    >>> check_timeouts(step_timeout=0)
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: executor must be 'inline' or 'thread', got 'fork'
+    gym_trl.errors.ConfigError: step_timeout must be above 0, got 0
     """
-    if executor == "thread":
-        return ThreadPool(make) if workers is None else ThreadPool(make, workers=workers)
-    if executor != "inline":
-        raise ConfigError(f"executor must be 'inline' or 'thread', got {executor!r}")
-    if workers is not None:
-        raise ConfigError("executor='inline' steps environments in the calling thread and has no workers")
-    return InlinePool(make)
+    for name, value in arguments.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"{name} must be above 0, got {value}")
 
 
 def read_instructions(env: gym.Env[Any, Any]) -> str:

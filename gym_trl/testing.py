@@ -1,4 +1,4 @@
-"""What projects that build on this library test with: a conformance kit for environments, and doubles."""
+"""What projects that build on this library test with: a conformance kit for environments, doubles, and faults."""
 
 import io
 import math
@@ -17,11 +17,12 @@ from gymnasium.utils.env_checker import check_env
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ActionTypeError
+from gym_trl.faults import FaultyEngine, FaultyEnv
 from gym_trl.parsing import split_thinking
 from gym_trl.pool import MAX_TURNS, play_on
 from gym_trl.types import Answer, Message, Policy, TokenIds
 
-__all__ = ["ByteChat", "ScriptedEngine", "check_text_env", "play"]
+__all__ = ["ByteChat", "FaultyEngine", "FaultyEnv", "ScriptedEngine", "check_text_env", "play"]
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Environments

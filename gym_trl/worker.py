@@ -1,6 +1,7 @@
 """A Python process of its own that holds an object and calls its methods when asked, over pipes.
 
-No fork, so nothing is inherited half-way; no ``if __name__ == "__main__"`` for users; what it prints goes to stderr.
+No fork, so nothing is inherited half-way; no ``if __name__ == "__main__"`` for users; what it prints goes to stderr. It
+has a session of its own, so that whatever it starts can be killed with it, and ends when its parent does.
 """
 
 import os
@@ -9,12 +10,16 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Thread
 from typing import Any, BinaryIO
 
 _LENGTH = struct.Struct("!Q")
+_AT_ONCE = 1 << 20
+_LOOK_S = 1.0
 
 
 class WorkerError(RuntimeError):
@@ -44,9 +49,11 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,
         )
-        self._send(cloudpickle.dumps(build))
+        self._received = bytearray()
         self._built = False
+        self._send(cloudpickle.dumps(build))
 
     def ask(self, method: str, *arguments: Any) -> None:
         """Have ``method`` called; the answers come in the order of the questions."""
@@ -58,20 +65,46 @@ class Worker:
         Raises:
             WorkerError: it raised, or the process has ended.
         """
-        if not self._built:
-            self._built = True
-            self._receive()
-        return self._receive()
+        while (message := self._next_message()) is None:
+            self._wait_for_bytes()
+        return _opened(message)
+
+    def arrived(self) -> list[Any]:
+        """All that has been answered, for somebody who waits until ``fileno`` can be read.
+
+        Raises:
+            WorkerError: one of the answers was raised, or the process has ended.
+        """
+        self._wait_for_bytes()
+        answers = []
+        while (message := self._next_message()) is not None:
+            answers.append(_opened(message))
+        return answers
+
+    def fileno(self) -> int:
+        """What can be read when there is an answer, or the process has ended."""
+        return self._stdout.fileno()
+
+    def kill(self) -> None:
+        """End the process at once, with all that it has started."""
+        self._end(_started_by(self.pid))
 
     def close(self) -> None:
-        """End the process, and wait until it has."""
+        """Let the process close what it holds and end, and wait until it has; after five seconds it is killed."""
+        started = _started_by(self.pid)
         with suppress(OSError):
             self._stdin.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._end(started)
+
+    def _end(self, started: list[int]) -> None:
+        for end, number in ((os.killpg, self.pid), *((os.kill, number) for number in started)):
+            with suppress(ProcessLookupError, PermissionError):
+                end(number, signal.SIGKILL)
+        self._process.wait()
+        with suppress(OSError):
+            self._stdin.close()
         self._stdout.close()
 
     @property
@@ -96,21 +129,57 @@ class Worker:
         except OSError as error:
             raise WorkerError(f"the worker process {self.pid} has ended") from error
 
-    def _receive(self) -> Any:
-        message = _read(self._stdout)
-        if message is None:
+    def _next_message(self) -> bytes | None:
+        while len(self._received) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._received)
+            if len(self._received) < _LENGTH.size + length:
+                return None
+            message = bytes(self._received[_LENGTH.size : _LENGTH.size + length])
+            del self._received[: _LENGTH.size + length]
+            if self._built:
+                return message
+            self._built = True
+            _opened(message)  # that the object was built, or why not
+        return None
+
+    def _wait_for_bytes(self) -> None:
+        got = os.read(self.fileno(), _AT_ONCE)
+        if not got:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
-            raise WorkerError(f"the worker process {self.pid} has ended with status {self._process.returncode}")
-        right, result = pickle.loads(message)  # noqa: S301 -- our own process
-        if not right:
-            raise WorkerError(result)
-        return result
+            raise WorkerError(f"the worker process {self.pid} has ended {_how(self._process.returncode)}")
+        self._received += got
+
+
+def _opened(message: bytes) -> Any:
+    right, result = pickle.loads(message)  # noqa: S301 -- our own process
+    if not right:
+        raise WorkerError(result)
+    return result
+
+
+def _how(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"by signal {signal.Signals(-status).name}"
+    return f"with status {status}"
+
+
+def _started_by(pid: int) -> list[int]:
+    """What a process has started, and what that has started, also in sessions of their own, as browsers do."""
+    try:
+        import psutil
+    except ImportError:  # then its session is all that is known
+        return []
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 def serve() -> None:
     """What the process does: build the object, then answer one question after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
+    Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     questions = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints must not get between the answers
@@ -122,6 +191,16 @@ def serve() -> None:
     while going and (question := _read(questions)) is not None:
         result, right = _tried(_called, held, question)
         _write(answers, right, result)
+    if going and hasattr(held, "close"):
+        held.close()
+
+
+def _die_with(parent: int) -> None:
+    """End this session when the parent has ended, also where what is held hangs and never looks at its pipe again."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    time.sleep(_LOOK_S)  # for what closes by itself
+    os.killpg(0, signal.SIGKILL)
 
 
 def _built(message: bytes) -> Any:

@@ -9,8 +9,8 @@ import pytest
 
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError
-from gym_trl.pool import InlinePool, ThreadPool, make_pool, read_step
-from gym_trl.types import Task
+from gym_trl.pool import InlinePool, ThreadPool, read_step
+from gym_trl.types import StopReason, Task
 
 
 class Scripted(gym.Env):
@@ -41,7 +41,7 @@ class Scripted(gym.Env):
 @pytest.fixture(params=["inline", "thread"])
 def pool(request):
     Scripted.made = Scripted.closed = 0
-    pool = make_pool(lambda env_id: Scripted(), executor=request.param)
+    pool = {"inline": InlinePool, "thread": ThreadPool}[request.param](lambda env_id: Scripted())
     yield pool
     pool.close()
 
@@ -242,7 +242,57 @@ def test_closed_threads_end_and_the_pool_can_be_used_again():
         assert threading.active_count() == before
 
 
-@pytest.mark.parametrize(("executor", "workers"), [("fork", None), ("inline", 4), ("thread", 0)])
-def test_a_pool_that_cannot_be_is_refused(executor, workers):
-    with pytest.raises(ConfigError, match=r"executor|workers"):
-        make_pool(gym.make, executor=executor, workers=workers)
+class Hanging(gym.Env):
+    """Waits at a step until the test lets it go."""
+
+    let_go = threading.Event()
+
+    def __init__(self):
+        self.observation_space = self.action_space = gym.spaces.Text(99)
+
+    def reset(self, *, seed=None, options=None):
+        return "begin", {}
+
+    def step(self, action):
+        if action == "hang":
+            self.let_go.wait(timeout=30)
+        return "on", 0.0, False, False, {}
+
+
+class TestAThreadThatHangs:
+    @pytest.fixture
+    def pool(self):
+        Hanging.let_go.clear()
+        with ThreadPool(lambda env_id: Hanging(), workers=1, step_timeout=0.2) as pool:
+            yield pool
+        Hanging.let_go.set()
+
+    def test_costs_its_own_episode_a_timeout_and_the_others_there_their_environment(self, pool):
+        for key in "abc":
+            begin(pool, key)
+        pool.step("a", "hang")
+        pool.step("b", "go")
+        replies = collect_all(pool, 2)
+        assert replies["a"] == EnvFailure("step did not answer within 0.2 s", StopReason.TIMEOUT)
+        assert replies["b"].reason is StopReason.ENV_ERROR
+        assert step(pool, "go", "c") == replies["b"]
+
+    def test_is_replaced(self, pool):
+        begin(pool)
+        step(pool, "hang")
+        pool.release("a")
+        assert isinstance(begin(pool, "a"), EnvReply)
+        assert isinstance(step(pool, "go"), EnvReply)
+
+    def test_answers_nobody_when_it_wakes_up(self, pool):
+        begin(pool)
+        step(pool, "hang")
+        begin(pool, "b")
+        Hanging.let_go.set()
+        assert step(pool, "go", "b") == EnvReply("on")
+
+
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"step_timeout": 0}, {"reset_timeout": -1.0}])
+def test_threads_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        ThreadPool(gym.make, **wrong)

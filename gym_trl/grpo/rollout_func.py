@@ -12,8 +12,9 @@ from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError
+from gym_trl.executors import Executor, make_pool
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.pool import EnvFactory, EnvPool, make_pool
+from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.rollout import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Task, Trajectory
@@ -69,8 +70,10 @@ def make_rollout_func(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     sampling: Mapping[str, Any] | None = None,
     max_context: int | None = None,
-    executor: str = "inline",
+    executor: Executor = "inline",
     workers: int | None = None,
+    reset_timeout: float | None = None,
+    step_timeout: float | None = None,
     max_alive: int | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
 ) -> RolloutFunc:
@@ -94,14 +97,15 @@ def make_rollout_func(
         sampling: Instead of the trainer's own, by vLLM's names (``temperature``, ``stop``, ``stop_token_ids``, ...). It
             goes on to train under its own temperature: whoever changes that should change both.
         max_context: What prompt and completion together may use, where it is less than what the model can.
-        executor: Where environments are stepped: ``"inline"``, or in threads (``"thread"``) if they wait for something
-            outside Python.
-        workers: How many threads.
+        executor: Where environments are stepped, see ``GymSpec``.
+        workers: How many threads or processes.
+        reset_timeout: Seconds that making and resetting an environment may take there.
+        step_timeout: Seconds that a step may take there.
         max_alive: How many environments are open at once on a process; all by default.
         on_rollout: Is called with everything that was played, for records.
     """
     return _RolloutFunc(
-        make_pool(make, executor=executor, workers=workers),
+        make_pool(make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout),
         assign=assign,
         seed=seed,
         max_tokens_per_turn=max_tokens_per_turn,

@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from queue import Empty, Full, Queue
 from statistics import fmean, pstdev
@@ -18,9 +19,10 @@ from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.executors import Executor, make_pool
 from gym_trl.grpo.curriculum import Curriculum, at_level
 from gym_trl.grpo.rollout_func import SAMPLING, Rollout, warn_of_bias
-from gym_trl.pool import EnvFactory, make_pool
+from gym_trl.pool import EnvFactory
 from gym_trl.rollout import stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, StopReason, Task, Trajectory
@@ -81,7 +83,9 @@ class RolloutWorker:
         chat: Turns conversations into tokens; by default the tokenizer's own chat template does.
         chat_template_kwargs: For the template; over the configuration's own.
         executor: Where environments are stepped, see ``GymSpec``.
-        workers: How many threads.
+        workers: How many threads or processes.
+        reset_timeout: Seconds that making and resetting an environment may take there.
+        step_timeout: Seconds that a step may take there.
         max_alive: How many environments are open at once, if that is less than ``max_inflight_tasks``.
         on_rollout: Is called with every group, on the worker's thread; its ``step`` is the version of the model.
     """
@@ -100,12 +104,13 @@ class RolloutWorker:
         max_tokens_per_turn: int | None = None,
         chat: Chat | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        executor: str = "inline",
+        executor: Executor = "inline",
         workers: int | None = None,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
         max_alive: int | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
-        self._make = make
         self._tasks = tasks
         self._args = args
         self._tokenizer = getattr(processing_class, "tokenizer", processing_class)
@@ -116,7 +121,10 @@ class RolloutWorker:
         self._max_tokens_per_turn = max_tokens_per_turn
         options = {**(args.chat_template_kwargs or {}), **(chat_template_kwargs or {})}
         self._chat = chat or TemplateChat(self._tokenizer, **options)
-        self._executor, self._workers, self._max_alive = executor, workers, max_alive
+        self._make_pool = partial(
+            make_pool, make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
+        )
+        self._max_alive = max_alive
         self._on_rollout = on_rollout
         self.rollout_buffer: Queue[Any] = Queue(args.queue_maxsize)
         """``RolloutSample`` objects, which the trainer takes out."""
@@ -198,7 +206,7 @@ class RolloutWorker:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _run(self, engine: Engine) -> None:
-        pool = make_pool(self._make, executor=self._executor, workers=self._workers)
+        pool = self._make_pool()
         try:
             stream_episodes(
                 self._episodes(),

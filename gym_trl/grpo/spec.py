@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
@@ -13,13 +14,14 @@ import numpy as np
 from gym_trl.chat import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.executors import Executor, make_pool
 from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory, bare_rules
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
-from gym_trl.pool import TextEnvironment, make_pool, read_instructions
+from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
@@ -73,9 +75,12 @@ class GymSpec:
         spread: Where an environment's games can be counted (``num_instances``), go through them all in shuffled
             rounds instead of drawing them. Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them
             evenly, which halves the steps that a small game needs.
-        executor: Where environments are stepped: ``"inline"``, or in threads (``"thread"``) if they wait for something
-            outside Python.
-        workers: How many threads; 64 by default.
+        executor: Where environments are stepped: ``"inline"``; in threads (``"thread"``) if they wait for something
+            outside Python; in processes (``"process"``) if they compute, hang, leak or crash; or what makes a pool,
+            such as ``partial(ProcessPool, recycle_after=100)``.
+        workers: How many threads or processes; 64 threads, or as many processes as there are cores, by default.
+        reset_timeout: Seconds that making and resetting an environment may take in a thread or a process.
+        step_timeout: Seconds that a step may take there; an episode that takes longer ends with ``timeout``.
         max_alive: How many environments are open at once on a process; all by default.
         on_rollout: Is called with everything that was played, for records.
 
@@ -108,8 +113,10 @@ class GymSpec:
         chat: Chat | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         spread: bool = True,
-        executor: str = "inline",
+        executor: Executor = "inline",
         workers: int | None = None,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
         max_alive: int | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
@@ -144,11 +151,16 @@ class GymSpec:
             "chat_template_kwargs": chat_template_kwargs,
             "executor": executor,
             "workers": workers,
+            "reset_timeout": reset_timeout,
+            "step_timeout": step_timeout,
             "max_alive": max_alive,
             "on_rollout": on_rollout,
         }
         self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of games
-        make_pool(self.make, executor=executor, workers=workers).close()  # says now what cannot work
+        # Says now what cannot work.
+        make_pool(
+            self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
+        ).close()
         self._instructions: dict[str, str] = {}
         self._num_instances: dict[str, int | None] = {}
         for env_id in self.weights:
@@ -162,6 +174,20 @@ class GymSpec:
             return self._stack(env_id)
         levels = self._curriculum.levels
         return Levels(self._stack(env_id, **levels[0]), levels, make=partial(self._stack, env_id))
+
+    @property
+    def _maker(self) -> Callable[[str], TextEnvironment]:
+        """``make`` of a copy that holds nothing of the training, so that it travels to other processes."""
+        return self._alone().make
+
+    @property
+    def _maker_for_tools(self) -> Callable[[str], TextEnvironment]:
+        return self._alone()._make_for_tools
+
+    def _alone(self) -> "GymSpec":
+        alone = copy(self)
+        alone.__dict__ = {**self.__getstate__(), "_rollout_options": {}}
+        return alone
 
     def _make_for_tools(self, env_id: str) -> TextEnvironment:
         """The same where a call says what the action is, and no mark in an answer."""
@@ -215,7 +241,7 @@ class GymSpec:
     @cached_property
     def rollout_func(self) -> RolloutFunc:
         """Plays a batch of prompts with the trainer's model."""
-        rollout = make_rollout_func(self.make, assign=self.assign, seed=self.seed, **self._rollout_options)
+        rollout = make_rollout_func(self._maker, assign=self.assign, seed=self.seed, **self._rollout_options)
         return rollout if self._curriculum is None else climbing(rollout, self._curriculum)
 
     @cached_property
@@ -223,21 +249,27 @@ class GymSpec:
         """Makes the objects whose functions a tool-calling model calls, in TRL's own loop.
 
         With several ids it is a factory for each, and the datasets have the column ``environment`` that TRL chooses by.
-        Calls need no ``action_format``; ``invalid_penalty`` is also what it costs to leave a game before its end.
+        Calls need no ``action_format``; ``invalid_penalty`` is also what it costs to leave a game before its end. With
+        an ``executor`` in threads or processes each object has one of its own, which the timeouts need.
 
         Raises:
             ConfigError: the spec has an option that TRL's loop has no place for.
         """
         if self._curriculum is not None:
             raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop reports to nobody")
-        if given := [name for name, value in self._rollout_options.items() if value not in (None, "inline")]:
+        options = dict(self._rollout_options)
+        timeouts = {name: options.pop(name) for name in ("reset_timeout", "step_timeout")}
+        executor, _ = options.pop("executor"), options.pop("workers")
+        if given := [name for name, value in options.items() if value is not None]:
             raise ConfigError(
                 f"TRL's own loop, which environment_factory plays in, has no place for {', '.join(given)}: leave it "
                 "out, or give the trainer spec.rollout_func"
             )
+        alone = 1 if executor in ("thread", "process") else None  # worker: an object has one environment
+        pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
         penalty = self._parsing["penalty"]
         factories = {
-            env_id: EnvironmentFactory(self._make_for_tools, env_id, unfinished_penalty=penalty)
+            env_id: EnvironmentFactory(self._maker_for_tools, env_id, unfinished_penalty=penalty, make_pool=pool)
             for env_id in self.weights
         }
         return factories if len(factories) > 1 else next(iter(factories.values()))
@@ -253,7 +285,7 @@ class GymSpec:
             engine: Makes the engine that samples; by default the vLLM server that ``args`` names does.
         """
         return RolloutWorker(
-            self.make,
+            self._maker,
             partial(self.tasks, "train"),
             args,
             processing_class,

@@ -1,0 +1,470 @@
+"""Where environments are stepped: in this thread, in threads, or in processes that may hang, leak and crash."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from threading import Thread
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+from weakref import finalize
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from gym_trl.episode import EnvFailure, EnvReply
+from gym_trl.errors import ConfigError, PoolError
+from gym_trl.pool import EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts
+from gym_trl.types import StopReason, Task
+from gym_trl.worker import Worker, WorkerError
+
+Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
+"""``"inline"``, ``"thread"``, ``"process"``, or what makes a pool: ``partial(ProcessPool, recycle_after=100)``."""
+
+_START_S = 120.0
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def make_pool(
+    make: EnvFactory,
+    *,
+    executor: Executor = "inline",
+    workers: int | None = None,
+    reset_timeout: float | None = None,
+    step_timeout: float | None = None,
+) -> "GuardedPool":
+    """The pool that ``executor`` names, guarded against environments that do not start.
+
+    >>> make_pool(gym.make, executor="fork")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: executor must be 'inline', 'thread' or 'process', or make a pool, got 'fork'
+
+    Args:
+        make: Makes an environment from its id.
+        executor: Where environments are stepped.
+        workers: How many threads or processes.
+        reset_timeout: Seconds that making and resetting an environment may take.
+        step_timeout: Seconds that a step may take.
+
+    Raises:
+        ConfigError: an executor that does not exist, or an option that it has no use for.
+    """
+    given = {"workers": workers, "reset_timeout": reset_timeout, "step_timeout": step_timeout}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if executor == "thread":
+        return GuardedPool(ThreadPool(make, **options))
+    if executor == "process":
+        return GuardedPool(ProcessPool(make, **options))
+    if executor != "inline" and not callable(executor):
+        raise ConfigError(f"executor must be 'inline', 'thread' or 'process', or make a pool, got {executor!r}")
+    if options and executor == "inline":
+        raise ConfigError(
+            f"executor='inline' steps environments in the calling thread and has no {next(iter(options))}: "
+            "use 'thread' or 'process'"
+        )
+    if options:
+        raise ConfigError(f"an executor that makes its pool itself takes {next(iter(options))} itself")
+    return GuardedPool(executor(make) if callable(executor) else InlinePool(make))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processes
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class ProcessPool:
+    """Steps environments in processes: right for those that compute, hang, leak, crash or use global state.
+
+    >>> with ProcessPool(gym.make, workers=1) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
+    ...     [(key, reply)] = pool.collect(block=True)
+    >>> key, type(reply).__name__
+    ('a', 'EnvReply')
+
+    Each process is a new interpreter (no fork, no ``__main__`` guard) with environments of several episodes, which it
+    steps one at a time; an episode goes to the process that has the fewest. A process that ends, or does not answer in
+    time, is killed with everything that it has started, and another one takes its place: the episode that it was busy
+    with fails with what happened, and others that lived there with ``env_error``. Of an environment's ``info``, texts,
+    numbers, booleans and ``None`` arrive.
+
+    Args:
+        make: Makes an environment from its id; travels by value, also a lambda.
+        workers: How many processes; as many as there are cores by default. More of them wait for more at once.
+        reset_timeout: Seconds that making and resetting an environment may take.
+        step_timeout: Seconds that a step may take.
+        recycle_after: A process is replaced after so many episodes.
+        memory_limit_mb: A process is replaced between episodes when it holds more megabytes than that.
+
+    Raises:
+        ConfigError: an argument that cannot work.
+    """
+
+    def __init__(
+        self,
+        make: EnvFactory,
+        *,
+        workers: int | None = None,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
+        recycle_after: int | None = None,
+        memory_limit_mb: float | None = None,
+    ) -> None:
+        check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout, memory_limit_mb=memory_limit_mb)
+        for name, value in (("workers", workers), ("recycle_after", recycle_after)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        self._make = make
+        self._size = workers or os.cpu_count() or 1
+        self._reset_timeout, self._step_timeout = reset_timeout, step_timeout
+        self._recycle_after, self._memory_limit_mb = recycle_after, memory_limit_mb
+        self._processes: list[_Process] = []
+        self._places: dict[str, _Process] = {}
+        self._lost: dict[str, EnvFailure] = {}  # episodes whose process has ended while they waited for their model
+        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
+        self._failed: list[tuple[str, EnvFailure]] = []
+        self._counter = count()
+        self._selector = DefaultSelector()
+        self._finalizer = finalize(self, _end_all, self._processes)
+
+    def __enter__(self) -> Self:
+        """Use the pool in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every instance."""
+        self.close()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key``."""
+        self._lost.pop(key, None)
+        if key not in self._places:
+            place = self._places[key] = self._least_busy()
+            place.episodes.add(key)
+            place.played += 1
+        self._ask(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        if (failure := self._lost.pop(key, None)) is not None:
+            self._failed.append((key, failure))
+        else:
+            self._ask(key, action)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """What the processes have answered; ``block`` waits for at least one answer."""
+        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        while True:
+            wait = block and not replies and not self._failed and bool(self._tickets)
+            for event, _ in self._selector.select(self._patience() if wait else 0):
+                self._take(event.data, replies)
+            for place in [place for place in self._processes if place.due <= monotonic()]:
+                self._give_up(place)
+            replies += self._failed
+            self._failed.clear()
+            if replies or not block or not self._tickets:
+                return replies
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance will serve another one of its process."""
+        self._tickets.pop(key, None)
+        self._lost.pop(key, None)
+        if (place := self._places.pop(key, None)) is not None:
+            place.episodes.discard(key)
+            place.waiting = deque(question for question in place.waiting if question[1] != key)
+            place.released.append(key)
+            if not place.episodes and self._worn(place):
+                self._forget(place)
+                Thread(target=place.worker.close, name="gym-trl closes environments").start()
+
+    def close(self) -> None:
+        """Close every instance and end the processes; the pool can be used again afterwards."""
+        for place in self._processes:
+            self._selector.unregister(place.worker)
+        self._places.clear()
+        self._tickets.clear()
+        self._lost.clear()
+        self._failed.clear()
+        _end_all(self._processes)
+
+    def _ask(self, key: str, work: Task | str) -> None:
+        self._tickets[key] = ticket = next(self._counter)
+        place = self._places[key]
+        place.waiting.append((ticket, key, work))
+        self._keep_busy(place)
+
+    def _keep_busy(self, place: "_Process") -> None:
+        if place.asked is not None or not place.waiting:
+            return
+        place.asked = ticket, key, work = place.waiting.popleft()
+        limit = self._reset_timeout if isinstance(work, Task) else self._step_timeout
+        place.due = monotonic() + (float("inf") if limit is None else limit) + (0.0 if place.started else _START_S)
+        released, place.released = place.released, []
+        try:
+            place.worker.ask("answer", released, ticket, key, work)
+        except WorkerError as error:
+            self._bury(place, str(error), StopReason.ENV_ERROR)
+
+    def _take(self, place: "_Process", replies: list[tuple[str, EnvReply | EnvFailure]]) -> None:
+        try:
+            answers = place.worker.arrived()
+        except WorkerError as error:
+            self._bury(place, str(error), StopReason.ENV_ERROR)
+            return
+        for ticket, key, reply in answers:
+            place.started, place.asked, place.due = True, None, float("inf")
+            if self._tickets.get(key) == ticket:
+                del self._tickets[key]
+                replies.append((key, reply))
+        self._keep_busy(place)
+
+    def _give_up(self, place: "_Process") -> None:
+        assert place.asked is not None
+        doing = "reset" if isinstance(place.asked[2], Task) else "step"
+        limit = self._reset_timeout if doing == "reset" else self._step_timeout
+        late = f"did not answer within {limit:g} s" if limit is not None and place.started else "did not start"
+        self._bury(place, f"{doing} {late}", StopReason.TIMEOUT)
+
+    def _bury(self, place: "_Process", error: str, reason: StopReason) -> None:
+        """End a process, and fail the episodes that lived there."""
+        self._forget(place)
+        place.worker.kill()
+        ticket, guilty = place.asked[:2] if place.asked is not None else (None, None)
+        for key in place.episodes:
+            del self._places[key]
+            if guilty is None or (key == guilty and self._tickets.get(key) == ticket):
+                failure = EnvFailure(error, reason)
+            else:
+                failure = EnvFailure(f"its process was lost with another episode's environment: {error}")
+            if self._tickets.pop(key, None) is None:
+                self._lost[key] = failure
+            else:
+                self._failed.append((key, failure))
+
+    def _forget(self, place: "_Process") -> None:
+        self._selector.unregister(place.worker)
+        self._processes.remove(place)
+
+    def _least_busy(self) -> "_Process":
+        idle = min(self._processes, key=lambda place: place.load, default=None)
+        if idle is None or (idle.load and len(self._processes) < self._size):
+            idle = _Process(Worker(partial(_Host, self._make, _registered())))
+            self._processes.append(idle)
+            self._selector.register(idle.worker, EVENT_READ, idle)
+        return idle
+
+    def _worn(self, place: "_Process") -> bool:
+        if place.asked is not None:
+            return False
+        if self._recycle_after is not None and place.played >= self._recycle_after:
+            return True
+        return self._memory_limit_mb is not None and _megabytes(place.worker.pid) > self._memory_limit_mb
+
+    def _patience(self) -> float | None:
+        due = min((place.due for place in self._processes), default=float("inf"))
+        return None if due == float("inf") else max(0.0, due - monotonic())
+
+
+@dataclass(eq=False)
+class _Process:
+    """A process with environments of its own, as its pool sees it."""
+
+    worker: Worker
+    episodes: set[str] = field(default_factory=set)
+    waiting: deque[tuple[int, str, Task | str]] = field(default_factory=deque)
+    asked: tuple[int, str, Task | str] | None = None
+    due: float = float("inf")
+    released: list[str] = field(default_factory=list)
+    played: int = 0
+    started: bool = False
+
+    @property
+    def load(self) -> int:
+        """How many episodes live there; what it is still busy with for one that has gone counts too."""
+        return len(self.episodes) + (self.asked is not None and self.asked[1] not in self.episodes)
+
+
+class _Host:
+    """What lives in a process: the environments of its episodes."""
+
+    def __init__(self, make: EnvFactory, registered: Iterable[EnvSpec]) -> None:
+        for spec in registered:
+            gym.registry.setdefault(spec.id, spec)
+        self._pool = InlinePool(make)
+
+    def answer(
+        self, released: Iterable[str], ticket: int, key: str, work: Task | str
+    ) -> tuple[int, str, EnvReply | EnvFailure]:
+        """Do one thing, after ending the episodes in ``released``."""
+        for gone in released:
+            self._pool.release(gone)
+        if isinstance(work, Task):
+            self._pool.reset(key, work)
+        else:
+            self._pool.step(key, work)
+        [(_, reply)] = self._pool.collect(block=True)
+        if isinstance(reply, EnvReply):
+            reply = replace(reply, info={name: it for name, it in reply.info.items() if isinstance(it, _PLAIN)})
+        return ticket, key, reply
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _registered() -> list[EnvSpec]:
+    """What this program has registered itself, by classes and functions that cannot be imported elsewhere by name."""
+    import cloudpickle
+
+    found = []
+    for spec in gym.registry.values():
+        if callable(spec.entry_point):
+            with suppress(Exception):  # another one may be asked for, and this one's episodes will say what is missing
+                cloudpickle.dumps(spec)
+                found.append(spec)
+    return found
+
+
+def _end_all(processes: list[_Process]) -> None:
+    threads = [Thread(target=place.worker.close) for place in processes]
+    processes.clear()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _megabytes(pid: int) -> float:
+    """The memory that a process holds; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments that do not start
+# ---------------------------------------------------------------------------------------------------------------------
+
+_FIRST_PAUSE_S = 0.05
+_LOOK_S = 0.01
+
+
+class GuardedPool:
+    """Tries again what does not start, and gives up with a clear error when nothing does.
+
+    >>> with GuardedPool(InlinePool(gym.make), retries=0, give_up_after=1) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Chess-v7", seed=0))
+    ...     pool.collect(block=True)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.PoolError: no environment starts any more: ... NameNotFound: ... `Chess` doesn't exist ...
+
+    Making and resetting is tried again on another instance, after a pause that doubles; a step never is, because nobody
+    knows what it has done. One episode in ten may be tried again (and ten more), so that what is broken for good does
+    not take its time three times over.
+
+    Args:
+        pool: Steps the environments.
+        retries: How often an episode that does not start is tried again.
+        give_up_after: So many episodes in a row that do not start, with none in between that does.
+    """
+
+    def __init__(self, pool: EnvPool, *, retries: int = 2, give_up_after: int = 64) -> None:
+        self._pool = pool
+        self._retries, self._give_up_after = retries, give_up_after
+        self._starting: dict[str, Task] = {}
+        self._attempts: dict[str, int] = {}
+        self._paused: dict[str, float] = {}  # until when
+        self._asked: set[str] = set()
+        self._begun = self._tried_again = self._failed_in_a_row = 0
+
+    def __enter__(self) -> Self:
+        """Use the pool in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every instance."""
+        self.close()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key``."""
+        self._begun += 1
+        self._starting[key], self._attempts[key] = task, 0
+        self._asked.add(key)
+        self._pool.reset(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        self._asked.add(key)
+        self._pool.step(key, action)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """What the environments have answered; ``block`` waits for at least one answer.
+
+        Raises:
+            PoolError: nothing starts any more.
+        """
+        while True:
+            self._try_again()
+            found = self._pool.collect(block=block and not self._paused)
+            replies = [(key, reply) for key, reply in found if self._settled(key, reply)]
+            if replies or not block or not (self._asked or self._paused):
+                return replies
+            if self._paused and not found:
+                sleep(_LOOK_S)
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``."""
+        for book in (self._starting, self._attempts, self._paused):
+            book.pop(key, None)
+        self._asked.discard(key)
+        self._pool.release(key)
+
+    def close(self) -> None:
+        """Close every instance."""
+        for book in (self._starting, self._attempts, self._paused, self._asked):
+            book.clear()
+        self._pool.close()
+
+    def _try_again(self) -> None:
+        for key in [key for key, until in self._paused.items() if until <= monotonic()]:
+            del self._paused[key]
+            self._asked.add(key)
+            self._pool.reset(key, self._starting[key])
+
+    def _settled(self, key: str, reply: EnvReply | EnvFailure) -> bool:
+        """Whether a reply is the last word."""
+        self._asked.discard(key)
+        task = self._starting.get(key)
+        if task is None:
+            return True
+        if isinstance(reply, EnvReply):
+            self._failed_in_a_row = 0
+        elif self._may_try_again(key):
+            self._pool.release(key)
+            self._paused[key] = monotonic() + _FIRST_PAUSE_S * 2 ** self._attempts[key]
+            self._attempts[key] += 1
+            self._tried_again += 1
+            return False
+        else:
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= self._give_up_after:
+                raise PoolError(
+                    f"no environment starts any more: {self._failed_in_a_row} episodes in a row did not, the last one "
+                    f"({task.env_id}, seed {task.seed}) because {reply.error}"
+                )
+        del self._starting[key], self._attempts[key]
+        return True
+
+    def _may_try_again(self, key: str) -> bool:
+        return self._attempts[key] < self._retries and self._tried_again < 10 + self._begun // 10

@@ -1,0 +1,342 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Environments in processes that hang, die and leak, and environments that do not start."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from gym_trl.chat import Message
+from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
+from gym_trl.errors import ConfigError, PoolError
+from gym_trl.executors import GuardedPool, ProcessPool, make_pool
+from gym_trl.pool import InlinePool
+from gym_trl.rollout import run_episodes
+from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
+from gym_trl.types import StopReason, Task
+
+pytestmark = pytest.mark.processes
+
+
+class Obedient(gym.Env):
+    """Does what the action says."""
+
+    def __init__(self):
+        self.observation_space = self.action_space = gym.spaces.Text(99)
+        self.kept = []
+
+    def reset(self, *, seed=None, options=None):
+        return str(os.getpid()), {}
+
+    def step(self, action):
+        match action.split():
+            case ["die"]:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case ["exit"]:
+                os._exit(3)
+            case ["leave"]:
+                raise SystemExit
+            case ["hang"]:
+                time.sleep(60)
+            case ["leak"]:
+                self.kept.append(bytearray(os.urandom(1) * 150_000_000))
+            case ["start"]:
+                child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+                return str(child.pid), 0.0, False, False, {}
+            case ["say", size]:
+                return "x" * int(size), 0.0, False, False, {}
+        return str(os.getpid()), 1.5, False, False, {"success": False, "board": object(), "note": "plain"}
+
+
+def begin(pool, key="a"):
+    pool.reset(key, Task("Obedient", 0))
+    return collect(pool, 1)[key]
+
+
+def step(pool, action, key="a"):
+    pool.step(key, action)
+    return collect(pool, 1)[key]
+
+
+def collect(pool, number):
+    replies = {}
+    while len(replies) < number:
+        replies.update(pool.collect(block=True))
+    return replies
+
+
+def gone(pid):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists() or stat.read_text().split()[2] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One process for what leaves it alone."""
+    with ProcessPool(lambda env_id: Obedient(), workers=1, step_timeout=20) as pool:
+        yield pool
+
+
+class TestAProcess:
+    def test_steps_environments_elsewhere_and_brings_back_what_is_plain(self, shared):
+        reply = begin(shared)
+        assert int(reply.observation) != os.getpid()
+        assert step(shared, "go") == EnvReply(reply.observation, 1.5, info={"success": False, "note": "plain"})
+        shared.release("a")
+
+    def test_carries_observations_of_any_size(self, shared):
+        begin(shared)
+        assert [len(step(shared, f"say {size}").observation) for size in (0, 70_000, 5_000_000)] == [
+            0,
+            70_000,
+            5_000_000,
+        ]
+        shared.release("a")
+
+    def test_plays_several_episodes(self, shared):
+        first, second = begin(shared, "a"), begin(shared, "b")
+        assert first == second
+        shared.step("a", "go")
+        shared.step("b", "go")
+        assert set(collect(shared, 2)) == {"a", "b"}
+        shared.release("a")
+        shared.release("b")
+
+    def test_knows_what_the_program_has_registered_itself(self):
+        gym.register("Here/Obedient-v0", entry_point=Obedient)
+        try:
+            with ProcessPool(gym.make, workers=1) as pool:
+                pool.reset("a", Task("Here/Obedient-v0", 0))
+                assert isinstance(collect(pool, 1)["a"], EnvReply)
+        finally:
+            del gym.registry["Here/Obedient-v0"]
+
+
+class TestAProcessThatEnds:
+    @pytest.fixture
+    def pool(self):
+        with ProcessPool(lambda env_id: Obedient(), workers=1, step_timeout=1.5) as pool:
+            yield pool
+
+    @pytest.mark.parametrize(
+        ("action", "said", "reason"),
+        [
+            ("die", "by signal SIGSEGV", StopReason.ENV_ERROR),
+            ("exit", "with status 3", StopReason.ENV_ERROR),
+            ("leave", "with status 0", StopReason.ENV_ERROR),
+            ("hang", "step did not answer within 1.5 s", StopReason.TIMEOUT),
+        ],
+    )
+    def test_fails_its_episode_and_those_beside_it_and_is_replaced(self, pool, action, said, reason):
+        before = begin(pool, "a")
+        for key in "bc":
+            begin(pool, key)
+        pool.step("a", action)
+        pool.step("b", "go")
+        replies = collect(pool, 2)
+        assert (said in replies["a"].error, replies["a"].reason) == (True, reason)
+        assert "another episode's environment" in replies["b"].error
+        assert step(pool, "go", "c") == replies["b"]
+        for key in "abc":
+            pool.release(key)
+        after = begin(pool, "a")
+        assert after != before
+        assert step(pool, "go").observation == after.observation
+        assert gone(int(before.observation))
+
+    def test_takes_with_it_what_it_has_started(self, pool):
+        begin(pool)
+        started = int(step(pool, "start").observation)
+        step(pool, "hang")
+        assert gone(started)
+
+
+def test_a_process_is_replaced_after_so_many_episodes():
+    with ProcessPool(lambda env_id: Obedient(), workers=1, recycle_after=2) as pool:
+        pids = []
+        for _ in range(4):
+            pids.append(begin(pool).observation)
+            pool.release("a")
+    assert [len(set(pids)), pids[0] == pids[1], pids[2] == pids[3]] == [2, True, True]
+
+
+def test_a_process_is_replaced_when_it_holds_too_much_memory():
+    with ProcessPool(lambda env_id: Obedient(), workers=1, memory_limit_mb=180) as pool:
+        first = begin(pool)
+        pool.release("a")
+        assert begin(pool) == first
+        step(pool, "leak")
+        pool.release("a")
+        assert begin(pool) != first
+
+
+def test_closing_ends_the_processes_and_what_they_have_started_and_the_pool_can_be_used_again():
+    pool = ProcessPool(lambda env_id: Obedient(), workers=2)
+    for _ in range(2):
+        pids = [int(begin(pool, key).observation) for key in "ab"]
+        pids.append(int(step(pool, "start").observation))
+        assert len(set(pids)) == 3
+        pool.close()
+        assert all(map(gone, pids))
+
+
+@pytest.mark.parametrize(
+    "how", ["return", "raise SystemExit(1)", "os.kill(os.getpid(), 15)", "os.kill(os.getpid(), 9)"]
+)
+def test_a_program_that_ends_without_closing_leaves_no_process_behind_not_even_one_that_hangs(how):
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from gym_trl.executors import ProcessPool
+from gym_trl.types import Task
+from test_executors import Obedient
+
+def main():
+    pool = ProcessPool(lambda env_id: Obedient(), workers=2)
+    for key in "ab":
+        pool.reset(key, Task("Obedient", 0))
+    replies = {{}}
+    while len(replies) < 2:
+        replies.update(pool.collect(block=True))
+    print(*[reply.observation for reply in replies.values()], flush=True)
+    pool.step("a", "hang")
+    {how}
+
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    pids = [int(pid) for pid in ran.stdout.split()]
+    assert len(pids) == 2, ran.stderr
+    assert all(map(gone, pids))
+
+
+class Stubborn(gym.Env):
+    """Starts at the n-th try."""
+
+    def __init__(self, tries):
+        self.tries = tries
+
+    def reset(self, *, seed=None, options=None):
+        self.tries.append(seed)
+        if len(self.tries) < 3:
+            raise ConnectionError("the server is busy")
+        return "begin", {}
+
+    def step(self, action):
+        raise ConnectionError("the line was lost")
+
+
+class TestAGuardedPool:
+    def test_tries_again_what_does_not_start(self):
+        tries = []
+        with GuardedPool(InlinePool(lambda env_id: Stubborn(tries))) as pool:
+            assert begin(pool) == EnvReply("begin")
+        assert len(tries) == 3
+
+    def test_never_tries_a_step_again(self):
+        with GuardedPool(InlinePool(lambda env_id: Stubborn([0, 0, 0]))) as pool:
+            begin(pool)
+            assert step(pool, "go") == EnvFailure("step raised ConnectionError: the line was lost")
+
+    def test_lets_others_go_on_meanwhile(self):
+        tries = []
+        with GuardedPool(InlinePool(lambda env_id: Stubborn(tries) if env_id == "slow" else Obedient())) as pool:
+            pool.reset("a", Task("slow", 0))
+            pool.reset("b", Task("quick", 0))
+            assert [key for key, _ in pool.collect(block=True)] == ["b"]
+            assert [key for key, _ in pool.collect(block=True)] == ["a"]
+
+    def test_forgets_what_is_released_between_two_tries(self):
+        tries = []
+        with GuardedPool(InlinePool(lambda env_id: Stubborn(tries))) as pool:
+            pool.reset("a", Task("Stubborn", 0))
+            assert pool.collect(block=False) == []
+            pool.release("a")
+            assert pool.collect(block=True) == []
+        assert len(tries) == 1
+
+    def test_gives_up_when_nothing_starts(self):
+        with GuardedPool(InlinePool(lambda env_id: Stubborn([])), retries=0, give_up_after=3) as pool:
+            for _ in range(2):
+                assert isinstance(begin(pool), EnvFailure)
+                pool.release("a")
+            with pytest.raises(PoolError, match=r"3 episodes in a row .*seed 0.* the server is busy"):
+                begin(pool)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"executor": "fork"}, "executor"),
+        ({"workers": 4}, "workers"),
+        ({"step_timeout": 4}, "step_timeout"),
+        ({"executor": "process", "workers": 0}, "workers"),
+        ({"executor": "process", "step_timeout": 0}, "step_timeout"),
+        ({"executor": partial(ProcessPool, recycle_after=0)}, "recycle_after"),
+        ({"executor": ProcessPool, "workers": 2}, "workers"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        make_pool(gym.make, **wrong)
+
+
+CHAT = ByteChat()
+
+
+def guess(request):
+    """Some number, of the seed."""
+    return CHAT.say(str(1 + request.seed % 50))
+
+
+def games(number):
+    return [
+        Episode(
+            Task("TrlEnv/GuessNumber-v0", seed),
+            chat=CHAT,
+            limits=Limits(tokens_per_turn=9),
+            preamble=[Message("user", "Play.")],
+            seed=seed,
+        )
+        for seed in range(number)
+    ]
+
+
+def faulty(faults, env_id):
+    return FaultyEnv(gym.make(env_id), **faults)
+
+
+def test_all_executors_play_the_same_rollout_to_the_last_bit():
+    rollouts = []
+    for executor in ("inline", "thread", "process"):
+        with make_pool(gym.make, executor=executor) as pool:
+            played = run_episodes(games(40), pool=pool, engine=ScriptedEngine(guess))
+        rollouts.append([(game.prompt_ids, game.completion_ids, game.mask, game.turns) for game in played])
+    assert rollouts[0] == rollouts[1] == rollouts[2]
+
+
+def test_faults_cost_the_episodes_that_have_them_and_no_other_one():
+    """Of every step some raise, hang, kill their process or answer nonsense; each process has one episode at a time."""
+    faults = {"raises": 0.03, "hangs": 0.01, "dies": 0.02, "garbage": 0.02, "fails_to_start": 0.02}
+    make = partial(faulty, faults)
+    with make_pool(make, executor="process", workers=4, step_timeout=1.0, reset_timeout=20.0) as pool:
+        engine = FaultyEngine(ScriptedEngine(guess), fails=0.01, late=0.01)
+        played = run_episodes(games(150), pool=pool, engine=engine, max_alive=4)
+    with make_pool(gym.make) as pool:
+        faultless = run_episodes(games(150), pool=pool, engine=ScriptedEngine(guess))
+    reasons = {game.stop_reason for game in played}
+    assert {StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.SUCCESS, StopReason.FAILURE} <= reasons
+    scored = [(one, other) for one, other in zip(played, faultless, strict=True) if one.scored]
+    assert 50 < len(scored) < 150
+    assert all(one.completion_ids == other.completion_ids for one, other in scored)
