@@ -1,6 +1,7 @@
 """The nouns: what travels between environments, chats, engines and trainers."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -220,7 +221,7 @@ class Trajectory:
     @property
     def episode_return(self) -> float | None:
         """The undiscounted sum of the rewards, or ``None`` where the episode cannot be scored."""
-        return sum(turn.reward for turn in self.turns) if self.scored else None
+        return math.fsum(turn.reward for turn in self.turns) if self.scored else None
 
     @property
     def invalid_actions(self) -> int:

@@ -1,0 +1,125 @@
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import slow_policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_trl.envs.guess_number import GuessNumber
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation import evaluate
+from gym_trl.policies import Words
+from gym_trl.records import Record, read_records
+from gym_trl.replay import replay
+from gym_trl.testing import play
+from gym_trl.wrappers import RecordTranscript
+
+GUESS = "TrlEnv/GuessNumber-v0"
+ELSEWHERE = {"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0"}  # they need a sandbox, and a server
+
+
+def played(env: str = GUESS, policy: Any = "random", episodes: int = 4, **options: Any) -> list[Record]:
+    kept: list[Record] = []
+    evaluate(env, policy, episodes=episodes, on_episode=lambda record, board: kept.append(record), **options)
+    return kept
+
+
+@pytest.mark.parametrize("env", sorted({one for one in gym.registry if one.startswith("TrlEnv/")} - ELSEWHERE))
+def test_every_game_answers_as_it_was_recorded(env: str) -> None:
+    records = played(env, episodes=3)
+    assert [found.differences for found in replay(records)] == [()] * 3
+    assert [found.record for found in replay(records)] == records
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("observation", "Higher!", "turn 1: the observation was"),
+        ("reward", 0.25, "turn 1: the reward was 0.0, and 0.25 when it was recorded"),
+        ("action_valid", False, "turn 1: action_valid was True, and False when it was recorded"),
+    ],
+)
+def test_a_difference_is_said_with_its_turn(field: str, value: object, said: str) -> None:
+    [record] = played(episodes=1)
+    record["turns"][1][field] = value  # type: ignore[literal-required]
+    [found] = replay([record])
+    assert len(found.differences) == 1
+    assert found.differences[0].startswith(said)
+
+
+@given(answer=st.text(st.characters(exclude_categories=())) | st.integers(0, 60).map(str), turn=st.integers(0, 5))
+@settings(max_examples=25, deadline=None)
+def test_another_answer_is_noticed_where_the_game_goes_otherwise(answer: str, turn: int) -> None:
+    [record] = played(policy="constant", episodes=1)
+    said = [one["answer"] for one in record["turns"]]
+    said[turn] = record["turns"][turn]["answer"] = answer
+    rest = iter(said)
+    steps = play(GuessNumber(), lambda _: next(rest), seed=record["task"]["seed"])
+    seen = [turn["observation"] for turn in record["turns"][1:]] + [record["last_observation"]]
+    [found] = replay([record])
+    assert bool(found.differences) == ([step[1] for step in steps[1:]] != seen)
+
+
+def test_an_end_that_comes_earlier_or_not_at_all_is_said() -> None:
+    [record] = played(policy="solver", episodes=1)
+    longer: Any = {**record, "turns": [*record["turns"], record["turns"][-1]]}
+    shorter: Any = {**record, "turns": record["turns"][:-1], "last_observation": "Correct."}
+    last = len(record["turns"])
+    [early] = replay([longer])
+    assert early.differences[0] == f"turn {last}: the episode was over, and went on when it was recorded"
+    [open_] = replay([shorter])
+    assert open_.differences[-1] == "the end: terminated was False, and True when it was recorded"
+
+
+def test_what_an_environment_raises_now_is_a_difference() -> None:
+    [record] = played(episodes=1)
+    record["task"]["options"] = {"instance": 10**9}
+    [found] = replay([record])
+    assert found.differences[0].startswith("turn 0: it raised ConfigError")
+
+
+def test_another_reward_of_the_environment_is_paid() -> None:
+    records = played(policy="solver", episodes=10)
+    again = list(replay(records, env_kwargs={"reward": "efficient"}))
+    assert not any(found.differences for found in again)
+    assert {found.record["return"] for found in again} == {1.0}
+    garbage = list(replay(played(policy="constant", episodes=4), env_kwargs={"reward": "shaped"}))
+    assert any(turn["reward"] for found in garbage for turn in found.record["turns"])
+
+
+def test_a_function_says_what_an_episode_is_worth() -> None:
+    records = played(policy="random", episodes=10)
+    again = [found.record for found in replay(records, reward=lambda record: -float(record["num_turns"]))]
+    assert [record["return"] for record in again] == [-record["num_turns"] for record in records]
+    assert all(record["turns"][-1]["reward"] == record["return"] for record in again)
+    with pytest.raises(ConfigError, match="must be a finite number, got nan"):
+        list(replay(records, reward=lambda record: float("nan")))
+
+
+def test_what_a_language_model_said_is_parsed_again(tmp_path: Path) -> None:
+    def make(env: Any, seed: int) -> Any:
+        policy = slow_policy.solver(env)
+        return lambda observation: f"<action>{policy(observation)}</action>" if seed % 3 else "25"
+
+    records = played(policy=Words("marks", make, marks=True), episodes=9, spec={"end_after_invalid": 2})
+    assert {record["stop_reason"] for record in records} == {"success", "parse_error"}
+    assert [found.differences for found in replay(records)] == [()] * 9
+
+
+def test_what_a_wrapper_recorded_is_played_again(tmp_path: Path) -> None:
+    env = RecordTranscript(gym.make(GUESS, turns=3), str(tmp_path / "played.jsonl"))
+    for seed in range(3):
+        play(env, lambda _: "25", seed=seed)
+    records = list(read_records(tmp_path / "played.jsonl"))
+    assert any(found.differences for found in replay(records))  # it does not say how the environment was made
+    again = replay(records, make=lambda record: gym.make(GUESS, turns=3))
+    assert [found.differences for found in again] == [()] * 3
+
+
+def test_a_record_that_names_no_environment_needs_one(tmp_path: Path) -> None:
+    env = RecordTranscript(GuessNumber(), str(tmp_path / "played.jsonl"))
+    play(env, lambda _: "25", seed=0)
+    with pytest.raises(ConfigError, match="does not say which environment"):
+        list(replay(read_records(tmp_path / "played.jsonl")))
