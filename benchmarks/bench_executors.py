@@ -1,0 +1,157 @@
+"""What a step costs in another process, and what one slow environment costs the others.
+
+$ python benchmarks/bench_executors.py
+
+* round trip: one environment with observations of 1 KB, one step after the other: inline, thread, process, and
+  Gymnasium's AsyncVectorEnv with one environment;
+* one of 64 is slow: 63 environments that answer at once and one that takes 100 ms a step. A vector environment waits
+  for it at every step; a pool's other episodes do not. Microseconds for each step of the quick ones;
+* sleepers: 256 environments that sleep for 20 ms a step in as many processes, on these cores, against the ideal.
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv
+
+from gym_trl.executors import ProcessPool
+from gym_trl.pool import EnvPool, InlinePool, ThreadPool
+from gym_trl.spaces import AnyText
+from gym_trl.types import Task
+
+RESULTS = Path(__file__).parent / "results" / "executors.json"
+KILOBYTE = "x" * 1024
+STEPS, SLOW_S, SLEEP_S = 2_000, 0.1, 0.02
+
+
+class Sleeper(gym.Env[str, str]):
+    """Says a kilobyte after a while."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.observation_space = self.action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin; with an odd number as the seed, a slow one."""
+        return KILOBYTE, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Wait, and go on."""
+        if self.seconds:
+            time.sleep(self.seconds)
+        return KILOBYTE, 0.0, False, False, {}
+
+
+def make(env_id: str) -> gym.Env[str, str]:
+    """The id is how long it sleeps."""
+    return Sleeper(float(env_id))
+
+
+def begin(pool: EnvPool, seconds: list[float]) -> None:
+    """An episode for each environment."""
+    for key, sleep in enumerate(seconds):
+        pool.reset(str(key), Task(str(sleep), 0))
+    left = len(seconds)
+    while left:
+        left -= len(pool.collect(block=True))
+
+
+def round_trip(pool: EnvPool) -> float:
+    """The median microseconds of a step."""
+    begin(pool, [0.0])
+    times = []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        pool.step("0", "go")
+        pool.collect(block=True)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e6
+
+
+def vector_round_trip() -> float:
+    """The same through Gymnasium's processes."""
+    with_one = AsyncVectorEnv([Sleeper])
+    with_one.reset(seed=0)
+    times = []
+    for _ in range(200):
+        began = time.perf_counter()
+        with_one.step(("go",))
+        times.append(time.perf_counter() - began)
+    with_one.close()
+    return statistics.median(times) * 1e6
+
+
+def beside_a_slow_one(pool: EnvPool) -> float:
+    """Microseconds for each step of the quick ones, while one is slow."""
+    begin(pool, [SLOW_S] + [0.0] * 63)
+    for key in range(64):
+        pool.step(str(key), "go")
+    done, began = 0, time.perf_counter()
+    while done < 20_000:
+        for key, _ in pool.collect(block=True):
+            done += key != "0"
+            pool.step(key, "go")
+    return (time.perf_counter() - began) / done * 1e6
+
+
+def vector_beside_a_slow_one() -> float:
+    """The same in Gymnasium's vector environment, whose quick ones wait."""
+    vector = AsyncVectorEnv([partial(Sleeper, SLOW_S)] + [Sleeper] * 63)
+    vector.reset(seed=0)
+    began = time.perf_counter()
+    for _ in range(10):
+        vector.step(("go",) * 64)
+    took = time.perf_counter() - began
+    vector.close()
+    return took / (10 * 63) * 1e6
+
+
+def sleepers(number: int) -> float:
+    """The share of the ideal that sleeping environments reach, one in each process."""
+    with ProcessPool(make, workers=number) as pool:
+        begin(pool, [SLEEP_S] * number)
+        for key in range(number):
+            pool.step(str(key), "go")
+        done, began = 0, time.perf_counter()
+        while (now := time.perf_counter()) - began < 4:
+            for key, _ in pool.collect(block=True):
+                done += 1
+                pool.step(key, "go")
+        return done * SLEEP_S / number / (now - began)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    pools: dict[str, Callable[[], Any]] = {
+        "inline": partial(InlinePool, make),
+        "thread": partial(ThreadPool, make),
+        "process": partial(ProcessPool, make, workers=1),
+    }
+    found: dict[str, Any] = {"round trip, µs": {}, "beside a slow one, µs a step": {}}
+    for name, build in pools.items():
+        with build() as pool:
+            found["round trip, µs"][name] = round_trip(pool)
+    found["round trip, µs"]["AsyncVectorEnv"] = vector_round_trip()
+    with ProcessPool(make, workers=8) as pool:
+        found["beside a slow one, µs a step"]["process, 8 workers"] = beside_a_slow_one(pool)
+    found["beside a slow one, µs a step"]["AsyncVectorEnv"] = vector_beside_a_slow_one()
+    found["sleepers, share of the ideal"] = {str(number): sleepers(number) for number in (16, 64, 256)}
+    for title, row in found.items():
+        print(title, {name: round(number, 2) for name, number in row.items()})
+    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    report = {**machine, "command": " ".join(sys.argv), "date": date.today().isoformat(), **found}
+    RESULTS.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
