@@ -147,11 +147,11 @@ ROOM = ("turns", "guesses", "misses", "mistakes")
 
 @every_preset
 def test_a_solver_plays_on_when_its_answers_cannot_be_read(env_id: str, difficulty: str) -> None:
-    """None of them reaches the game, which is played as if there had been none."""
+    """None of them reaches the game, which is played as if there had been none; nor do lines below what is shown."""
     for seed in range(2):
         env = make(env_id, difficulty)
         alone = play(env, env.get_wrapper_attr("solver")(), seed=seed)[1:]
-        env = ParseAction(make(env_id, difficulty))
+        env = TurnLimit(ParseAction(make(env_id, difficulty)), 10**6, announce=True)
         policy = env.get_wrapper_attr("solver")()
         observation, _ = env.reset(seed=seed)
         for action, *_ in alone:
