@@ -5,6 +5,7 @@ import inspect
 import json
 import math
 import os
+import random
 import re
 import sys
 import time
@@ -26,7 +27,7 @@ from gym_trl.evaluation import Exchange, optimum, play_task, random_score
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.options import DEFAULT_ENV, WRAPPING, TrainOptions, VLLMMode, read_options
 from gym_trl.policies import person
-from gym_trl.pool import TextEnvironment, read_instructions, read_step
+from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.records import to_json
 from gym_trl.scores import Row, Scoreboard
 from gym_trl.seeding import task_seed
@@ -35,6 +36,7 @@ from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 
 if TYPE_CHECKING:
+    from gym_trl.play import PlayedGame
     from gym_trl.progress import Display
     from gym_trl.validation import Game, Validation
 
@@ -341,31 +343,69 @@ def play(
     seed: Annotated[int | None, typer.Option(min=0, help="Of the game; a new one each time by default.")] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Play an environment yourself, in the terminal; "quit", Ctrl-C or Ctrl-D leaves."""
-    game = _make(env_id, _pairs(env))
+    """Play an environment yourself, in the terminal; "quit", Ctrl-C or Ctrl-D leaves.
+
+    ":undo" takes your last action back, ":hint" asks the environment's solver, ":history" shows the game so far, and
+    the arrow keys bring back what you typed.
+    """
+    from gym_trl.play import PlayedGame
+
+    game = PlayedGame(functools.partial(_make, env_id, _pairs(env)), random.randrange(2**31) if seed is None else seed)
     if hasattr(sys.stdin, "reconfigure"):  # bytes that are no text are played as lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
+    with suppress(ImportError):
+        import readline  # noqa: F401 -- arrow keys, where the system has it
     try:
-        if instructions := read_instructions(game):
-            _say(f"{instructions}\n")
+        if instructions := read_instructions(game.env):
+            _say(f"{_coloured(instructions, dim=True)}\n")
         with _one_line("reset", debug=debug):
-            observation, _ = game.reset(seed=seed)
-        _say(observation)
-        total, turns = 0.0, 0
-        while (action := _ask()) is not None:
+            _say(game.start())
+        while not game.over:
+            if (action := _ask()) is None:
+                _say(f"\nLeft after {counted(len(game.played), 'turn')}, return {game.total:g}.")
+                return
+            if action.strip() in _COMMANDS:
+                _say(_COMMANDS[action.strip()](game))
+                continue
             with _one_line("step", debug=debug):
-                reply = read_step(*game.step(action))
-            turns, total = turns + 1, total + reply.reward
+                reply = game.step(action)
             _say(reply.observation)
             if reply.reward:
-                _say(f"(reward {reply.reward:g})")
-            if reply.terminated or reply.truncated:
-                solved = reply.info.get("success", reply.reward > 0)
-                _say(f"\n{'Solved' if solved else 'Not solved'} in {counted(turns, 'turn')}, return {total:g}.")
-                return
-        _say(f"\nLeft after {counted(turns, 'turn')}, return {total:g}.")
+                _say(_coloured(f"(reward {reply.reward:g})", fg="green" if reply.reward > 0 else "red"))
+        solved = reply.info.get("success", reply.reward > 0)
+        verdict = _coloured("Solved" if solved else "Not solved", fg="green" if solved else "red", bold=True)
+        _say(f"\n{verdict} in {counted(len(game.played), 'turn')}, return {game.total:g}.")
     finally:
         game.close()
+
+
+def _undo(game: "PlayedGame") -> str:
+    return game.undo() if game.played else _coloured("There is nothing to undo.", dim=True)
+
+
+def _hint(game: "PlayedGame") -> str:
+    hint = game.hint()
+    if hint is None:
+        return _coloured("There is no solver that can play on from here.", dim=True)
+    leads = f"wins in {counted(hint.turns, 'turn')}" if hint.wins else "does not win, as far as the solver sees"
+    return f"{_coloured(hint.action, fg='cyan', bold=True)} {_coloured(f'({leads})', dim=True)}"
+
+
+def _history(game: "PlayedGame") -> str:
+    lines = [game.first]
+    for exchange in game.played:
+        lines += [_coloured(f"> {exchange.action}", fg="cyan"), exchange.reply.observation]
+        if exchange.reply.reward:
+            lines.append(_coloured(f"(reward {exchange.reply.reward:g})", dim=True))
+    return "\n".join(lines)
+
+
+_COMMANDS: dict[str, Callable[["PlayedGame"], str]] = {":undo": _undo, ":hint": _hint, ":history": _history}
+
+
+def _coloured(text: str, **style: Any) -> str:
+    """Text for people, and as it is for files, pipes and those who set NO_COLOR."""
+    return typer.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 def _ask() -> str | None:
@@ -422,9 +462,11 @@ def validate(
     if env_id is not None:
         _make(env_id, {}).close()
     ids = [env_id] if env_id is not None else sorted(gym_trl.GAMES)
-    chosen = [game for game in validation.games(ids) if difficulty in (None, game.difficulty)]
+    every = validation.games(ids)
+    chosen = [game for game in every if difficulty in (None, game.difficulty)]
     if not chosen:
-        raise ConfigError(f"there is no preset {difficulty!r}")
+        presets = dict.fromkeys(game.difficulty for game in every if game.difficulty is not None)
+        raise ConfigError(f"there is no preset {difficulty!r}; there is {', '.join(presets) or 'none'}")
     jobs = min(jobs or os.cpu_count() or 1, len(chosen))
     count = episodes or (2000 if full or remeasure else 100)
     if remeasure:
@@ -669,7 +711,7 @@ def _evaluate(
     except KeyboardInterrupt:
         shown.display.end()
         if options["out"] is not None:
-            _say(f"Interrupted after {shown.done} episodes; the same command goes on from here.")
+            _say(f"Interrupted after {counted(shown.done, 'episode')}; the same command goes on from here.")
         raise typer.Exit(130) from None
     finally:
         shown.display.end()
@@ -917,6 +959,10 @@ def export(
     from gym_trl.export import preference_rows, sft_rows
     from gym_trl.records import read_records, write_json_lines, write_parquet
 
+    if to is not ExportFormat.SFT and (min_return is not None or successes):
+        raise ConfigError(f"--min-return and --successes are for --to sft, not for {to.value}")
+    if (min_gap and to is not ExportFormat.PREFERENCES) or (thinking and to is ExportFormat.PARQUET):
+        raise ConfigError(f"{'--min-gap' if min_gap else '--thinking'} is not for --to {to.value}")
     records = read_records(path)
     if to is ExportFormat.PARQUET:
         count = write_parquet(records, out)
