@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,6 +14,7 @@ from gym_trl.envs.openenv_session import (
     Session,
     StartedServer,
     action_class,
+    begin,
     client_class,
     client_settings,
     image_of_space,
@@ -250,26 +250,15 @@ class OpenEnv(gym.Env[str, str]):
         return self._server.url
 
     def _begin(self, kwargs: dict[str, Any]) -> Any:
-        """Reset on a session that is open or on a new one; wait for one where the server is full or not there."""
+        """Reset on the session that is open or on a new one."""
         if self._process != os.getpid():
             self._session, self._server, self._process = None, None, os.getpid()
-        deadline, pause = monotonic() + self.patience_s, 0.05
-        while True:
-            try:
-                if self._session is None:
-                    self._session = Session(self._url(), self._client, self._settings)
-                return self._session.reset(**kwargs)
-            except (ServerError, ConnectionError) as error:
-                self._drop()
-                if isinstance(error, ServerError) and error.code != "CAPACITY_REACHED":
-                    raise
-                if monotonic() + pause > deadline:
-                    raise
-                sleep(pause)
-                pause = min(2 * pause, 2.0)
-            except BaseException:
-                self._drop()
-                raise
+        session, self._session = self._session, None
+        self._session, result = begin(session, self._open, self.patience_s, **kwargs)
+        return result
+
+    def _open(self) -> Session:
+        return Session(self._url(), self._client, self._settings)
 
     def _drop(self) -> None:
         if self._session is not None:
@@ -302,7 +291,7 @@ class OpenEnv(gym.Env[str, str]):
 
     def _tools(self) -> list[Any]:
         """Those of the server, which need no episode, asked for on a session of their own."""
-        session = Session(self._url(), self._client, self._settings)
+        session = self._open()
         try:
             return list(_fields(session.step({"type": "list_tools"}).observation).get("tools") or [])
         finally:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from threading import Lock, Thread
+from time import monotonic, sleep
 from typing import Any, ClassVar
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from gymnasium.envs.registration import load_env_creator
 from gym_trl.errors import ConfigError, MissingDependencyError
 
 _CODE = re.compile(r"\(code: (?:WSErrorCode\.)?(\w+)\)")
+_FULL = "CAPACITY_REACHED"
 _CLOSING = 5.0
 """Seconds that a server has to say goodbye."""
 
@@ -69,6 +71,10 @@ class Session:
             raise ConnectionError(f"{self.url} broke the connection")
         return self._ask(partial(self._client.step, action))
 
+    def state(self) -> Any:
+        """What the environment says of its state."""
+        return self._ask(self._client.state)
+
     def _ask(self, question: Callable[[], Any]) -> Any:
         broken = f"{self.url} broke the connection"
         try:
@@ -76,7 +82,7 @@ class Session:
         except TimeoutError as error:
             raise TimeoutError(f"{self.url} did not answer in time") from error
         except Exception as error:  # what websockets and clients raise where a connection breaks is of many kinds
-            if isinstance(error, RuntimeError) and self._is_the_same():
+            if isinstance(error, RuntimeError) and (self._is_the_same() or _FULL in str(error)):
                 raise ServerError(f"{self.url}: {error}") from error
             raise ConnectionError(f"{broken}: {type(error).__name__}: {error}") from error
         if not self._is_the_same():
@@ -102,6 +108,32 @@ class Session:
     def _close(self) -> None:
         with suppress(Exception):
             self._client.close()
+
+
+def begin(session: Session | None, another: Callable[[], Session], patience_s: float, **kwargs: Any) -> Any:
+    """Reset on ``session``, or where it is none or broken on another one, and wait where the server is full.
+
+    Returns:
+        The session, and what the server answered.
+
+    Raises:
+        ConnectionError, TimeoutError, ServerError: the last one there was; no session is left open then.
+    """
+    deadline, pause = monotonic() + patience_s, 0.05
+    while True:
+        try:
+            if session is None:
+                session = another()
+            return session, session.reset(**kwargs)
+        except BaseException as error:
+            if session is not None:
+                session.drop()
+                session = None
+            full = isinstance(error, ServerError) and error.code == _FULL
+            if not (full or isinstance(error, ConnectionError)) or monotonic() + pause > deadline:
+                raise
+        sleep(pause)
+        pause = min(2 * pause, 2.0)
 
 
 def client_class(client: type[Any] | str | None) -> type[Any]:

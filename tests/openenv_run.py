@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
 """Runs OpenEnv servers for the tests, each in a process of its own with a deadline."""
 
+import atexit
 import os
 import re
 import selectors
@@ -11,11 +12,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-OLD = Path(sys.prefix) / "openenv-core"
+OLD = Path(sys.prefix) / ".peers" / "openenv-core"
 """Where openenv-core 0.3.0 lies, which has the modules of openenv 0.10."""
 STARTING = 90
 
@@ -34,6 +36,14 @@ def zoo(*, old: bool = False) -> Iterator[str]:
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.1)
         yield url
+
+
+@cache
+def shared_zoo() -> str:
+    """The servers of ``openenv_zoo``, for all tests of this process."""
+    running = ExitStack()
+    atexit.register(running.close)
+    return running.enter_context(zoo())
 
 
 @contextmanager

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,29 +42,34 @@ def printed(tmp_path_factory):
     """What each example prints."""
     folder = tmp_path_factory.mktemp("examples")
     save_tiny(folder / "tiny")
-    with openenv_run.zoo() as url:
-        runs = [
-            [
-                str(EXAMPLES / f"openenv_{name}.py"),
-                f"--model={folder / 'tiny'}",
-                f"--output_dir={folder / name}",
-                f"--base_url={url}/{name}",
-                f"--max_completion_length={LENGTH.get(name, 1000)}",
-                *SMALL,
-            ]
-            for name in NAMES
+    url = openenv_run.shared_zoo()
+    runs = [
+        [
+            str(EXAMPLES / f"openenv_{name}.py"),
+            f"--model={folder / 'tiny'}",
+            f"--output_dir={folder / name}",
+            f"--base_url={url}/{name}",
+            f"--max_completion_length={LENGTH.get(name, 1000)}",
+            *SMALL,
         ]
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, json.dumps(runs)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        for name in NAMES
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        generate_url = f"http://127.0.0.1:{free.getsockname()[1]}/generate/"
+    own = {"model": folder / "tiny", "output_dir": folder / "page", "base_url": f"{url}/echo"}
+    page = [f"--{name}={value}" for name, value in {**own, "generate_url": generate_url}.items()]
+    runs.append([str(Path(__file__).parent / "compat" / "openenv_page.py"), *page])
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(runs)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(NAMES, re.split(r"FINISHED .*\n", done.stdout), strict=False))
+    return dict(zip((*NAMES, "page"), re.split(r"FINISHED .*\n", done.stdout), strict=False))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,6 +79,14 @@ def test_an_example_takes_two_steps_and_every_episode_is_scored(printed, name):
     assert all(fewest <= turns <= most for turns in logged(printed[name], "env/turns"))
     assert len(logged(printed[name], "loss")) == 2
     assert max(logged(printed[name], "reward_std")) > 0 or name in ("wordle", "sudoku")  # which nobody solves so soon
+
+
+def test_the_example_of_trls_page_runs_with_another_import_and_trains_on_what_echo_pays(printed):
+    rewards = logged(printed["page"], "rewards/reward_from_env/mean")
+    lengths = logged(printed["page"], "completions/mean_length")
+    assert len(rewards) == 2
+    for reward, length in zip(rewards, lengths, strict=True):
+        assert 0 < reward <= 0.1 * length + 1e-6  # a tenth for every character, and special tokens have none
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,8 +34,7 @@ make: Any = gym.make  # whose type knows only its own arguments
 
 @pytest.fixture(scope="module")
 def zoo():
-    with openenv_run.zoo() as url:
-        yield url
+    return openenv_run.shared_zoo()
 
 
 @pytest.fixture(scope="module")
