@@ -86,8 +86,10 @@ _ENVS = {
 _EXTERNAL = {
     "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
     "External/MiniWoB-v0": "gym_trl.envs.external.miniwob:MiniWoB",
+    "External/NetHack-v0": "gym_trl.envs.external.nethack:NetHack",
     "External/PettingZoo-v0": "gym_trl.envs.external.pettingzoo:PettingZoo",
     "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
+    "External/SkyRLGym-v0": "gym_trl.envs.external.skyrl_gym:SkyRLGym",
     "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
     "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
     "TrlEnv/OpenEnv-v0": "gym_trl.envs.openenv:OpenEnv",

@@ -30,6 +30,28 @@ CASES = {
         {"task": "click-button"},
         ['press("<Tab>")', "out of order", 'type(4, "a")', *(f"click({number})" for number in range(4, 12))],
     ),
+    "nethack": (
+        "nle",
+        "External/NetHack-v0",
+        {"task": "NetHackScore-v0"},
+        ["south", "dance", "far east", "search", "kick", "north"],
+    ),
+    "skyrl-gym": (
+        "skyrl_gym",
+        "External/SkyRLGym-v0",
+        {
+            "env": "gsm8k_multi_turn",
+            "rows": [
+                {
+                    "prompt": [{"role": "user", "content": f"What is {number} + {number}?"}],
+                    "reward_spec": {"ground_truth": str(2 * number)},
+                    "extra_info": {"max_turns": 3},
+                }
+                for number in range(20)
+            ],
+        },
+        ["no idea", "#### 5", "#### 8"],
+    ),
     "pettingzoo/tictactoe": (
         "pettingzoo",
         "External/PettingZoo-v0",
@@ -56,6 +78,10 @@ CASES = {
     "gem/Minesweeper": ("gem", "External/GEM-v0", {"game": "game:Minesweeper-v0-easy"}, ["\\boxed{reveal 2 2}"] * 2),
     "textworld": ("textworld", "External/TextWorld-v0", {}, ["look", "go north", "xyzzy", "take banana", "go south"]),
 }
+
+
+EXTRAS = {"nle": "nethack"}
+NAMES = ("dataset", "env", "game", "path", "task")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])
@@ -161,7 +187,7 @@ def test_what_is_over_pays_nothing_more(case):
                 assert (observation, terminated, truncated) == (ended[0], ended[2], ended[3])
                 assert reward == 0.0
                 return
-    assert "TextWorld" in env_id or "chess" in str(kwargs)  # which have no limit of turns
+    assert any(name in f"{env_id} {kwargs}" for name in ("TextWorld", "chess", "NetHack"))  # too long, or without end
 
 
 def test_a_new_episode_shows_nothing_of_the_old_one(case):
@@ -187,7 +213,7 @@ def test_mistakes_of_a_caller_are_said(case):
 def test_a_game_that_does_not_exist_is_said(case):
     env_id, kwargs, _ = case
     with pytest.raises(ConfigError):
-        make(env_id, **{name: "nonesuch" if name in ("dataset", "game", "path", "task") else 1 for name in kwargs})
+        make(env_id, **{name: "nonesuch" if name in NAMES else 1 for name in kwargs})
 
 
 def test_an_evaluation_plays_it(case):
@@ -200,10 +226,12 @@ def test_an_evaluation_plays_it(case):
 
 @pytest.mark.parametrize(
     ("package", "env_id", "extra"),
-    [(package, env_id, package.replace("_", "-")) for package, env_id, *_ in CASES.values()],
+    sorted(
+        {(package, env_id, EXTRAS.get(package, package.replace("_", "-"))) for package, env_id, *_ in CASES.values()}
+    ),
 )
 def test_what_is_not_installed_is_named_with_its_extra(package, env_id, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    named = {"textworld": "path", "reasoning_gym": "dataset", "miniwob": "task"}.get(package, "game")
+    kwargs = next(kwargs for name, _, kwargs, _ in CASES.values() if name == package) or {"path": "game.z8"}
     with pytest.raises(MissingDependencyError, match=rf"{env_id} needs .*pip install 'gym-trl\[{extra}\]'"):
-        make(env_id, **{named: "x"})
+        make(env_id, **kwargs)

@@ -1,0 +1,109 @@
+"""NetHack, through the NetHack Learning Environment."""
+
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.errors import ConfigError, MissingDependencyError
+
+_DIRECTIONS = {
+    "N": "north",
+    "E": "east",
+    "S": "south",
+    "W": "west",
+    "NE": "northeast",
+    "SE": "southeast",
+    "SW": "southwest",
+    "NW": "northwest",
+}
+
+
+class NetHack(Adapter):
+    """A task of the NetHack Learning Environment, seen as its terminal shows it.
+
+    ::
+
+        env = gym.make("External/NetHack-v0", task="NetHackScore-v0")
+        env.reset(seed=0)[0].splitlines()[0]
+        'Hello Agent, welcome to NetHack!  You are a neutral female human Valkyrie.'
+        env.step("far east")
+
+    An observation is the screen without its empty lines. Actions are the task's own by their names: directions
+    (``north``, ``far north``), and commands such as ``kick``; ``info["admissible_actions"]`` lists them, and what is
+    none of them does not reach the game. NetHack ignores Gymnasium's seeds and draws new ones as it goes; here they
+    are set for each episode and stay. Rewards are the task's. ``success`` is a task that says it was accomplished, or
+    an ascension; a task without either (``NetHackScore-v0``) is never one. It ends itself after 5,000 steps, so give
+    it a ``turn_limit``.
+
+    Args:
+        task: The Gymnasium id of the task; ``NetHackChallenge-v0`` does not let itself be seeded.
+        render_mode: None; the observations are all that there is.
+        **settings: Of the task.
+
+    Raises:
+        MissingDependencyError: the NetHack Learning Environment is not installed.
+        ConfigError: no such task, or one that cannot be seeded.
+    """
+
+    def __init__(self, task: str = "NetHackScore-v0", *, render_mode: None = None, **settings: Any) -> None:
+        super().__init__()
+        try:
+            import nle.env
+        except ImportError as error:
+            raise MissingDependencyError("External/NetHack-v0", extra="nethack") from error
+        if task not in (known := sorted(env_id for env_id in gym.registry if env_id.startswith("NetHack"))):
+            raise ConfigError(f"NetHack has no task {task!r}; it has {known}")
+        self.task = task
+        self._game: Any = gym.make(task, disable_env_checker=True, **settings).unwrapped
+        try:
+            self._game.seed(core=1, disp=1, reseed=False)
+        except RuntimeError as error:
+            self._game.close()
+            raise ConfigError(f"{task} cannot be trained on: {error}") from error
+        assert nle.env is not None
+        names = [_name(action) for action in self._game.actions]
+        self._actions = {
+            name if names.count(name) == 1 else f"{name} ({type(action).__name__})": place
+            for place, (name, action) in enumerate(zip(names, self._game.actions, strict=True))
+        }
+        self.instructions = (
+            f"You play NetHack. Answer with one of: {', '.join(self._actions)}. The screen has the message above, the "
+            "map with you as @, and your state below."
+        )
+
+    def close(self) -> None:
+        """End the game and remove its files."""
+        self._game.close()
+
+    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._game.seed(core=seed, disp=seed, reseed=False)
+        observation, _ = self._game.reset()
+        return _screen(observation), self._more()
+
+    def _play(self, action: str) -> Played:
+        place = self._actions.get(" ".join(action.split()).lower())
+        if place is None:
+            return Played("That is no action.", valid=False, more=self._more())
+        observation, reward, terminated, truncated, info = self._game.step(place)
+        won = info["is_ascended"] or info["end_status"].name == "TASK_SUCCESSFUL"
+        # The last screen is of the game's own files, and empty.
+        shown = _screen(observation) or "The game is over."
+        more = {} if terminated or truncated else self._more()
+        return Played(shown, float(reward), bool(terminated), bool(truncated), success=bool(won), more=more)
+
+    def _more(self) -> dict[str, Any]:
+        return {"admissible_actions": list(self._actions)}
+
+
+def _name(action: Any) -> str:
+    kind, name = type(action).__name__, action.name
+    if kind.startswith("CompassDirection"):
+        return f"far {_DIRECTIONS[name]}" if kind.endswith("Longer") else _DIRECTIONS[name]
+    return str(name.lower().replace("num_", ""))
+
+
+def _screen(observation: dict[str, Any]) -> str:
+    """The terminal's lines, made at once because the game writes the next screen into the same memory."""
+    lines = (bytes(row).decode("latin-1").rstrip(" \0") for row in observation["tty_chars"])
+    return "\n".join(line for line in lines if line)
