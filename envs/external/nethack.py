@@ -55,17 +55,19 @@ class NetHack(Adapter):
         if task not in (known := sorted(env_id for env_id in gym.registry if env_id.startswith("NetHack"))):
             raise ConfigError(f"NetHack has no task {task!r}; it has {known}")
         self.task = task
-        self._game: Any = gym.make(task, disable_env_checker=True, **settings).unwrapped
+        made: Any = gym.make(task, disable_env_checker=True, **settings)
+        self._game: Any = made.unwrapped
         try:
             self._game.seed(core=1, disp=1, reseed=False)
         except RuntimeError as error:
             self._game.close()
             raise ConfigError(f"{task} cannot be trained on: {error}") from error
         assert nle.env is not None
-        names = [_name(action) for action in self._game.actions]
+        actions: Any = self._game.actions
+        names = [_name(action) for action in actions]
         self._actions = {
             name if names.count(name) == 1 else f"{name} ({type(action).__name__})": place
-            for place, (name, action) in enumerate(zip(names, self._game.actions, strict=True))
+            for place, (name, action) in enumerate(zip(names, actions, strict=True))
         }
         self.instructions = (
             f"You play NetHack. Answer with one of: {', '.join(self._actions)}. The screen has the message above, the "

@@ -28,8 +28,8 @@ class SkyRLGym(Adapter):
     A row is what SkyRL's data sets hold: the ``prompt``, which is the first observation, and what the environment asks
     for; nothing else of it is shown. The seed, or the reset option ``instance``, chooses the row. The environments read
     answers themselves, so leave them as they are: ``action_format=None``. ``success`` is an end with a reward of 1.0.
-    Some ask a web service (``search``), need databases (``text2sql``), or run the answer as a program (``lcb``); of those
-    nothing is tested here.
+    Some ask a web service (``search``), need databases (``text2sql``), or run the answer as a program (``lcb``): not
+    tested here.
 
     Args:
         env: Its name.

@@ -23,7 +23,7 @@ make: Any = gym.make  # whose type knows only its own arguments
 
 
 # What to import, the id, its arguments, and actions that do not all end it.
-CASES = {
+CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     "miniwob": (
         "miniwob",
         "External/MiniWoB-v0",
