@@ -11,7 +11,7 @@ from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
 from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.parsing import ActionFormat
-from gym_trl.pool import EnvFactory, InlinePool
+from gym_trl.pool import EnvFactory, EnvPool, InlinePool
 from gym_trl.types import StopReason, Task
 from gym_trl.wrappers.tool import Tool, function_tool
 
@@ -54,23 +54,34 @@ class EnvironmentFactory:
     used up, whatever the environment thinks, and then ``unfinished_penalty`` is subtracted. It is ``None`` for an
     environment that failed, which TRL keeps out of the group's baseline.
 
-    A factory can be pickled where what makes the environments can be. An object closes its environment when it is
+    A factory can be pickled where what makes the environments can be, and so can a game that is played in the calling
+    thread. An object closes its environment when it is
     garbage or the process ends: TRL itself never closes any.
 
     Args:
         make: Makes the environment.
         env_id: What ``make`` is given.
         unfinished_penalty: What it costs to leave a game before its end.
+        make_pool: Makes what resets and steps an object's one environment; in the calling thread by default, where one
+            that hangs hangs the training.
 
     Raises:
         ConfigError: when the first object is made: a tool that TRL could not show to a model.
         MissingDependencyError: transformers is not installed.
     """
 
-    def __init__(self, make: EnvFactory, env_id: str, *, unfinished_penalty: float = 0.0) -> None:
+    def __init__(
+        self,
+        make: EnvFactory,
+        env_id: str,
+        *,
+        unfinished_penalty: float = 0.0,
+        make_pool: Callable[[EnvFactory], EnvPool] = InlinePool,
+    ) -> None:
         self.make = make
         self.env_id = env_id
         self.unfinished_penalty = unfinished_penalty
+        self.make_pool = make_pool
 
     def __call__(self) -> "ToolEnvironment":
         """A new object, which has no game yet."""
@@ -112,7 +123,7 @@ class ToolEnvironment:
         self._calls_after_end = 0
         self._stop_reason: StopReason | None = None
         self._error: str | None = None
-        self._own(InlinePool(factory.make))
+        self._own(factory.make_pool(factory.make))
 
     def reset(self, *, prompt: Any = None, **columns: Any) -> str:
         """Start the game whose task ``prompt`` carries.
@@ -164,7 +175,7 @@ class ToolEnvironment:
         self.__dict__.update(state)
         self._own(self._pool)
 
-    def _own(self, pool: InlinePool) -> None:
+    def _own(self, pool: EnvPool) -> None:
         self._pool = pool
         weakref.finalize(self, pool.close)
 

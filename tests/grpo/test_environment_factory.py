@@ -6,14 +6,18 @@ import inspect
 import json
 import os
 import pickle
+import runpy
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium as gym
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vllm_double import VLLMDouble
 
 from gym_trl import GymSpec
 from gym_trl.envs.text_env import Outcome, TextEnv
@@ -85,6 +89,17 @@ class Fragile(TextEnv):
 
     def solver(self):
         return lambda observation: "go"
+
+
+class Hanging(gym.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        env.unwrapped.turns = 2
+
+    def step(self, action):
+        if action == "hang":
+            time.sleep(3)
+        return super().step(action)
 
 
 def fragile(breaks, name="Fragile-v0"):
@@ -220,6 +235,18 @@ class TestTheObject:
         assert game.act("go") == "There. The game is over."
         assert game.get_reward() == 1.0
 
+    @pytest.mark.parametrize("executor", ["thread", "process"])
+    def test_an_environment_that_hangs_is_unscorable_where_there_is_a_deadline(self, executor):
+        limits = {"executor": executor, "step_timeout": 0.3, "reset_timeout": 60.0}
+        spec = GymSpec(ECHO, wrappers=[Hanging], **limits, num_tasks=1)
+        game = spec.environment_factory()
+        game.reset(**spec.train_dataset[0])
+        assert game.act("quick") != game.act("hang") == "The environment failed, which ended the game."
+        assert (game.get_reward(), game._column()["stop_reason"]) == (None, StopReason.TIMEOUT)
+        game.reset(**spec.train_dataset[0])
+        assert "failed" not in game.act("quick")
+        assert game._column()["num_turns"] == 1
+
     def test_its_environment_is_closed_with_it(self):
         before = Fragile.open
         game, row = fragile(None)
@@ -281,7 +308,6 @@ class TestWhatCannotWork:
             ({"max_tokens_per_turn": 9}, "max_tokens_per_turn"),
             ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
             ({"on_rollout": print, "max_alive": 2}, "max_alive, on_rollout"),
-            ({"executor": "thread", "workers": 2}, "executor, workers"),
             ({"curriculum": Curriculum([{"high": 3}, {"high": 9}])}, "curriculum"),
         ],
     )
@@ -461,3 +487,62 @@ class TestTheTrainer:
     def test_it_learns_from_that(self, report):
         assert report["scripted"]["changed"]
         assert all(log["grad_norm"] > 0 for log in report["scripted"]["logs"][:2])
+
+
+@pytest.mark.trl
+@pytest.mark.processes
+@pytest.mark.skipif(find_spec("vllm") is None, reason="TRL's asynchronous worker wants vLLM: make test installs it")
+def test_trls_asynchronous_worker_plays_with_it_in_a_process_of_its_own(monkeypatch):
+    """The factory is pickled there; the double of the server is played by the players of the trainer's test."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    from accelerate.state import PartialState
+    from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker
+
+    PartialState(cpu=True)  # its loggers ask for it; a trainer makes it
+    players = runpy.run_path(str(SCRIPT))
+    tokenizer = players["tool_tokenizer"]()
+    spec = guess(invalid_penalty=PENALTY)
+
+    def answer(body):
+        text = tokenizer.decode(body["prompt"])
+        first = text.endswith("<|im_start|>assistant\n") and text.count("<|im_start|>assistant\n") == 1
+        turn = players["opening"](body["seed"]) if first else players["play"](text)
+        return [*tokenizer.encode(turn, add_special_tokens=False), tokenizer.eos_token_id]
+
+    with VLLMDouble(answer) as vllm:
+        worker = AsyncRolloutWorker(
+            model_name="tiny",
+            dataset=spec.train_dataset,
+            reward_funcs=[],
+            processing_class=tokenizer,
+            eos_token_ids=[tokenizer.eos_token_id],
+            environment_factory=spec.environment_factory,
+            num_generations=4,
+            max_inflight_tasks=8,
+            queue_maxsize=16,
+            vllm_server_url=vllm.url,
+            max_tokens=400,
+        )
+        try:
+            worker.start()
+            samples = [worker.rollout_buffer.get(timeout=60) for _ in range(16)]
+        finally:
+            worker.stop()
+            PartialState._reset_state()
+    assert {sample.group_id for sample in samples} >= {0, 1}
+    for sample in samples:
+        text = tokenizer.decode(sample.input_ids)
+        assert '"name": "guess"' in text
+        assert "\n\nGuess 1 to 8 in 4 tries.<|im_end|>" in text
+        reward = sample.metrics["rewards/TrlEnv_GuessNumber_v0"]
+        # Winners, those who called on after the end, and those who made mistakes first, all alike; and who left.
+        assert reward == (1.0 if "Correct. The game is over." in text else -2 * PENALTY)
+    assert {sample.metrics["reward"] for sample in samples} == {1.0, -2 * PENALTY}
+    # TRL renders the conversation again at every turn. Where that does not give back what was sampled (here the
+    # template writes thinking that nobody did), it is not trained on (law 2): nothing is left of most calls.
+    calls = trained = 0
+    for sample in samples:
+        ids = [id_ for id_, bit in zip(sample.input_ids.tolist(), sample.completion_mask, strict=True) if bit]
+        trained += tokenizer.decode(ids).count("</tool_call>")
+        calls += tokenizer.decode(sample.input_ids).partition("<|im_start|>assistant\n")[2].count("</tool_call>")
+    assert trained < calls / 10

@@ -49,10 +49,11 @@ def halve(told):
 
 
 def play(text):
-    """The next turn of the player whose letter begins its first turn."""
+    """The next turn of the player whose letter stands before its first call."""
     _, _, said = text.rpartition("<|im_start|>user\nFind")
     turns = said.partition("<|im_start|>assistant\n")[2]
-    player = turns[:1] or ""
+    # TRL's asynchronous worker renders the history again, and Qwen3's template puts thinking before the letter.
+    player = re.search(r"[A-Z](?=\s*<tool_call>)", turns)[0]
     told = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", turns, re.DOTALL)
     over = any("over" in answer for answer in told)
     guesses = [answer for answer in told if re.match("Higher|Lower", answer)]
