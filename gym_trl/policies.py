@@ -416,7 +416,7 @@ def _with_transformers(model: Model) -> LoadedModel:
         max_batch=model.concurrency,
     )
     context = getattr(weights.config.get_text_config(), "max_position_embeddings", None)
-    return LoadedModel(model, engine, chat, context, tokenizer.decode)
+    return LoadedModel(model, engine, chat, context, _remembering(tokenizer.decode))
 
 
 def _eos_ids(weights: Any, tokenizer: Any) -> list[int]:
@@ -440,4 +440,18 @@ def _with_vllm(model: Model) -> LoadedModel:
     chat = TemplateChat(tokenizer)
     eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}
     engine = VLLMEngine(llm, eos_ids=eos, sampling=model.sampling, stop_strings=chat.stop_strings)
-    return LoadedModel(model, engine, chat, context_length(llm), tokenizer.decode)
+    return LoadedModel(model, engine, chat, context_length(llm), _remembering(tokenizer.decode))
+
+
+def _remembering(decode: Callable[[TokenIds], str]) -> Callable[[TokenIds], str]:
+    """``decode`` for single ids, each of which takes as long as a whole record."""
+    texts: dict[int, str] = {}
+
+    def text(ids: TokenIds) -> str:
+        if len(ids) != 1:
+            return decode(ids)
+        if ids[0] not in texts:
+            texts[ids[0]] = decode(ids)
+        return texts[ids[0]]
+
+    return text

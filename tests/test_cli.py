@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 import gym_trl
 from gym_trl.cli import app
+from gym_trl.records import read_records
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
 QUICK = [
@@ -20,6 +21,7 @@ QUICK = [
     ["play", "TrlEnv/GuessNumber-v0"],
     ["train", "--help"],
     ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--jobs", "1"],
+    ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
 ]
 
 
@@ -294,3 +296,160 @@ def test_validating_wants_one_environment_or_all() -> None:
     assert error(gym_trl_("validate")) == "Error: give the id of one environment, or --all"
     assert "no preset 'nightmare'" in error(gym_trl_("validate", "TrlEnv/Echo-v0", "--difficulty", "nightmare"))
     assert "did you mean TrlEnv/Echo-v0" in error(gym_trl_("validate", "TrlEnv/Eco-v0"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# eval, compare, replay, export
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+GUESS = "TrlEnv/GuessNumber-v0"
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evals") / "guess"
+    policies = ["--policy", "solver", "--policy", "random"]
+    ran = gym_trl_("eval", GUESS, *policies, "--episodes", "60", "--attempts", "2", "--out", str(folder))
+    assert ran.exit_code == 0, ran.output
+    return folder
+
+
+def test_eval_prints_a_table_and_resumes(evaluated: Path) -> None:
+    ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "60", "--attempts", "2", "--out", str(evaluated))
+    solver = next(line for line in ran.stdout.splitlines() if "solver" in line)
+    assert re.search(r"60 +1\.000 \[0\.8\d\d, 1\.000\] +1\.000 \[1\.000, 1\.000\]", solver)
+    assert "success 60" in solver
+    assert "random" in ran.stdout
+    assert len((evaluated / "rollouts.jsonl").read_text().splitlines()) == 120
+
+
+def test_eval_shows_progress_where_nobody_looks() -> None:
+    ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "40")
+    assert "episode 40/40  success 1.00 return 1.00" in ran.stderr
+
+
+def test_eval_prints_json() -> None:
+    ran = gym_trl_("eval", GUESS, "TrlEnv/Echo-v0", "--policy", "solver", "--episodes", "10", "--json")
+    told = json.loads(ran.stdout)
+    assert [(row["env_id"], row["success"]["mean"]) for row in told["rows"]] == [("TrlEnv/Echo-v0", 1.0), (GUESS, 1.0)]
+
+
+@pytest.mark.parametrize(("least", "status"), [("0.99", 0), ("0.2", 0)])
+def test_eval_is_a_gate_that_opens(least: str, status: int) -> None:
+    assert gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "20", "--fail-under", least).exit_code == status
+
+
+def test_eval_is_a_gate_that_stays_shut() -> None:
+    ran = gym_trl_("eval", GUESS, "--policy", "random", "--episodes", "20", "--fail-under", "0.9")
+    assert ran.exit_code == 1
+    assert re.search(r"random on TrlEnv/GuessNumber-v0: success .* is below 0\.9", ran.stderr)
+
+
+def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
+    (tmp_path / "eval.toml").write_text(
+        f'id = "{GUESS}"\npolicy = ["solver", "constant"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n[env]\nhigh = 8\n'
+    )
+    told = json.loads(gym_trl_("eval", str(tmp_path / "eval.toml"), "--episodes", "12", "--json").stdout)
+    found = [(row["policy"], row["episodes"], row["env_kwargs"]) for row in told["rows"]]
+    assert found == [("constant", 12, {"high": 8}), ("solver", 12, {"high": 8})]
+    assert (tmp_path / "out" / "rollouts.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([GUESS], "say who plays"),
+        (["--policy", "solver"], "say what is played"),
+        (["TrlEnv/GuesNumber-v0", "--policy", "solver"], "did you mean TrlEnv/GuessNumber-v0?"),
+        ([GUESS, "--policy", "solver", "--episodes", "3", "--attempts", "2"], "3 episodes cannot be divided"),
+        ([GUESS, "--base-url", "nowhere"], "begins with http:// or https://"),
+        ([GUESS, "--base-url", "http://localhost:1/v1", "--vllm"], "for models of this process"),
+        ([GUESS, "--policy", "nobody:knows"], "names no function"),
+        (["missing.toml", "--policy", "solver"], "No such file or directory: missing.toml"),
+    ],
+)
+def test_what_eval_cannot_do_is_one_line(arguments: list[str], said: str) -> None:
+    assert said in error(gym_trl_("eval", *arguments))
+
+
+def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "eval.toml").write_text("episode = 3\n")
+    assert "there is no option 'episode'; did you mean 'episodes'?" in error(
+        gym_trl_("eval", str(tmp_path / "eval.toml"))
+    )
+
+
+def test_a_person_is_evaluated_and_can_go_on_later(tmp_path: Path) -> None:
+    arguments = ["eval", "TrlEnv/Echo-v0", "--policy", "person", "--episodes", "2", "--out", str(tmp_path)]
+    first = gym_trl_(*arguments, said="wrong\nquit\n")
+    assert first.exit_code == 130
+    assert "Interrupted after 1 episode; the same command goes on from here." in first.stdout
+    second = gym_trl_(*arguments, said="wrong\n")
+    assert second.exit_code == 0
+    assert re.search(r"person +2 +0\.000", second.stdout)
+
+
+def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) -> None:
+    for name, policy in (("good", "solver"), ("bad", "constant")):
+        gym_trl_("eval", GUESS, "--policy", policy, "--episodes", "40", "--out", str(tmp_path / name))
+    good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
+    worse = gym_trl_("compare", good, bad, "--fail-if-worse")
+    assert worse.exit_code == 1
+    assert re.search(r"solver +constant +40 +-0\.\d+ \[-\d", worse.stdout)
+    assert gym_trl_("compare", bad, good, "--fail-if-worse").exit_code == 0
+    [row] = json.loads(gym_trl_("compare", str(evaluated), "--json").stdout)["rows"]
+    assert (row["policies"], row["tasks"]) == (["random", "solver"], 30)
+    assert row["success"]["low"] > 0
+
+
+def test_replay_says_that_nothing_is_different(evaluated: Path) -> None:
+    ran = gym_trl_("replay", str(evaluated))
+    assert (ran.exit_code, ran.stdout) == (0, "120 episodes played again, 0 with differences.\n")
+
+
+def test_replay_finds_a_difference_and_says_where(evaluated: Path, tmp_path: Path) -> None:
+    text = (evaluated / "rollouts.jsonl").read_text().replace('"Higher."', '"Lower."', 1)
+    (tmp_path / "forged.jsonl").write_text(text)
+    ran = gym_trl_("replay", str(tmp_path / "forged.jsonl"))
+    assert ran.exit_code == 1
+    assert re.search(r"^episode \d+ \(TrlEnv/GuessNumber-v0#\d+\) turn \d: the observation was 'Higher\.'", ran.stdout)
+
+
+def test_replay_pays_another_reward(evaluated: Path, tmp_path: Path) -> None:
+    out = tmp_path / "paid.jsonl"
+    ran = gym_trl_("replay", str(evaluated), "--env", "reward=shaped", "--out", str(out))
+    assert ran.exit_code == 0
+    assert re.search(r"solver on .*: return 1\.000 .* was recorded, \d\.\d+ .* is paid now", ran.stdout)
+    assert any(turn["reward"] for record in read_records(out) for turn in record["turns"][:-1])
+
+
+@pytest.mark.parametrize(("to", "rows"), [("sft", 60), ("preferences", 1), ("parquet", 120)])
+def test_export_writes_a_data_set(evaluated: Path, tmp_path: Path, to: str, rows: int) -> None:
+    out = tmp_path / f"data.{'parquet' if to == 'parquet' else 'jsonl'}"
+    only = ["--min-return", "1"] if to == "sft" else []
+    ran = gym_trl_("export", str(evaluated), "--to", to, *only, "--out", str(out))
+    assert ran.exit_code == 0, ran.output
+    written = int(ran.stdout.split()[0])
+    assert rows <= written <= 120
+    if to == "parquet":
+        assert sum(1 for _ in read_records(out)) == written
+    else:
+        assert len(out.read_text().splitlines()) == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["preferences", "--min-return", "1"], "--min-return and --successes are for --to sft"),
+        (["sft", "--min-gap", "1"], "--min-gap is not for --to sft"),
+        (["parquet", "--thinking"], "--thinking is not for --to parquet"),
+    ],
+)
+def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list[str], said: str) -> None:
+    assert said in error(gym_trl_("export", str(evaluated), "--out", "nowhere.jsonl", "--to", *arguments))
+
+
+def test_a_file_without_records_is_one_line(tmp_path: Path) -> None:
+    assert "holds no records" in error(gym_trl_("replay", str(tmp_path)))
+    assert "No such file" in error(gym_trl_("replay", str(tmp_path / "nothing.jsonl")))

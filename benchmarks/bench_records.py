@@ -1,0 +1,144 @@
+"""What writing every episode down costs, as a share of playing it, and how much memory it takes.
+
+$ python benchmarks/bench_records.py
+"""
+
+import json
+import platform
+import random
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.chat import Chat, TemplateChat
+from gym_trl.engines.protocol import Engine
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.episode import Episode, Limits
+from gym_trl.pool import InlinePool
+from gym_trl.records import RecordWriter, as_record, read_records
+from gym_trl.rollout import run_episodes
+from gym_trl.testing import ByteChat
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.types import Task, TokenIds, Trajectory
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Recorder:
+    """Writes what it is given, and adds up the processor time that it takes."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        self.seconds = 0.0
+        self.episodes = 0
+        self._writer = RecordWriter(folder)
+        self._options = options
+
+    def __call__(self, index: int, played: Trajectory) -> None:
+        """Write one episode."""
+        began = time.process_time()
+        self._writer.write(as_record(played, policy="tiny", split="eval", group=index, **self._options))
+        self.seconds += time.process_time() - began
+        self.episodes += 1
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+
+
+def share(
+    engine: Callable[[], Engine], chat: Chat, *, episodes: int, tokens_per_turn: int, **options: Any
+) -> dict[str, float]:
+    """The processor time of recording, per episode and of all that the rollout took."""
+    games = [
+        Episode(
+            Task("TrlEnv/GuessNumber-v0", seed), chat=chat, limits=Limits(tokens_per_turn=tokens_per_turn), seed=seed
+        )
+        for seed in range(episodes)
+    ]
+    with TemporaryDirectory() as folder, InlinePool(gym.make) as pool:
+        recorder = Recorder(Path(folder), **options)
+        began = time.process_time()
+        run_episodes(games, pool=pool, engine=engine(), max_alive=128, on_finish=recorder)
+        seconds = time.process_time() - began
+        recorder.close()
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        assert sum(1 for _ in read_records(Path(folder))) == episodes
+    return {
+        "recording_us_per_episode": round(1e6 * recorder.seconds / episodes, 1),
+        "rollout_us_per_episode": round(1e6 * seconds / episodes, 1),
+        "share": round(recorder.seconds / seconds, 5),
+        "bytes_per_record": round(size / episodes),
+    }
+
+
+def tiny() -> tuple[Callable[[], Engine], Chat, Callable[[TokenIds], str]]:
+    """The tiny model, generating with Transformers."""
+    import torch
+
+    from gym_trl.engines.transformers import TransformersEngine
+
+    torch.set_num_threads(1)
+    tokenizer = tiny_tokenizer()
+    model, chat = tiny_model(tokenizer), TemplateChat(tokenizer)
+
+    def engine() -> Engine:
+        return TransformersEngine(model, pad_id=tokenizer.pad_token_id, eos_ids=[tokenizer.eos_token_id])
+
+    texts = {id_: tokenizer.decode([id_]) for id_ in range(len(tokenizer))}
+    return engine, chat, lambda ids: texts[ids[0]]
+
+
+def memory(episodes: int) -> dict[str, float]:
+    """The most that writing holds beside the episode itself, early and late."""
+    chat, peaks = ByteChat(), {}
+    engine = ScriptedEngine(lambda request: chat.say("25"))
+    with InlinePool(gym.make) as pool, TemporaryDirectory() as folder:
+        task = Task("TrlEnv/GuessNumber-v0", 0)
+        [played] = run_episodes([Episode(task, chat=chat, limits=Limits(tokens_per_turn=8))], pool=pool, engine=engine)
+        recorder = Recorder(Path(folder), tokens=True)
+        tracemalloc.start()
+        for index in range(episodes):
+            recorder(index, played)
+            if index in (99, episodes - 1):
+                peaks[index + 1] = tracemalloc.get_traced_memory()[1]
+                tracemalloc.reset_peak()
+        tracemalloc.stop()
+        recorder.close()
+    return {f"peak_bytes_of_{count}": peak for count, peak in peaks.items()}
+
+
+def main() -> None:
+    """Measure, print and write the results."""
+    engine, chat, decode = tiny()
+    letters = ByteChat()
+
+    def scripted() -> Engine:
+        return ScriptedEngine(lambda request: letters.say(str(random.Random(request.seed).randint(1, 50))))
+
+    share(engine, chat, episodes=128, tokens_per_turn=4)  # imports and caches are not what is measured
+    found: dict[str, Any] = {
+        "tiny model": share(engine, chat, episodes=512, tokens_per_turn=4),
+        "tiny model, with tokens": share(engine, chat, episodes=512, tokens_per_turn=4, tokens=True, decode=decode),
+        "no model at all": share(scripted, letters, episodes=4096, tokens_per_turn=4),
+        "memory": memory(20_000),
+    }
+    for name, numbers in found.items():
+        print(f"{name:<24} {numbers}")
+    result = {
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "command": "benchmarks/bench_records.py",
+        "date": time.strftime("%Y-%m-%d"),
+        "records": found,
+    }
+    (RESULTS / "records.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
