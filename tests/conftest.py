@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from shutil import which
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,15 @@ from hypothesis import settings
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+def pytest_configure() -> None:
+    if which("bwrap") is None:  # said here, once, and not in the middle of a test that takes warnings for errors
+        from gym_trl.sandbox.isolation import isolation
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            isolation()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,9 +21,9 @@ import pytest
 from escapes import ATTACKS, Attack, World, attempt, attempt_outside
 
 from gym_trl.errors import ConfigError
-from gym_trl.sandbox import Sandbox, SandboxLimits
+from gym_trl.sandbox import Sandbox, SandboxLimits, _descendants
 from gym_trl.sandbox.driver import seccomp_filter
-from gym_trl.sandbox.isolation import bubblewrap_problem
+from gym_trl.sandbox.isolation import bubblewrap_problem, isolation
 
 pytestmark = pytest.mark.code
 
@@ -259,6 +259,24 @@ def test_a_fork_of_the_parent_gets_a_process_of_its_own() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tells by /proc")
+def test_children_are_found_where_the_kernel_keeps_no_lists_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(path: Path, **_: object) -> str:
+        if path.name == "children":
+            raise FileNotFoundError
+        return real(path)
+
+    with Sandbox() as sandbox:
+        sandbox.run("1")
+        assert sandbox._process is not None
+        bubblewrap = sandbox._process._popen.pid
+        listed = sorted(_descendants(bubblewrap))
+        real = Path.read_text
+        monkeypatch.setattr(Path, "read_text", lambda path, **_: without(path))
+        monkeypatch.setattr(Path, "exists", lambda path: path.name != "children")
+        assert sorted(_descendants(bubblewrap)) == listed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells by /proc")
 def test_a_sandbox_dies_with_its_parent() -> None:
     script = (
         "import os, sys\nfrom gym_trl.sandbox import Sandbox\ns = Sandbox()\ns.run('1')\n"
@@ -291,6 +309,7 @@ def test_an_isolation_that_does_not_exist_is_refused() -> None:
 def test_without_bubblewrap_there_is_a_warning_and_who_insists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     bubblewrap_problem.cache_clear()
+    isolation.cache_clear()
     try:
         with pytest.raises(ConfigError, match=r"does not work here\. bubblewrap is not installed"):
             Sandbox(isolation="bubblewrap")
@@ -301,6 +320,7 @@ def test_without_bubblewrap_there_is_a_warning_and_who_insists_is_refused(monkey
             assert sandbox.run("1 + 1").output == "2\n"
     finally:
         bubblewrap_problem.cache_clear()
+        isolation.cache_clear()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no filter")

@@ -431,7 +431,7 @@ class E2BExecuter:
         max_concurrent: How many programs run at once.
         timeout_s: Of one program.
         sandbox_s: After which E2B ends a sandbox that nobody has closed.
-        **options: For every call of the SDK, such as ``api_url`` or ``domain``.
+        **options: For the SDK's ``Sandbox.create``, such as ``allow_internet_access=False`` or ``domain``.
 
     Raises:
         MissingDependencyError: the SDK is not installed.
@@ -478,9 +478,10 @@ class _E2BSession:
         try:
             ran = self._sandbox.run_code(code, timeout=self._timeout_s)
         except Exception as error:
-            if "timeout" not in type(error).__name__.lower():
+            if type(error).__name__ != "TimeoutException":  # whose subclasses say that the sandbox is gone
                 raise
-            return f"[It was ended after {self._timeout_s:g} seconds.]\n"
+            self.close()  # where the program would go on
+            return f"[It was ended after {self._timeout_s:g} seconds. All variables are lost.]\n"
         said = "".join([*ran.logs.stdout, *ran.logs.stderr])
         said += f"{ran.text}\n" if ran.text is not None else ""
         return said + (f"{ran.error.traceback}\n" if ran.error is not None else "")

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import get_native_id
 from time import monotonic
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
@@ -215,8 +216,9 @@ class _Process:
 
     def ask(self, request: dict[str, Any], seconds: float, most_characters: int) -> Result:
         token = secrets.token_hex(8)
-        self._signal(self._driver, signal.SIGCONT)
         output = bytearray()
+        if self._popen.poll() is None:  # else its number may be another's by now
+            self._signal(self._driver, signal.SIGCONT)
         line = json.dumps({**request, "token": token}).encode() + b"\n"
         status, answer = self._exchange(line, token, monotonic() + seconds, output)
         if status == "ok":
@@ -330,6 +332,8 @@ def _end(popen: "subprocess.Popen[bytes]", replies: int, folder: str | None, own
     for pid in [*_descendants(popen.pid), popen.pid]:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+    with suppress(OSError):
+        os.killpg(popen.pid, signal.SIGKILL)
     popen.wait()
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -358,12 +362,8 @@ _SPAWNERS: dict[int, ThreadPoolExecutor] = {}
 
 
 def _spawner() -> ThreadPoolExecutor:
-    """This process's own: a fork has no threads."""
-    pid = os.getpid()
-    if pid not in _SPAWNERS:
-        _SPAWNERS.clear()
-        _SPAWNERS[pid] = ThreadPoolExecutor(1, thread_name_prefix="gym-trl sandbox")
-    return _SPAWNERS[pid]
+    """This process's own, and one only: a fork has no threads, and a second one's thread would end with it."""
+    return _SPAWNERS.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="gym-trl sandbox"))
 
 
 def _read(descriptor: int) -> bytes | None:
@@ -375,9 +375,23 @@ def _read(descriptor: int) -> bytes | None:
 
 
 def _children(pid: int) -> Iterator[int]:
-    with suppress(OSError):
+    try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             yield from map(int, (task / "children").read_text(encoding="ascii").split())
+    except OSError:  # it is gone, or this kernel keeps no such lists (CONFIG_PROC_CHILDREN)
+        if not Path("/proc/self/task", str(get_native_id()), "children").exists():
+            yield from (int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(path) == pid)
+
+
+def _parent(process: Path) -> int | None:
+    with suppress(OSError):
+        return int(_stat(process)[1])
+    return None
+
+
+def _stat(process: Path) -> list[str]:
+    """The state, the parent's id and more; the name before them can hold anything."""
+    return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -389,10 +403,9 @@ def _descendants(pid: int) -> Iterator[int]:
 def _dead(pid: int) -> bool:
     """Gone, or only waiting to be buried."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        return _stat(Path(f"/proc/{pid}"))[0] in "ZX"
     except OSError:
         return True
-    return state in "ZX"
 
 
 def _shorten(text: str, most: int) -> str:

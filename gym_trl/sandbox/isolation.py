@@ -13,8 +13,6 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from gym_trl.sandbox import driver
-
 Isolation: TypeAlias = Literal["bubblewrap", "limits"]
 
 # The loader's own paths, and where distributions link them to.
@@ -38,8 +36,9 @@ class Command(NamedTuple):
     """To be removed afterwards."""
 
 
+@cache
 def isolation() -> Isolation:
-    """What keeps programs apart on this machine, found out by trying.
+    """What keeps programs apart on this machine, found out by trying, once.
 
     Warns:
         UserWarning: bubblewrap does not work here, with the reason.
@@ -111,7 +110,7 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
         "files": _MOST_FILES,
         "uid": _FIRST_UID + secrets.randbelow(2**29) if root and (isolated or _readable_by_all()) else None,
     }
-    python = [os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(told)]
+    python = [_python(), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(told)]
     if isolated:
         return Command([*_bubblewrap(root, settings["file_bytes"]), *python], None)
     folder = tempfile.mkdtemp(prefix="gym-trl-sandbox-")
@@ -150,15 +149,20 @@ def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
     ]
 
 
+def _python() -> str:
+    """The interpreter itself, behind virtual environments and their copies."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
 @cache
 def _source() -> str:
-    return Path(driver.__file__).read_text(encoding="utf-8")
+    return Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
 
 
 @cache
 def _interpreter() -> tuple[str, ...]:
     """The interpreter, its standard library and the folders of the shared libraries that they use."""
-    python = os.path.realpath(sys.executable)
+    python = _python()
     own = [python, sysconfig.get_path("stdlib")]
     ran = subprocess.run(  # noqa: S603 -- our own command
         [python, "-I", "-S", "-c", _LIBRARIES], capture_output=True, text=True, timeout=_PROBE_S, check=False

@@ -16,12 +16,14 @@ import time
 from pathlib import Path
 
 import pytest
+from e2b_double import E2BDouble
 from vllm_double import VLLMDouble
 
 from gym_trl.compat import trl as compat
 from gym_trl.compat.trl import (
     CodeAgentEnvironment,
     DefaultEnvironment,
+    E2BExecuter,
     LocalExecuter,
     VLLMClient,
     VLLMClientGenerationConfig,
@@ -276,6 +278,60 @@ def test_a_local_executer_keeps_programs_apart_and_in_order():
     assert outputs[-1] == "7\n"
     assert time.monotonic() - began < 4
     assert LocalExecuter().execute([]) == []
+
+
+# E2B: the real SDK, and a stand-in for its servers
+
+
+@pytest.fixture
+def cloud():
+    pytest.importorskip("e2b_code_interpreter", reason="E2B's SDK is not installed: requirements-code.txt")
+    with E2BDouble() as double:
+        yield double
+
+
+def test_e2b_runs_programs_each_in_a_sandbox_that_is_ended(cloud):
+    executer = E2BExecuter(template="mine", **cloud.options)
+    outputs = executer.execute(["print(6 * 7)", "1 / 0", "6 * 7"])
+    assert outputs[0] == "42\n"
+    assert outputs[1].endswith("ZeroDivisionError: division by zero\n")
+    assert outputs[2] == "42\n"
+    assert [made["templateID"] for made in cloud.made] == ["mine"] * 3
+    assert not cloud.alive
+
+
+def test_a_conversation_has_one_sandbox_of_e2b_from_its_first_program_on(cloud):
+    session = E2BExecuter(**cloud.options).session()
+    assert not cloud.made
+    assert session.run("x = 1") == ""
+    assert session.run("print(x)") == "1\n"
+    assert len(cloud.made) == 1
+    session.close()
+    session.close()
+    assert not cloud.alive
+
+
+def test_a_program_that_hangs_at_e2b_is_ended_with_its_sandbox(cloud):
+    session = E2BExecuter(timeout_s=0.3, **cloud.options).session()
+    assert session.run("import time; time.sleep(1)").startswith("[It was ended after 0.3 seconds.")
+    assert not cloud.alive
+    session.close()
+
+
+def test_what_e2b_refuses_is_an_error_of_the_conversation(cloud):
+    executer = E2BExecuter(**{**cloud.options, "api_key": "e2b_" + "1" * 40})
+    with pytest.raises(Exception, match="Invalid API key"):
+        executer.execute(["1"])
+
+
+def test_the_documented_example_runs_on_e2b(server, cloud):
+    names = {"URL": server.url, "tokenizer": TOKENIZER, "CLOUD": cloud.options}
+    example = DOCUMENTED.replace("VLLMClient()", "VLLMClient(base_url=URL)").replace("tokenizer = ...", "#")
+    example = example.replace('api_key="YOUR_E2B_TOKEN"', "**CLOUD").replace("[...]", "['What is 6 * 7?']")
+    exec(example, names)
+    assert len(names["responses"]) == len(cloud.made) == 8
+    assert all(response.endswith("It is 42.") for response in names["responses"])
+    assert not cloud.alive
 
 
 # Clients and arguments
