@@ -67,6 +67,8 @@ def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str
     Raises:
         NotTextError: a space that cannot be said in words, such as a picture.
     """
+    if isinstance(value, str):  # a text space of somebody's own
+        return value
     raise NotTextError(f"{type(space).__name__} has no words: say how to read it with observe=")
 
 
@@ -81,10 +83,7 @@ def _(space: spaces.Discrete, value: Any, names: Sequence[str] = ()) -> str:
 @show.register(spaces.Box)
 def _(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
     array = np.asarray(value)
-    if array.size > _CELLS or array.ndim > 2:
-        raise NotTextError(
-            f"an array of shape {array.shape} is too much for words: say what to read in it with observe="
-        )
+    _check_shape(array.shape)
     if len(names) == array.size:
         return "\n".join(f"{name}: {_number(cell)}" for name, cell in zip(names, array.ravel(), strict=True))
     if array.ndim < 2:
@@ -99,7 +98,8 @@ def _(space: spaces.Text, value: Any, names: Sequence[str] = ()) -> str:
 
 @show.register
 def _(space: spaces.Dict, value: Any, names: Sequence[str] = ()) -> str:
-    return "\n".join(_field(name, show(inner, value[name])) for name, inner in space.spaces.items())
+    present = ((name, inner) for name, inner in space.spaces.items() if value[name] is not None)
+    return "\n".join(_field(name, show(inner, value[name])) for name, inner in present)
 
 
 @show.register(spaces.Tuple)
@@ -130,6 +130,40 @@ def _(space: spaces.Graph, value: Any, names: Sequence[str] = ()) -> str:
 def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
     chosen, inner = int(value[0]), value[1]
     return f"{names[chosen] if chosen < len(names) else f'kind {chosen}'}: {show(space.spaces[chosen], inner)}"
+
+
+def check(space: spaces.Space[Any]) -> None:
+    """Check that ``show`` can say the values of ``space``, without drawing one: a declared text may be endless.
+
+    >>> check(spaces.Dict(picture=spaces.Box(0, 255, (9, 9, 3), np.uint8)))
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.NotTextError: an array of shape (9, 9, 3) is too much for words: say what to read in it with observe=
+
+    A space that Gymnasium does not know is trusted to hold text.
+
+    Raises:
+        NotTextError: it cannot.
+    """
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        _check_shape(space.shape or ())
+    elif isinstance(space, spaces.Dict):
+        for inner in space.spaces.values():
+            check(inner)
+    elif isinstance(space, spaces.Tuple | spaces.OneOf):
+        for inner in space.spaces:
+            check(inner)
+    elif isinstance(space, spaces.Sequence):
+        check(space.feature_space)
+    elif isinstance(space, spaces.Graph):
+        check(space.node_space)
+        if space.edge_space is not None:
+            check(space.edge_space)
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if math.prod(shape) > _CELLS or len(shape) > 2:
+        raise NotTextError(f"an array of shape {shape} is too much for words: say what to read in it with observe=")
 
 
 def _number(value: Any) -> str:

@@ -8,7 +8,7 @@ import gymnasium as gym
 from gym_trl.discovery import field_names, marks
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.textify import show
+from gym_trl.textify import check, show
 from gym_trl.wrappers.minigrid_text import minigrid_text
 from gym_trl.wrappers.toy_text import toy_text
 
@@ -98,7 +98,7 @@ def _default(env: gym.Env[Any, Any]) -> Observe:
         return _Rendered(env)
     names = field_names(env) if untouched else ()
     try:
-        show(space, space.sample(), names)
+        check(space)
     except NotTextError as error:
         if not bare and _renders(env):
             return _Rendered(env)
