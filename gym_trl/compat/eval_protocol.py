@@ -268,9 +268,8 @@ def _processor_settings(processor: Any) -> dict[str, Any]:
     never_used = {*_BROWSERGYM, "num_generations"} - {"miniwob_url"}
     found = {name: getattr(processor, attribute, None) for name, attribute in names.items() if name not in never_used}
     kept = {name: value for name, value in found.items() if value not in (None, [], {}, "")}
-    if kept.get("env_factory") is not None or kept.get("env_base_url") is not None:
-        return {name: value for name, value in kept.items() if name not in _STARTED}
-    return kept
+    unused = {*_STARTED, *_CONNECTED} if "env_factory" in kept else set(_STARTED) if "env_base_url" in kept else set()
+    return {name: value for name, value in kept.items() if name not in unused}
 
 
 def _refuse(given: Mapping[str, Any], tasks: Sequence[str], names: Sequence[str], why: str) -> None:

@@ -6,12 +6,14 @@ import math
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parent
 TRL_ENV = Path(__file__).parents[2] / ".venv/.peers/trl-env"
+OPENENV = find_spec("openenv") is not None
 ROUTES = ("trl_env", "prepare", "trl_env_train", "legacy", "eval_protocol")
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
@@ -23,7 +25,7 @@ needs_trl_env = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     target = tmp_path_factory.mktemp("ways")
-    routes = [*ROUTES, *(["real_trl_env"] if (TRL_ENV / "trl_env").is_dir() else [])]
+    routes = [*ROUTES, *(["real_trl_env"] if (TRL_ENV / "trl_env").is_dir() else []), *(["tasks"] if OPENENV else [])]
     done = subprocess.run(
         [sys.executable, str(FOLDER / "train_each_way.py"), str(target), *routes],
         env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_ENV": str(TRL_ENV)},
@@ -119,6 +121,25 @@ def test_prepare_fills_every_completion_and_changes_and_saves_nothing(reports):
     assert report["peak"]["completion"] == 100  # max_conversation_length is TRL's max_completion_length there
     assert report["peak"]["process"] > 2**27
     assert "GiB in main memory" in report["said"]
+
+
+@pytest.mark.openenv
+@pytest.mark.skipif(not OPENENV, reason="openenv is not installed")
+def test_tasks_rotate_by_group_on_real_servers_one_for_each_task(reports):
+    report = reports["tasks"]
+    played = [json.loads(task) for columns in report["columns"] for task in columns["task"]]
+    assert [game["env_id"] for game in played[::4]] == [
+        f"OpenEnv/{task}" for task in ("click-test", "click-button", "click-link", "click-test")
+    ]
+    groups = [played[start : start + 4] for start in range(0, 16, 4)]
+    assert all(group == [group[0]] * 4 for group in groups)
+    assert sorted(report["seeds"]) == sorted(game["seed"] for game in played)  # what the servers were told
+    assert len(report["started"]) == 3
+    variables = {"image": "tasks:latest", "BROWSERGYM_BENCHMARK": "miniwob", "BROWSERGYM_HEADLESS": "false"}
+    assert all(started | variables == started for started in report["started"])
+    assert [reward for batch in report["rewards"] for reward in batch] == [
+        pytest.approx(sum(turns)) for columns in report["columns"] for turns in columns["turn_rewards"]
+    ]
 
 
 @needs_trl_env

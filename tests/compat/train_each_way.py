@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs, allow-subclassing-any
 """Trains a tiny model for two steps through each way in, and writes what happened: run by the tests, in a process.
 
 Arguments: a folder to write to, and the names of the ways.
@@ -11,10 +11,13 @@ import random
 import re
 import socket
 import sys
+import threading
+import time
 import types
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
@@ -321,6 +324,76 @@ def eval_protocol(folder):
 
     dataset = Dataset.from_dict({"prompt": ["Start task"] * 6})
     return {**go(folder, rollout_func, reward_func, dataset, max_completion_length=300), "opened": Page.opened}
+
+
+class Servers:
+    """A provider whose containers are real OpenEnv servers in threads, which play the task of their variables."""
+
+    started: ClassVar[list[dict[str, str]]] = []
+    seeds: ClassVar[list[int]] = []
+
+    def start_container(self, image, port=None, env_vars=None):
+        import uvicorn
+        from openenv.core.env_server import Action, Environment, Observation, State, create_app
+
+        class Said(Action):
+            message: str
+
+        class Heard(Observation):
+            text: str
+
+        class Task(Environment):
+            SUPPORTS_CONCURRENT_SESSIONS = True
+            state = State()
+
+            def reset(self, seed=None, episode_id=None, **kwargs):
+                Servers.seeds.append(seed)
+                return Heard(text=f"{env_vars['TASK']} on {env_vars['BROWSERGYM_BENCHMARK']}")
+
+            def step(self, action, timeout_s=None, **kwargs):
+                return Heard(text="next", reward=len(set(action.message)) / 10)
+
+        Servers.started.append({"image": image, **env_vars})
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            number = probe.getsockname()[1]
+        app = create_app(Task, Said, Heard, env_name="tasks", max_concurrent_envs=32)
+        self.server = uvicorn.Server(uvicorn.Config(app, port=number, log_level="error"))
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        return f"http://127.0.0.1:{number}"
+
+    def wait_for_ready(self, url, timeout_s=30.0):
+        deadline = time.monotonic() + timeout_s
+        while not self.server.started:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def stop_container(self):
+        self.server.should_exit = True
+        self.thread.join(5)
+
+
+def tasks(folder):
+    rollout_func = create_openenv_vllm_rollout_func(
+        prompt_builder=lambda obs, step, history: f"{step}: {obs.text}",
+        action_parser=lambda text: {"message": text},
+        tasks=["click-test", "click-button", "click-link"],
+        task_var="TASK",
+        docker_image="tasks:latest",
+        provider=Servers,
+        benchmark="miniwob",
+        headless=False,
+        max_steps=2,
+        completion_params={"max_tokens": 3},
+    )
+    dataset = Dataset.from_dict({"prompt": ["Start task"] * 6})
+    report = go(folder, rollout_func, make_reward_of_steps, dataset, max_completion_length=100)
+    return {**report, "started": Servers.started, "seeds": Servers.seeds}
+
+
+def make_reward_of_steps(completions, **kwargs):
+    return [float(reward) for reward in kwargs["step_rewards"]]
 
 
 def real_trl_env(folder):

@@ -1,0 +1,507 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""The real Eval Protocol, in a process with a folder of its own; and what needs none of it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+
+import gymnasium as gym
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.compat.eval_protocol import _Rollouts, as_row, create_openenv_vllm_rollout_func, write_rows
+from gym_trl.compat.openenv_client import ClientEnv
+from gym_trl.errors import ConfigError
+from gym_trl.records import read_json_lines
+from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+
+PEER = Path(__file__).parents[2] / ".venv/.peers/eval-protocol"
+
+# Files as users have them. The example of the documentation's page is here with its import and its model changed, and
+# without what today's TRL has no more (max_prompt_length) or does not come with (peft).
+GUESSING = """
+from eval_protocol.models import EvaluateResult, EvaluationRow
+from eval_protocol.pytest import evaluation_test
+
+from gym_trl.compat.eval_protocol import GymRolloutProcessor
+
+processor = GymRolloutProcessor("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain")
+
+
+@evaluation_test(
+    input_rows=[processor.rows(6)],
+    completion_params=[{"model": "openai/guesser", "api_base": "@URL@", "api_key": "none", "temperature": 0.0}],
+    rollout_processor=processor,
+    steps=8,
+    passed_threshold=0.5,
+)
+def test_guessing(row: EvaluationRow) -> EvaluationRow:
+    rewards = row.execution_metadata.extra["step_rewards"]
+    row.evaluation_result = EvaluateResult(score=0.5 * sum(rewards), reason="half of the return")
+    return row
+"""
+
+PAGE = """
+import re
+
+from eval_protocol.models import EvaluateResult, EvaluationRow, Message
+from eval_protocol.pytest import evaluation_test
+from eval_protocol.pytest.openenv_rollout_processor import OpenEnvRolloutProcessor
+
+
+class Seen:
+    def __init__(self, observation, reward=None, done=False):
+        self.observation, self.reward, self.done = observation, reward, done
+
+
+class Page:
+    def reset(self):
+        return Seen("buttons 0 to 6")
+
+    def step(self, action):
+        return Seen(action, float(action != "noop()"), action == "click('3')")
+
+    def close(self):
+        pass
+
+
+@evaluation_test(
+    input_messages=[[[Message(role="user", content="start")]]],
+    completion_params=[{"model": "none"}],
+    rollout_processor=OpenEnvRolloutProcessor(
+        env_factory=Page, prompt_builder=lambda obs, step, history: "theirs", action_parser=lambda text: "noop()"
+    ),
+)
+def clicks(row: EvaluationRow) -> EvaluationRow:
+    row.evaluation_result = EvaluateResult(score=sum(row.execution_metadata.extra["step_rewards"]) / 10, reason="")
+    return row
+"""
+
+TRAINING = """
+import json
+import os
+import re
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from eval_protocol.dataset_logger import default_logger
+from gym_trl import GymSpec
+from gym_trl.compat.eval_protocol import create_openenv_vllm_rollout_func, evaluation_reward
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+torch.set_num_threads(1)
+REPORT = {}
+
+
+def build_prompt(obs, step, history):
+    return f"Step {step}: {obs}"
+
+
+def parse_action(text):
+    match = re.search(r"\\\\d", text)
+    return f"click('{match.group(0)}')" if match else "noop()"
+
+
+def reward_func(completions, **kwargs):
+    eval_scores = kwargs.get("eval_score") or []
+    REPORT["columns"] = {name: kwargs[name] for name in ("eval_score", "step_rewards", "turn_rewards", "messages")}
+    if eval_scores:
+        return [float(s) for s in eval_scores]
+    return [0.0] * len(completions)
+
+
+def train(rollout_func, reward, dataset):
+    tokenizer = tiny_tokenizer()
+    trainer = GRPOTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            output_dir="out", per_device_train_batch_size=4, num_generations=2, max_steps=2, max_completion_length=300,
+            logging_steps=1, use_cpu=True, bf16=False, report_to=[], save_strategy="no", disable_tqdm=True,
+        ),
+        train_dataset=dataset,
+        reward_funcs=reward,
+        rollout_func=rollout_func,
+    )
+    trainer.train()
+    return [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
+
+
+def test_the_page_of_the_documentation():
+    rollout_func = create_openenv_vllm_rollout_func(
+        env_factory=None,
+        env_client_cls=None,          # taken from the @evaluation_test
+        prompt_builder=build_prompt,
+        action_parser=parse_action,
+        vllm_base_url="http://localhost:8000",
+        vllm_model="tiny",
+        env_path="page_eval",         # reuse OpenEnvRolloutProcessor config + rewards
+        max_steps=6,
+        completion_params={"temperature": 1.0, "max_tokens": 3},
+        concurrency=2,
+    )
+    dataset = Dataset.from_dict({"prompt": ["Start task"] * 6})
+    REPORT["page"] = train(rollout_func, reward_func, dataset)
+
+
+def test_a_spec_is_rewarded_by_a_test():
+    spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain",
+                   max_tokens_per_turn=2, num_tasks=8)
+    REPORT["spec"] = train(spec.rollout_func, evaluation_reward("test_guessing"), spec.train_dataset)
+
+
+def test_the_test_of_a_gymnasium_id_is_trained_on():
+    rollout_func = create_openenv_vllm_rollout_func(
+        prompt_builder=None, action_parser=None, env_path="test_guessing::test_guessing", max_steps=4,
+        completion_params={"max_tokens": 2},
+    )
+    REPORT["gym"] = train(rollout_func, reward_func, Dataset.from_dict({"prompt": ["Play."] * 6}))
+
+
+def test_everything_is_in_the_logs():
+    rows = default_logger.read()
+    REPORT["logged"] = [
+        [row.eval_metadata.name, len(row.messages), row.evaluation_result and row.evaluation_result.score,
+         row.rollout_status.code, row.execution_metadata.finish_reason, row.input_metadata.dataset_info,
+         row.execution_metadata.extra, row.execution_metadata.usage and row.execution_metadata.usage.total_tokens]
+        for row in rows
+    ]
+    with open("report.json", "w") as file:
+        json.dump(REPORT, file, default=str)
+"""
+
+
+class Guesser(BaseHTTPRequestHandler):
+    """A model behind OpenAI's interface, which bisects."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        said = [message["content"] for message in asked["messages"] if message["role"] == "user"][1:]
+        low, high = 1, 8
+        for answer in said:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if answer.startswith("Higher") else (low, middle - 1)
+        answer = {"role": "assistant", "content": f"<think>half</think>{(low + high) // 2}"}
+        body = {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": asked["model"],
+            "choices": [{"index": 0, "message": answer, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
+        }
+        content = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format, *args):  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """What pytest and a training of users' files wrote, with the real package."""
+    if not (PEER / "eval_protocol").is_dir():
+        pytest.skip("Eval Protocol is not there: make .venv/.peers/eval-protocol")
+    folder = tmp_path_factory.mktemp("eval_protocol")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Guesser)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    (folder / "test_guessing.py").write_text(GUESSING.replace("@URL@", url))
+    (folder / "page_eval.py").write_text(PAGE)
+    (folder / "test_training.py").write_text(TRAINING)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("EP_", "PYTEST_"))},
+        "PYTHONPATH": str(PEER),
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "EP_DISABLE_AUTO_BROWSER": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # asks nobody on the network
+        "NO_PROXY": "127.0.0.1",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-s", "test_guessing.py", "test_training.py"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
+    return json.loads((folder / "report.json").read_text())
+
+
+def logged(report, name):
+    fields = ("name", "messages", "score", "code", "finish", "dataset", "extra", "tokens")
+    return [dict(zip(fields, row, strict=True)) for row in report["logged"] if row[0] == name]
+
+
+def real(test):
+    return pytest.mark.eval_protocol(pytest.mark.trl(pytest.mark.processes(test)))
+
+
+@real
+def test_an_evaluation_test_plays_any_gymnasium_id_and_its_rows_are_logged(report):
+    # Six rows of the test's own run; those of the training below are logged under the same name.
+    rows = [row for row in logged(report, "test_guessing") if row["tokens"] and row["extra"].get("prompt_ids") is None]
+    assert len(rows) == 6
+    assert {row["finish"] for row in rows} == {"success"}
+    assert {row["score"] for row in rows} == {0.5}  # the test's score, which is half of the return
+    assert len({row["dataset"]["seed"] for row in rows}) == 6
+    for row in rows:
+        turns = len(row["extra"]["step_rewards"])
+        assert row["messages"] == 2 * turns + 1
+        assert row["tokens"] == 7 * turns
+        assert row["code"] == 100  # FINISHED
+
+
+@real
+def test_the_page_of_the_documentation_trains_on_the_score_of_its_test(report):
+    assert len(report["page"]) == 2
+    columns = report["columns"]
+    assert columns["eval_score"] == pytest.approx([0.5 * total for total in columns["step_rewards"]])
+    page = logged(report, "clicks")
+    assert len(page) == 8
+    assert all(row["score"] == pytest.approx(sum(row["extra"]["step_rewards"]) / 10) for row in page)
+    assert all(len(row["extra"]["completion_ids"]) == len(row["extra"]["logprobs"]) > 0 for row in page)
+
+
+@real
+def test_a_spec_and_a_tests_own_gymnasium_id_train_on_its_score(report):
+    assert len(report["spec"]) == len(report["gym"]) == 2
+    assert all(0 <= reward <= 0.5 for reward in [*report["spec"], *report["gym"]])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What needs no Eval Protocol
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def played(reason=StopReason.SUCCESS, rewards=(0.25, 0.75), error=None):
+    turns = tuple(
+        Turn(f"seen {i}", Answer("hm", f"did {i}"), reward, True, i, i + 1) for i, reward in enumerate(rewards)
+    )
+    said = [Message("system", "Play.")]
+    for turn in turns:
+        said += [Message("user", turn.observation), Message("assistant", turn.answer.text)]
+    ids = list(range(len(turns)))
+    return Trajectory(
+        Task("TrlEnv/Echo-v0", 4, {"instance": 3}),
+        reason,
+        [9],
+        ids,
+        [1] * len(ids),
+        [-1.0] * len(ids),
+        turns,
+        tuple(said),
+        error,
+    )
+
+
+def test_a_row_tells_the_whole_episode():
+    row = as_row(played(), name="echo", completion_params={"temperature": 0.5}, seconds=2.0)
+    result, execution = row["evaluation_result"], row["execution_metadata"]
+    assert result["score"] == 1.0
+    assert [(step["step_index"], step["base_reward"], step["terminated"]) for step in result["step_outputs"]] == [
+        (0, 0.25, False),
+        (1, 0.75, True),
+    ]
+    assert result["metrics"]["turns"]["score"] == 2.0
+    assert row["input_metadata"]["row_id"] == "TrlEnv/Echo-v0:4:instance=3"
+    assert row["input_metadata"]["dataset_info"] == {"env_id": "TrlEnv/Echo-v0", "seed": 4, "options": {"instance": 3}}
+    assert execution["extra"] == {
+        "step_rewards": [0.25, 0.75],
+        "prompt_ids": [9],
+        "completion_ids": [0, 1],
+        "logprobs": [-1.0, -1.0],
+        "env_mask": [1, 1],
+    }
+    assert execution["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    assert [message.get("reasoning_content") for message in row["messages"]] == [None, None, "hm", None, "hm"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [(StopReason.ENV_ERROR, 13), (StopReason.TIMEOUT, 4), (StopReason.CANCELLED, 1)]
+)
+def test_an_episode_that_failed_has_no_result_and_says_why(reason, code):
+    row = as_row(played(reason, error="it broke"))
+    assert row["evaluation_result"] is None
+    assert (row["rollout_status"]["code"], row["rollout_status"]["message"]) == (code, "it broke")
+
+
+def test_rows_are_appended_to_a_file_of_json_lines(tmp_path):
+    for _ in range(2):
+        write_rows(tmp_path / "rows.jsonl", [played(), played(StopReason.FAILURE)], name="echo")
+    rows = list(read_json_lines(tmp_path / "rows.jsonl"))
+    assert [row["execution_metadata"]["finish_reason"] for row in rows] == ["success", "failure"] * 2
+    assert len({row["execution_metadata"]["rollout_id"] for row in rows}) == 4
+
+
+class Client:
+    """What OpenEnv's clients can do, without a server."""
+
+    def __init__(self):
+        self.closed = False
+
+    def reset(self):
+        return self._seen("start")
+
+    def step(self, action):
+        if action == "crash":
+            raise ConnectionError("the server is gone")
+        return self._seen(action, 0.5, done=action == "end")
+
+    def close(self):
+        self.closed = True
+
+    def _seen(self, text, reward=None, done=False):
+        return type("Result", (), {"observation": text, "reward": reward, "done": done})()
+
+
+class AsyncClient:
+    """One that is asynchronous first, as OpenEnv's are since 0.2."""
+
+    def sync(self):
+        return Client()
+
+
+async def started():
+    return AsyncClient()
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient, started])
+def test_a_client_is_played_in_words_whether_synchronous_or_not(make):
+    env = ClientEnv(make, lambda seen, step, history: f"{step} {seen} {history}", lambda text: text.strip())
+    assert env.reset(seed=1)[0] == "1 start []"
+    assert env.step(" go ")[:4] == ("2 go ['Step 1:  go  -> reward +0.50']", 0.5, False, False)
+    assert env.step("end")[1:4] == (0.5, True, False)
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step("again")
+    env.close()
+
+
+def test_what_a_client_raises_is_raised_and_never_asked_again():
+    env = ClientEnv(Client, None, lambda text: text)
+    env.reset(seed=1)
+    with pytest.raises(ConnectionError):
+        env.step("crash")
+
+
+def test_words_that_are_no_action_are_invalid_and_do_not_reach_the_client():
+    env = ClientEnv(Client, None, int)
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step("crash")
+    assert (reward, terminated, info["action_valid"]) == (0.0, False, False)
+
+
+REFUSED = [
+    ({"env_factory": Client, "tasks": ["a"], "task_var": "TASK"}, "env_factory makes the client by itself, so tasks"),
+    ({"env_factory": Client, "env_vars": {"A": "1"}}, "so env_vars cannot reach"),
+    ({"env_factory": Client, "headless": False}, "so headless cannot reach"),
+    ({"env_base_url": "http://127.0.0.1:1", "timeout_ms": 5}, "is running already, so timeout_ms"),
+    ({"env_base_url": "http://127.0.0.1:1", "tasks": ["a"], "task_var": "TASK"}, "is running already, so tasks"),
+    ({"docker_image": "x", "tasks": ["a"]}, "tasks need task_var"),
+    ({}, "nothing says what to play"),
+    ({"env_factory": Client, "action_parser": None}, "action_parser must be given"),
+    ({"env_factory": Client, "processor_cls": Client}, "processor_cls=Client cannot be used"),
+    ({"env_factory": Client, "processor_kwargs": {"speed": 2}}, "processor_kwargs has 'speed'"),
+    ({"env_factory": Client, "completion_params": {"n": 2}}, "completion_params has 'n'"),
+    ({"env_factory": Client, "completion_params": {"seed": 2}}, "completion_params has 'seed'"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), REFUSED)
+def test_what_cannot_be_honoured_is_refused_with_a_reason(given, why):
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        create_openenv_vllm_rollout_func(**{"prompt_builder": None, "action_parser": str, **given})
+
+
+def stand_in(*, rank=0, ranks=1, size=4, training=True, step=0):
+    return SimpleNamespace(
+        accelerator=SimpleNamespace(process_index=rank, num_processes=ranks),
+        model=SimpleNamespace(training=training),
+        num_generations=size,
+        num_generations_eval=size,
+        state=SimpleNamespace(global_step=step),
+    )
+
+
+def games(rollouts, prompts, **trainer):
+    prepared = rollouts._with_tasks(prompts, stand_in(**trainer))
+    return [Task.from_json(prompt[-1]["task"]) for prompt in prepared]
+
+
+def rotating(tasks=("a", "b", "c")):
+    rollout_func = create_openenv_vllm_rollout_func(
+        None, None, str, tasks=tasks, task_var="TASK", docker_image="none", concurrency=1
+    )
+    assert isinstance(rollout_func, _Rollouts)
+    return rollout_func
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(1, 4))
+def test_groups_that_straddle_processes_play_one_task_and_one_game(ranks, size, groups, steps):
+    rows = -(-size * groups // ranks)  # on each process
+    total = ranks * rows
+    on_ranks = [rotating() for _ in range(ranks)]
+    number = 0
+    for step in range(steps):
+        played = [
+            game
+            for rank, rollouts in enumerate(on_ranks)
+            for game in games(rollouts, ["Start task"] * rows, rank=rank, ranks=ranks, size=size, step=step)
+        ]
+        for start in range(0, total, size):
+            group = played[start : start + size]
+            assert group == [group[0]] * len(group)
+            assert group[0].env_id == f"OpenEnv/{'abc'[number % 3]}"
+            number += 1
+        assert len({game.seed for game in played}) == -(-total // size)
+
+
+def test_every_evaluation_plays_the_same_games_which_training_never_does():
+    rollouts = rotating()
+    first = games(rollouts, ["x"] * 8, training=False, step=5) + games(rollouts, ["x"] * 8, training=False, step=5)
+    trained = games(rollouts, ["x"] * 8, step=5)
+    again = games(rollouts, ["x"] * 8, training=False, step=6) + games(rollouts, ["x"] * 8, training=False, step=6)
+    assert first == again
+    assert not {game.seed for game in first} & {game.seed for game in trained}
+
+
+def test_another_model_or_server_than_the_trainers_is_refused():
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(config=SimpleNamespace(_name_or_path="mine")),
+        use_vllm=True,
+        args=SimpleNamespace(vllm_mode="server", temperature=1.0),
+        vllm_generation=SimpleNamespace(server_base_url=None, server_host="0.0.0.0", server_port=8000),
+    )
+
+    def check(**given):
+        rollouts = create_openenv_vllm_rollout_func(Client, None, str, **given)
+        assert isinstance(rollouts, _Rollouts)
+        rollouts._check(trainer)
+
+    check(vllm_model="mine", vllm_base_url="http://localhost:8000/")
+    with pytest.raises(ConfigError, match="vllm_model='yours' is not 'mine'"):
+        check(vllm_model="yours")
+    with pytest.raises(ConfigError, match="the trainer's own server"):
+        check(vllm_base_url="http://localhost:9000")

@@ -1,0 +1,101 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""What a function of TRL's first signature is given, and what becomes of what it returns; see test_training.py."""
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_trl.compat.legacy_rollout import legacy_rollout_func
+from gym_trl.errors import ConfigError
+from gym_trl.tiny import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+
+
+def stand_in(*, rank=0, size=4, training=True):
+    return SimpleNamespace(
+        accelerator=SimpleNamespace(process_index=rank),
+        model=SimpleNamespace(training=training),
+        num_generations=size,
+        num_generations_eval=2,
+        args=SimpleNamespace(num_generations=size),
+        processing_class=TOKENIZER,
+    )
+
+
+def answers(prompts, args, processing_class):
+    """As many completions for each prompt as the arguments ask for, which say whose they are."""
+    names = [f"{prompt}/{member}" for prompt in prompts for member in range(args.num_generations)]
+    return {
+        "prompt_ids": [[ord(prompt[0])] for prompt in prompts],
+        "completion_ids": [[1, 2] for _ in names],
+        "logprobs": [[-1.0, -1.0] for _ in names],
+        "name": names,
+        "note": "one for all",
+    }
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4))
+def test_each_row_gets_a_completion_of_its_own_group_also_where_groups_straddle_processes(ranks, size, groups):
+    rows = -(-size * groups // ranks)
+    prompts = [f"{'abcdefghij'[row // size % 10]}" for row in range(ranks * rows)]
+    names = []
+    for rank in range(ranks):
+        mine = prompts[rank * rows : (rank + 1) * rows]
+        returned = legacy_rollout_func(answers)(mine, stand_in(rank=rank, size=size))
+        assert [ids[0] for ids in returned["prompt_ids"]] == [ord(prompt) for prompt in mine]
+        assert str(returned["note"]) == "one for all"
+        names += returned["name"]
+    assert names == [f"{prompt}/{row % size}" for row, prompt in enumerate(prompts)]
+
+
+def test_prompts_come_rendered_one_for_each_group():
+    seen = []
+
+    def rollout_func(prompts, args, processing_class):
+        seen.extend(prompts)
+        return answers(prompts, args, processing_class)
+
+    legacy_rollout_func(rollout_func)([[{"role": "user", "content": "Hi"}]] * 8, stand_in())
+    assert seen == ["<|user|>Hi<|end|><|assistant|>"] * 2
+
+
+def test_an_evaluation_has_its_own_number_of_generations_and_leaves_the_trainers_alone():
+    trainer = stand_in(training=False)
+    returned = legacy_rollout_func(answers)(["a", "a", "b", "b"], trainer)
+    assert returned["name"] == ["a/0", "a/1", "b/0", "b/1"]
+    assert trainer.args.num_generations == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"logprobs": None}, "returned no logprobs"),
+        ({"completion_ids": [[1]]}, "returned 1 rows of completion_ids for 2 prompts with args.num_generations=4"),
+        ({"reward": [1.0] * 3}, "returned 3 rows of reward for 2 prompts"),
+        ({"logprobs": [[-1.0]] * 8}, "row 0 has 2 completion_ids and 1 logprobs"),
+        ({"completion_ids": [[]] * 8, "logprobs": [[]] * 8}, "row 0 has 0 completion_ids"),
+    ],
+)
+def test_what_cannot_be_given_to_rows_is_refused(change, why):
+    def rollout_func(*given):
+        columns = {**answers(*given), **change}
+        return {name: values for name, values in columns.items() if values is not None}
+
+    with pytest.raises(ConfigError, match=why):
+        legacy_rollout_func(rollout_func)(list("aaaabbbb"), stand_in())
+
+
+def test_a_url_without_a_port_and_one_that_is_taken_are_refused():
+    with pytest.raises(ConfigError, match="must say a port"):
+        legacy_rollout_func(answers, generate_url="http://localhost/generate/")(["a"] * 4, stand_in())
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}/generate/"
+        probe.listen()
+        with pytest.raises(ConfigError, match="nothing can listen at"):
+            legacy_rollout_func(answers, generate_url=url)(["a"] * 4, stand_in())

@@ -1,0 +1,340 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""trl-env's environments, processors and rollouts; its trainings are in test_training.py."""
+
+import random
+import string
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from trl.chat_template_utils import qwen3_chat_template
+
+from gym_trl.chat import TemplateChat
+from gym_trl.compat.lazy_dataset import LazyDataset
+from gym_trl.compat.trl_env import (
+    EnvFromGym,
+    GymFromEnv,
+    ProcessorChat,
+    TemplateProcessor,
+    TransformerModel,
+    Type1Processor,
+    Type1ProcessorConfig,
+    VLLMDecoderFactory,
+    batch_rollout,
+    deepseekr1_processor,
+    gemma4_processor,
+    make_rollout_func,
+    qwen3_instruct_processor,
+    qwen3_processor,
+)
+from gym_trl.errors import ChatTemplateError, ConfigError
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.types import Message
+
+WORDS = st.text(string.ascii_letters + " <|>", max_size=20)
+
+
+class Count:
+    """Wants the next number; a seed of "broken" raises at reset, an action "crash" at the step."""
+
+    made = 0
+
+    def __init__(self):
+        type(self).made += 1
+
+    def reset(self, seed):
+        if seed == "broken":
+            raise RuntimeError("no such seed")
+        self.reward, self.alive, self.number = 0.0, True, int(seed)
+        return self, f"After {self.number}?"
+
+    def step(self, action):
+        if action == "crash":
+            raise RuntimeError("crashed")
+        self.number += 1
+        self.alive = self.number % 4 != 0
+        self.reward += 0.25
+        return self, f"After {self.number}?"
+
+
+class Frozen:
+    """An immutable environment: every step is another object."""
+
+    def __init__(self, number=None):
+        self.number = number
+        self.alive = number is not None and number < 3
+        self.reward = 0.5 * (number or 0)
+
+    def reset(self, seed):
+        return Frozen(0), f"seed {seed}"
+
+    def step(self, action):
+        return Frozen(self.number + 1), f"step {self.number + 1}"
+
+
+def test_an_env_of_trl_envs_is_a_gymnasium_environment_that_passes_its_checks():
+    check_env(GymFromEnv(Count), skip_render_check=True)
+
+
+def test_immutable_environments_are_played_on():
+    env = GymFromEnv(Frozen)
+    assert env.reset(seed=0, options={"seed": "ox"})[0] == "seed ox"
+    assert [env.step("on")[:3] for _ in range(3)] == [
+        ("step 1", 0.5, False),
+        ("step 2", 0.5, False),
+        ("step 3", 0.5, True),
+    ]
+
+
+def test_the_return_is_the_reward_that_trl_env_would_have_reported():
+    class Best:
+        def reset(self, seed):
+            self.reward, self.alive, self.turn = 0.0, True, 0
+            return "go"
+
+        def step(self, action):
+            self.turn += 1
+            self.reward, self.alive = [0.9, 0.4, 0.7][self.turn - 1], self.turn < 3
+            return "on"
+
+    env = GymFromEnv(Best)
+    env.reset(seed=0)
+    assert sum(env.step("x")[1] for _ in range(3)) == pytest.approx(0.7)
+
+
+def test_an_environment_that_draws_from_the_global_generator_draws_the_same_for_the_same_seed():
+    class Dice:
+        def reset(self, seed):
+            self.reward, self.alive = 0.0, True
+            return str(random.random())
+
+        def step(self, action):
+            return str(random.random())
+
+    def play():
+        env = GymFromEnv(Dice)
+        return [env.reset(seed=7)[0], *(env.step("x")[0] for _ in range(3))]
+
+    random.seed(1)
+    first = play()
+    random.seed(2)
+    before = random.getstate()
+    assert play() == first
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_any_gymnasium_id_is_an_env_in_both_protocols(functional):
+    env = EnvFromGym("FrozenLake-v1", functional=functional, is_slippery=False)
+
+    def said(answer):
+        if functional:
+            assert answer[0] is env
+            return answer[1]
+        return answer
+
+    assert "Answer with Move left, Move down, Move right or Move up." in said(env.reset("3"))
+    for action in ("Move down", "Move down", "Move right", "Move right", "Move down", "Move right"):
+        assert env.alive
+        delta = said(env.step(action))
+    assert (env.alive, env.reward) == (False, 1.0)
+    assert said(env.step("Move left")) == delta
+    assert env.reward == 1.0
+    env.close()
+
+
+def test_seeds_that_are_no_numbers_are_games_of_their_own():
+    env = EnvFromGym("TrlEnv/Echo-v0")
+    words = {seed: env.reset(seed)[1] for seed in ("a", "b", "-1", "99999999999999999999", "½")}
+    assert len(set(words.values())) == 5
+    assert env.reset("a")[1] == words["a"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processors
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    """A tokenizer of characters with Qwen3's own template and control tokens."""
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    added = ["<think>", "</think>"]
+    letters = ["\n", *(char for char in string.printable if char.isprintable())]
+    vocabulary = {token: index for index, token in enumerate([*special, *added, *letters])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|endoftext|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in added])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", chat_template=qwen3_chat_template
+    )
+
+
+@given(system=WORDS, first=WORDS, second=WORDS, closed=st.booleans())
+def test_the_preset_of_qwen_writes_the_ids_of_qwens_own_template_with_the_separator(
+    qwen, system, first, second, closed
+):
+    chat, template = ProcessorChat(qwen3_instruct_processor, qwen), TemplateChat(qwen, enable_thinking=False)
+    said = [Message("system", system), Message("user", first)]
+    assert chat.open(said) == template.open(said)
+    assert chat.reply(second, closed=closed) == template.reply(second, closed=closed)
+    assert chat.stop_ids == template.stop_ids
+
+
+def test_a_message_cannot_write_a_control_token(qwen):
+    chat = ProcessorChat(qwen3_processor, qwen)
+    end = qwen.convert_tokens_to_ids("<|im_end|>")
+    assert chat.reply("<|im_end|>", closed=True).count(end) == chat.reply("x", closed=True).count(end) == 1
+
+
+def test_an_answer_that_was_cut_off_is_closed_by_the_reply(qwen):
+    chat = ProcessorChat(qwen3_processor, qwen)
+    end = qwen.convert_tokens_to_ids("<|im_end|>")
+    assert not chat.closes(qwen.encode("cut"))
+    assert chat.reply("x", closed=False) == [end, *chat.reply("x", closed=True)]
+
+
+def test_presets_split_thinking_from_answers():
+    assert gemma4_processor.parse_agent_output("<|channel>thought\nhm<channel|>4<turn|>x") == (
+        "<|channel>thought\nhm",
+        "4",
+    )
+    assert deepseekr1_processor.parse_agent_output("a</think>b</think>c") == ("a</think>b", "c")
+    assert qwen3_processor.parse_agent_output("no end of thinking") == ("", "no end of thinking")
+
+
+def test_a_processor_whose_turns_nothing_ends_is_refused():
+    marks = Type1ProcessorConfig("", "", "", "", "", "")
+    with pytest.raises(ChatTemplateError, match="nothing ends the turns of Type1Processor"):
+        ProcessorChat(Type1Processor(marks), type("Bare", (), {"encode": list, "decode": str, "eos_token": ""})())
+
+
+def test_a_template_becomes_a_processor_that_writes_what_the_template_does(qwen):
+    processor = TemplateProcessor(qwen, enable_thinking=False)
+    said = [Message("system", "Play."), Message("user", "1 to 8?")]
+    whole = processor.init_system_input("Play.") + processor.append_user_input("1 to 8?")
+    assert qwen.encode(whole, add_special_tokens=False) == TemplateChat(qwen, enable_thinking=False).open(said)
+    assert processor.parse_agent_output("4<|im_end|>") == ("", "4")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rollouts
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A ``Model`` of one's own: says a number and ends its turn; notes what it was asked."""
+
+    def __init__(self, say="1"):
+        self.tokenizer = tiny_tokenizer()
+        self.asked = []
+        self.say = say
+
+    def tokenizer_encode(self, input_text):
+        return self.tokenizer.encode(input_text, add_special_tokens=False)
+
+    def tokenizer_decode(self, completion_ids):
+        return self.tokenizer.decode(completion_ids)
+
+    def model_batch_generate(self, input_ids_list):
+        self.asked.append(len(input_ids_list))
+        ids = self.tokenizer_encode(f"{self.say}<|end|>")
+        return [ids] * len(input_ids_list), [[-0.5] * len(ids)] * len(input_ids_list)
+
+
+def tiny_processor():
+    marks = Type1ProcessorConfig("<|system|>", "<|end|>", "<|user|>", "<|end|><|assistant|>", "</think>", "<|end|>")
+    return Type1Processor(marks)
+
+
+def test_dead_rows_generate_nothing_more_and_rows_come_in_the_order_of_the_seeds():
+    model = Counting()
+    states = batch_rollout(model, tiny_processor(), Count, "Count.", 500, ["0", "3", "2", "1"])
+    assert [state.reward for state in states] == [1.0, 0.25, 0.5, 0.75]
+    assert model.asked == [4, 3, 2, 1]
+    for state in states:
+        completion = state.conversation[state.initial_length :]
+        assert len(completion) == len(state.env_mask) == len(state.logprobs)
+        assert state.env_mask[-1] == 1
+        assert all((logprob == 0.0) == (bit == 0) for bit, logprob in zip(state.env_mask, state.logprobs, strict=True))
+
+
+def test_an_environment_that_breaks_breaks_its_own_row_only():
+    states = batch_rollout(Counting(), tiny_processor(), Count, "Count.", 500, ["0", "broken", "3"])
+    assert [state.reward for state in states] == [1.0, None, 0.25]
+    assert "no such seed" in (states[1].error or "")
+
+
+def test_a_conversation_never_exceeds_its_length_and_ends_on_what_the_model_said():
+    states = batch_rollout(Counting(), tiny_processor(), Count, "Count.", 45, ["0", "1"])
+    for state in states:
+        assert len(state.conversation) <= 45
+        assert state.env_mask[-1] == 1
+        assert 0 < sum(state.env_mask) < 8
+
+
+def test_lines_are_logged_for_every_episode():
+    lines: list[str] = []
+    batch_rollout(Counting(), tiny_processor(), Count, "Count.", 500, ["3", "2"], lines.append)
+    assert "user_1>\tAfter 2?\n" in lines
+    assert "agent_0>\t1\n" in lines
+    assert lines[-1].startswith("log_1>\tsuccess, reward: 0.5")
+
+
+def test_a_transformers_model_plays_and_its_rows_do_not_depend_on_each_other():
+    tokenizer = tiny_tokenizer()
+    model = TransformerModel(tokenizer, tiny_model(tokenizer), {"max_new_tokens": 3, "temperature": 0.8})
+    together = batch_rollout(model, tiny_processor(), Count, "Count.", 500, ["0", "1", "2"])
+    assert all(state.reward is not None for state in together)
+    alone = batch_rollout(model, tiny_processor(), Count, "Count.", 500, ["0"])
+    assert alone[0].conversation == together[0].conversation
+    sampled, logprobs = model.model_batch_generate([tokenizer.encode("a"), tokenizer.encode("bc")])
+    assert [len(ids) for ids in sampled] == [len(nats) for nats in logprobs]
+    with pytest.raises(ConfigError, match="output_logits"):
+        TransformerModel(tokenizer, model.model, {"output_logits": True})
+
+
+def test_a_second_engine_beside_the_trainer_is_refused():
+    class Settings:
+        use_vllm = False
+        args = type("Args", (), {"vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": False})
+
+    with pytest.raises(ConfigError, match=r"set GRPOConfig\(use_vllm=True"):
+        VLLMDecoderFactory(1.0, {1}, 8).check(Settings)
+    Settings.use_vllm = True
+    VLLMDecoderFactory(1.0, {1}, 8).check(Settings)
+    with pytest.raises(ConfigError, match=r"asks for 0.5, the trainer has GRPOConfig\(vllm_gpu_memory_utilization=0.3"):
+        VLLMDecoderFactory(1.0, {1}, 8, gpu_memory_utilization=0.5).check(Settings)
+    with pytest.raises(ConfigError, match="decoder_factory must be a TransformerDecoderFactory"):
+        make_rollout_func(tiny_processor(), tiny_tokenizer(), object(), Count, "", 100)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Data
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_made_when_they_are_asked_for_and_random_ones_are_the_same_each_time():
+    asked = []
+
+    def row(index):
+        asked.append(index)
+        return str(random.randint(0, 10**9))
+
+    data = LazyDataset(1000, row).map(lambda seed: {"prompt": seed})
+    assert asked == []
+    first = data[3]
+    random.seed(1)
+    assert data[3] == first == data.select([5, 3])[1]
+    assert data[4] != first
+    assert set(asked) <= {3, 4, 5}
+    with pytest.raises(IndexError):
+        data[1000]
+    assert data[-1] == data[999]
+    with pytest.raises(ConfigError, match="n must be an integer"):
+        LazyDataset(-1, row)
