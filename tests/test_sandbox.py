@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -47,12 +48,14 @@ def sandbox() -> Iterator[Sandbox]:
 
 def children() -> set[int]:
     """Processes that this one has, at any depth."""
-    ran = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    parents = {int(pid): int(parent) for pid, parent in map(str.split, ran.stdout.splitlines())}
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     found = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return {pid for pid in found if Path(f"/proc/{pid}/comm").exists()} - {os.getpid()}
+    return found - {os.getpid()}
 
 
 def gone(pids: set[int]) -> bool:
