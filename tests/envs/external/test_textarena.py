@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -119,3 +120,8 @@ def test_a_game_that_needs_a_newer_python_says_so():
     env = make("External/TextArena-v0", game="Chess-v0", players=2)
     with pytest.raises(SyntaxError):
         env.reset(seed=0)
+
+
+def test_the_guide_says_how_many_of_them_are_tried():
+    guide = (Path(__file__).parents[3] / "docs" / "bring_your_own.md").read_text(encoding="utf-8")
+    assert f"| {len(ALONE)} games alone, {len(FOR_TWO)} for two; one trained |" in guide
