@@ -519,8 +519,8 @@ def view(
         from gym_trl.viewer.live import LiveServer
 
         server = LiveServer(run, port=port, tokenizer=tokenizer)
-        _say(f"{server.url} shows {run} as it goes on; Ctrl-C ends it.")
         with suppress(KeyboardInterrupt):
+            _say(f"{server.url} shows {run} as it goes on; Ctrl-C ends it.")
             server.serve()
         return
     from gym_trl.viewer.page import write_page

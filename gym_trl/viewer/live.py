@@ -15,7 +15,7 @@ from gym_trl.viewer.page import live_page, policy
 from gym_trl.viewer.run import COLUMNS, Run
 
 _MOST_EPISODES: Final = 256  # that one answer holds
-_NUMBERS: Final = ("episodes", "metrics", "first", "count")
+_NUMBERS: Final = ("episodes", "metrics", "first", "count", "tokens")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -143,9 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         asked = parse_qs(address.query)
         try:
-            numbers = {
-                name: max(0, int(asked.get(name, ["0"])[0])) for name in ("episodes", "metrics", "first", "count")
-            }
+            numbers = {name: max(0, int(asked.get(name, ["0"])[0])) for name in _NUMBERS}
         except ValueError:
             self._answer(HTTPStatus.BAD_REQUEST, b"not a number\n", "text/plain")
             return
@@ -156,7 +154,9 @@ class _Handler(BaseHTTPRequestHandler):
             generation = asked.get("generation", ["1"])[0]
             self._json(source.updates(generation, numbers["episodes"], numbers["metrics"]))
         elif address.path == "/episodes":
-            self._json(source.bodies(numbers["first"], numbers["count"]))
+            bodies = source.bodies(numbers["first"], numbers["count"])
+            tokens = [said.pop("tokens") for said in bodies]
+            self._json(tokens if numbers["tokens"] else bodies)
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such page\n", "text/plain")
 

@@ -120,11 +120,11 @@
       }
       return [low, episode - file.firsts[low]];
     },
-    chunk(number) {
-      return remember(number, () => {
+    chunk(number, kind = "chunk") {
+      return remember(`${kind}-${number}`, () => {
         decoded += 1;
         root.dataset.decoded = decoded;
-        return unpack(document.getElementById(`chunk-${number}`).textContent);
+        return unpack(document.getElementById(`${kind}-${number}`).textContent);
       });
     },
   };
@@ -137,11 +137,11 @@
       setInterval(() => server.update().catch(() => pill("lost")), POLL_MS);
     },
     place: (episode) => [Math.floor(episode / server.size), episode % server.size],
-    chunk(number) {
+    chunk(number, kind = "chunk") {
       const first = number * server.size;
       const held = Math.min(server.size, total - first);
-      return remember(`${server.generation} ${first} ${held}`, async () =>
-        (await fetch(`episodes?first=${first}&count=${held}`)).json());
+      return remember(`${server.generation} ${kind} ${first} ${held}`, async () =>
+        (await fetch(`episodes?first=${first}&count=${held}&tokens=${kind === "tokens" ? 1 : 0}`)).json());
     },
     async update() {
       const asked = `updates?generation=${server.generation}&episodes=${total}&metrics=${metrics.length}`;
@@ -162,9 +162,11 @@
   };
   const source = LIVE ? server : file;
 
+  /** What was said in an episode, with its tokens. */
   async function body(episode) {
     const [number, offset] = source.place(episode);
-    return (await source.chunk(number))[offset];
+    const [said, tokens] = await Promise.all([source.chunk(number), source.chunk(number, "tokens")]);
+    return { ...said[offset], tokens: tokens[offset] };
   }
 
   function pill(state) {

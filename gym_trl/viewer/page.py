@@ -55,7 +55,7 @@ def write_page(
             file.write(before)
             chunks = _write_chunks(file, read, said or (lambda _: None))
             index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
-            _write_data(file, "index", json.dumps(index, allow_nan=False).encode())
+            _write_data(file, "index", _json(index))
             file.write(after)
         counts = {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": beside.stat().st_size}
         beside.replace(out)
@@ -101,25 +101,32 @@ def _digest(text: str) -> str:
 
 
 def _write_chunks(file: BinaryIO, run: Run, said: Callable[[int], None]) -> list[int]:
-    """Write the episodes, and say which one each chunk begins with."""
+    """Write the episodes, what was said apart from its tokens, and say which one each chunk begins with."""
     firsts: list[int] = []
     for first, chunk in _chunks(run.read()):
-        _write_data(file, f"chunk-{len(firsts)}", b"[" + b",".join(chunk) + b"]")
+        # A search reads what was said in every episode, and no tokens.
+        for kind, parts in zip(("chunk", "tokens"), zip(*chunk, strict=True), strict=True):
+            _write_data(file, f"{kind}-{len(firsts)}", b"[" + b",".join(parts) + b"]")
         firsts.append(first)
         said(first + len(chunk))
     return firsts
 
 
-def _chunks(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[int, list[bytes]]]:
+def _chunks(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
     first, chunk, size = 0, [], 0
     for said in bodies:
-        chunk.append(json.dumps(said, allow_nan=False, separators=(",", ":")).encode())
-        size += len(chunk[-1])
+        tokens = said.pop("tokens")
+        chunk.append((_json(said), _json(tokens)))
+        size += sum(map(len, chunk[-1]))
         if len(chunk) == _CHUNK_EPISODES or size > _CHUNK_BYTES:
             yield first, chunk
             first, chunk, size = first + len(chunk), [], 0
     if chunk:
         yield first, chunk
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _write_data(file: BinaryIO, name: str, content: bytes) -> None:

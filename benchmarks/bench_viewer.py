@@ -1,0 +1,132 @@
+# mypy: allow-untyped-calls
+"""How long does the page of 20,000 episodes take to open, and does it answer quickly afterwards?
+
+$ python benchmarks/bench_viewer.py [episodes]
+
+Chromium opens the page from a file, five times in new processes; the table has the median. ``ready`` is from the start
+of the navigation until the first view is drawn and the page can be used. What comes after is measured in the page: from
+the key, click or filter until the next frame has been drawn, and the slowest frame of two seconds of scrolling.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from for_viewer import Look, chromium, write_large_run
+
+from gym_trl.viewer.page import write_page
+
+RESULTS = Path(__file__).parent / "results"
+ROUNDS = 5
+DRAWN = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+SCROLL = """
+const rows = document.querySelector('#rows');
+const gaps = [];
+let last = performance.now();
+const end = last + 2000;
+while (performance.now() < end) {
+  rows.scrollTop += 1500;
+  await new Promise((done) => requestAnimationFrame(done));
+  gaps.push(performance.now() - last);
+  last = performance.now();
+}
+done(gaps);
+"""
+
+
+def timed(look: Look, action: str, until: str) -> float:
+    """Milliseconds from an action in the page until what it leads to has been drawn."""
+    script = f"""
+    const done = arguments[arguments.length - 1];
+    (async () => {{
+      const began = performance.now();
+      {action};
+      while (!({until})) {{ await new Promise((next) => setTimeout(next)); }}
+      {DRAWN};
+      done(performance.now() - began);
+    }})()"""
+    milliseconds: float = look.driver.execute_async_script(script)
+    return milliseconds
+
+
+def opened(url: str) -> dict[str, float]:
+    """What one new Chromium takes to open the page, and to be used."""
+    with chromium() as look:
+        look.driver.execute_cdp_cmd("Performance.enable", {})
+        look.open(url)
+        time.sleep(0.3)  # until the browser has noted the first paint
+        paint = "performance.getEntriesByType('paint').find((one) => one.name === 'first-contentful-paint')?.startTime"
+        told = look.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        spent = {metric["name"]: metric["value"] for metric in told}
+        rows = "document.querySelectorAll('.grid-row').length > 10"
+        figures = {
+            "first contentful paint": look.js(paint),
+            "ready": look.js("performance.getEntriesByName('ready')[0].startTime"),
+            "scripting until ready": 1000 * spent["ScriptDuration"],
+            "layout until ready": 1000 * (spent["LayoutDuration"] + spent["RecalcStyleDuration"]),
+            "JavaScript heap, MB": spent["JSHeapUsedSize"] / 1e6,
+            "table opens": timed(look, "location.hash = '#/episodes'", rows),
+            "sort by return": timed(look, "document.querySelector('[data-column=return] button').click()", "true"),
+        }
+        told, all_ = (f"document.querySelector('#{name}').textContent" for name in ("shown", "total"))
+        until = f"/^[0-9,]+ of [0-9,]+ episodes$/.test({told})"
+        typed = "const box = document.querySelector('#filter'); box.value = '{}'; box.dispatchEvent(new Event('input'))"
+        waiting, narrowed = f"{told} = ''; ", f"{until} && !{told}.startsWith({all_})"
+        figures["filter by numbers"] = timed(look, waiting + typed.format("return>0.5 turns<4"), narrowed)
+        figures["search all transcripts"] = timed(look, waiting + typed.format("abc"), narrowed)
+        figures["search them, longest task"] = longest(look, waiting + typed.format("abd"), narrowed)
+        timed(look, waiting + typed.format(""), until)
+        gaps = look.driver.execute_async_script(
+            f"const done = arguments[arguments.length - 1]; (async () => {{ {SCROLL} }})()"
+        )
+        figures["scrolling, slowest frame"] = max(gaps)
+        figures["scrolling, median frame"] = statistics.median(gaps)
+        shown = "document.querySelector('h1')?.textContent === 'Episode 12345'"
+        figures["an episode opens"] = timed(look, "location.hash = '#/episode/12345'", shown)
+        members = "document.querySelectorAll('[data-member]').length > 1"
+        figures["a group opens"] = timed(look, "location.hash = '#/group/12346'", members)
+        return figures
+
+
+def longest(look: Look, action: str, until: str) -> float:
+    """The longest that the page was deaf during an action, in milliseconds; 0 for less than 50."""
+    look.driver.execute_script(
+        "window.tasks = []; new PerformanceObserver((list) => window.tasks.push(...list.getEntries()"
+        ".map((one) => one.duration))).observe({type: 'longtask'})"
+    )
+    timed(look, action, until)
+    slowest: float = look.js("Math.max(0, ...window.tasks)")
+    return slowest
+
+
+def main() -> None:
+    """Measure, print a table and write it down."""
+    episodes = int(sys.argv[1]) if sys.argv[1:] else 20_000
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_large_run(Path(folder, "large"), episodes)
+        began = time.monotonic()
+        counts = write_page(run, Path(folder, "large.html"))
+        figures: dict[str, Any] = {
+            "episodes": episodes,
+            "records, MB": (run / "rollouts.jsonl").stat().st_size / 1e6,
+            "page, MB": counts["bytes"] / 1e6,
+            "chunks": counts["chunks"],
+            "writing the page, s": time.monotonic() - began,
+        }
+        rounds = [opened(Path(folder, "large.html").as_uri()) for _ in range(ROUNDS)]
+    for name in rounds[0]:
+        values = [one[name] for one in rounds]
+        figures[name] = statistics.median(values)
+        print(f"{name:<28}{figures[name]:>10.1f}   ({min(values):.1f} to {max(values):.1f})")
+    print({name: value for name, value in figures.items() if name not in rounds[0]})
+    (RESULTS / "viewer.json").write_text(json.dumps({"median": figures, "rounds": rounds}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
