@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.grpo.rollout_func import trainer_engine
+from gym_trl.grpo.rollout_func import _context, trainer_engine
 from gym_trl.types import Completion, FinishReason, Request
 
 
@@ -111,7 +111,7 @@ class _Rehearsal:
 
 
 def _longest_completions(prompts: list[list[int]], trainer: Any) -> list[Completion]:
-    context = getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+    context = _context(trainer) or sys.maxsize
     done: dict[str, Completion] = {}
     with trainer_engine(trainer, None, {"ignore_eos": True}) as engine:
         for row, ids in enumerate(prompts):

@@ -107,8 +107,8 @@ def trainer(url, *, correction=True, **sampling):
     return SimpleNamespace(use_vllm=True, args=args, vllm_generation=generation, eos_token_ids=[END])
 
 
-def ask(of):
-    with trainer_engine(of, ByteChat()) as engine:
+def ask(of, changes=None):
+    with trainer_engine(of, ByteChat(), changes) as engine:
         assert isinstance(engine, ServerEngine)
         engine.submit(Request("0-1", [1, 2], 5, 0))
         return engine.collect(block=True)
@@ -126,6 +126,16 @@ def test_sampling_is_what_trl_would_do(vllm):
     asked = {"temperature": 0.7, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.1, "frequency_penalty": 0.1}
     assert asked.items() <= vllm.bodies[-1].items()
     assert vllm.bodies[-1]["stop_token_ids"] == sorted({END, *ByteChat.stop_ids})
+
+
+def test_what_a_rollout_asks_to_be_otherwise_goes_over_the_trainers_own(vllm):
+    one = trainer(vllm.url, temperature=0.7, generation_kwargs={"stop": ["old"], "frequency_penalty": 0.1})
+    ask(one, {"temperature": 0.5, "stop": "new", "stop_token_ids": [77]})
+    asked = vllm.bodies[-1]
+    assert (asked["temperature"], asked["frequency_penalty"], asked["stop"]) == (0.5, 0.1, ["new"])
+    assert asked["stop_token_ids"] == sorted({END, 77, *ByteChat.stop_ids})
+    ask(one, {"ignore_eos": True})
+    assert (vllm.bodies[-1]["stop_token_ids"], vllm.bodies[-1]["temperature"]) == ([], 0.7)
 
 
 def test_the_address_may_be_a_host_and_a_port(vllm):
