@@ -22,6 +22,7 @@ from gym_trl.envs.openenv_session import (
 )
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.spaces import MAX_LENGTH, AnyText
+from gym_trl.textify import UnreadableActionError
 
 _CALL = re.compile(r"<(tool|tool_call)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'
@@ -91,7 +92,8 @@ class OpenEnv(gym.Env[str, str]):
             client, which needs no package of the environment's.
         prompt_builder: Says an observation in words: gets the observation (typed, or a dictionary whose entries are
             attributes too), the number of the turn from 1 on, and lines on the turns before.
-        action_parser: Makes an action from words: a dictionary, or a typed action for a typed client.
+        action_parser: Makes an action from words: a dictionary, or a typed action for a typed client. A ``ValueError``
+            is an invalid action, and its text the observation.
         instructions: The rules; by default the server's description, and how to act.
         connect_timeout_s: Seconds for opening a session.
         message_timeout_s: Seconds for each answer.
@@ -210,7 +212,7 @@ class OpenEnv(gym.Env[str, str]):
             raise ResetNeeded("TrlEnv/OpenEnv-v0 has no session: call reset() before step()")
         try:
             parsed = self._action_parser(action) if self._action_parser else self._how_to_act().parse(action)
-        except _UnreadableError as error:
+        except ValueError as error:
             return str(error), 0.0, False, False, {"action_valid": False}
         try:
             result = self._session.step(parsed)
@@ -334,14 +336,11 @@ class OpenEnv(gym.Env[str, str]):
             text = self._prompt_builder(seen, self._turn, list(self._history))
             if not isinstance(text, str):
                 raise ConfigError(f"prompt_builder must return text, got {type(text).__name__}: {text!r:.80}")
+        text = text.encode("utf-8", "replace").decode("utf-8")  # JSON can say what no tokenizer reads
         if len(text) > MAX_LENGTH:
             left_out = f"\n({len(text) - MAX_LENGTH + 40} more characters)"
             text = text[: MAX_LENGTH - len(left_out)] + left_out
         return text, info
-
-
-class _UnreadableError(ValueError):
-    """Words that are no action; its text says what would be."""
 
 
 class _Form(NamedTuple):
@@ -364,7 +363,7 @@ def _schema_form(schema: Mapping[str, Any], typed: type[Any] | None) -> _Form:
             try:
                 return make({name: _READ[kind](text)})
             except ValueError as error:
-                raise _UnreadableError(f"{name} must be of type {kind}, got {text!r:.100}") from error
+                raise UnreadableActionError(f"{name} must be of type {kind}, got {text!r:.100}") from error
 
         return _Form("" if kind == "string" else f"Answer with the {name} alone ({kind}).", value)
 
@@ -377,7 +376,7 @@ def _schema_form(schema: Mapping[str, Any], typed: type[Any] | None) -> _Form:
                 return make(found)
         except (ValueError, RecursionError):
             pass
-        raise _UnreadableError(f"Answer with a JSON object of this schema: {shown}")
+        raise UnreadableActionError(f"Answer with a JSON object of this schema: {shown}")
 
     return _Form(f"Answer with a JSON object of this schema: {shown}", whole)
 
@@ -400,7 +399,7 @@ def _tool_form(tools: Sequence[Any]) -> _Form:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             name, arguments = None, None
         if not isinstance(name, str) or not isinstance(arguments, dict):
-            raise _UnreadableError(f"This is no call. Write {_FORM}.")
+            raise UnreadableActionError(f"This is no call. Write {_FORM}.")
         return {"type": "call_tool", "tool_name": name, "arguments": arguments}
 
     return _Form("\n".join([f"Act by calling a tool. For that write {_FORM}.", *listed]), call)

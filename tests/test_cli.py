@@ -86,7 +86,7 @@ def test_it_runs_as_a_module_and_says_its_version() -> None:
     assert ran.stdout == f"gym-trl {gym_trl.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["list"], ["info"], ["play"], ["train"]], ids=str)
+@pytest.mark.parametrize("command", [[], ["list"], ["info"], ["play"], ["train"], ["serve"]], ids=str)
 def test_every_help_has_an_example_that_names_the_command(command: list[str]) -> None:
     result = gym_trl_(*command, "--help")
     assert result.exit_code == 0

@@ -184,6 +184,26 @@ def test_a_prompt_builder_and_an_action_parser_are_called_as_eval_protocol_calls
     assert seen[1] == ("AB", None, 2, ["Step 1: ab -> reward +0.20"])
 
 
+def test_what_an_action_parser_cannot_read_is_an_invalid_action_and_what_no_tokenizer_reads_is_not_shown(at):
+    def action_parser(text):
+        if text == "?":
+            raise ValueError("Say something.")
+        return {"message": text}
+
+    env = at("slow", action_parser=action_parser, prompt_builder=lambda seen, step, history: seen.said + "\ud800")
+    assert env.reset(seed=0)[0] == "new episode?"
+    assert env.step("?") == ("Say something.", 0.0, False, False, {"action_valid": False})
+    assert env.step("hello")[0] == "answer 1 to hello?"
+
+
+def test_a_vector_of_them_has_a_session_each(numbers):
+    vector: Any = gym.make_vec("TrlEnv/OpenEnv-v0", num_envs=3, base_url=numbers)
+    observations, _ = vector.reset(seed=0)
+    assert observations == ("Guess 1 to 50 in 6 tries.",) * 3
+    assert len(set(vector.step(("1", "25", "50"))[0])) > 1
+    vector.close()
+
+
 def test_a_typed_client_gets_typed_actions_and_gives_typed_observations(zoo):
     import openenv_zoo
     from openenv.core import EnvClient
