@@ -46,6 +46,8 @@ class GymSpec:
 
     ``GRPOTrainer(..., train_dataset=spec.train_dataset, rollout_func=spec.rollout_func,
     reward_funcs=spec.reward_funcs)`` then plays one episode per completion; the members of a group play the same game.
+    ``environment_factory`` instead of ``rollout_func`` is for models that call tools, and ``rollout_worker`` for
+    ``AsyncGRPOTrainer``.
 
     Args:
         env: An id, several ids, or ids with weights (``{"TrlEnv/Echo-v0": 1, "TrlEnv/GuessNumber-v0": 3}``).

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pickle
+import re
 import runpy
 import subprocess
 import sys
@@ -26,10 +27,12 @@ from gym_trl.errors import ConfigError, TaskError
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
+from gym_trl.tiny import tiny_model
 from gym_trl.types import StopReason
 
 GUESS, WORDLE, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Wordle-v0", "TrlEnv/Echo-v0"
 SCRIPT = Path(__file__).parent / "train_with_tools.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tools.py"
 GUIDE = Path(__file__).parents[2] / "docs" / "migrate_from_environment_factory.md"
 PENALTY = 0.25
 needs_trl = [pytest.mark.trl, pytest.mark.processes]
@@ -417,7 +420,7 @@ def report(tmp_path_factory):
 
 @pytest.fixture
 def steps(report):
-    return report["scripted"]["steps"]
+    return report["steps"]
 
 
 class TestTheTrainer:
@@ -437,7 +440,7 @@ class TestTheTrainer:
         assert len(set.union(*groups)) == 4
 
     def test_rewards_are_the_environments_return_and_nothing_is_counted_twice(self, report):
-        for log, step in zip(report["scripted"]["logs"], report["scripted"]["steps"], strict=False):
+        for log, step in zip(report["logs"], report["steps"], strict=False):
             returns = [outcome["episode_return"] for outcome in step["outcomes"]]
             assert returns == [1.0, -2 * PENALTY, 1.0, 1.0] * 2
             assert log["reward"] == pytest.approx(sum(returns) / 8)
@@ -451,13 +454,13 @@ class TestTheTrainer:
                 assert won == late == mistaken > 0 > left
 
     def test_calls_after_the_end_change_nothing_and_are_counted(self, report):
-        for log, step in zip(report["scripted"]["logs"], report["scripted"]["steps"], strict=False):
+        for log, step in zip(report["logs"], report["steps"], strict=False):
             assert [outcome["calls_after_end"] for outcome in step["outcomes"]] == [0, 0, 2, 0] * 2
             assert log["env/calls_after_end"] == 0.5
             assert all(text.count("\nThe game is over.\n") == 2 for text in step["texts"][2::4])
 
     def test_what_is_no_tool_or_does_not_fit_is_said_and_no_turn(self, report):
-        for log, step in zip(report["scripted"]["logs"], report["scripted"]["steps"], strict=False):
+        for log, step in zip(report["logs"], report["steps"], strict=False):
             winner, mistaken = step["outcomes"][0], step["outcomes"][3]
             assert mistaken == winner
             for said in ("Tool step not found", "Tool close not found"):
@@ -486,15 +489,34 @@ class TestTheTrainer:
             for text in step["texts"][::4]:
                 assert text.rpartition("</tool_response>")[2] == "<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>"
 
-    def test_a_model_that_calls_nothing_is_scored_for_leaving(self, report):
-        free = report["free"]
-        assert all(outcome["num_turns"] == 0 for step in free["steps"] for outcome in step["outcomes"])
-        log = free["logs"][0]
-        assert (log["env/unfinished"], log["reward"]) == (1.0, -PENALTY)
-
     def test_it_learns_from_that(self, report):
-        assert report["scripted"]["changed"]
-        assert all(log["grad_norm"] > 0 for log in report["scripted"]["logs"][:2])
+        assert report["changed"]
+        assert all(log["grad_norm"] > 0 for log in report["logs"][:2])
+
+
+@pytest.mark.trl
+@pytest.mark.processes
+def test_the_example_trains_and_a_model_that_calls_nothing_is_scored_for_leaving(tmp_path):
+    tokenizer = runpy.run_path(str(SCRIPT))["tool_tokenizer"]()
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    tiny_model(tokenizer, width=32, layers=1).save_pretrained(tmp_path / "tiny")
+    done = subprocess.run(
+        [
+            *(sys.executable, str(EXAMPLE), f"--model={tmp_path / 'tiny'}", f"--output_dir={tmp_path / 'out'}"),
+            *("--max_steps=1", "--per_device_train_batch_size=4", "--gradient_accumulation_steps=1"),
+            *("--num_generations=4", "--max_completion_length=16", "--use_cpu=true", "--bf16=false"),
+            "--disable_tqdm=true",
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, expected in (("env/unfinished", 1.0), ("reward", -0.1), ("tools/call_frequency", 0.0)):
+        assert [float(value) for value in re.findall(rf"'{name}': '?([^',]+)", done.stdout)] == [expected]
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 @pytest.mark.trl

@@ -1,9 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Trains a tiny model that calls tools, in TRL's own loop, and writes what happened: run by the tests.
 
-The first trainer's model is what it is. A tiny model calls nothing by itself, so the second trainer's turns are written
-by players below, and all else is the trainer's: the rendering, the parsing of calls, the loop, the masks, the loss.
-Argument: a folder to write to.
+A tiny model calls nothing by itself, so its turns are written by the players below, and all else is the trainer's: the
+rendering, the parsing of calls, the loop, the masks, the loss. Argument: a folder to write to.
 """
 
 import json
@@ -82,21 +81,17 @@ def opening(row):
 class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
     """Keeps what it asked for, what came back, and what it makes of it."""
 
-    def __init__(self, *arguments, scripted, **options):
+    def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.scripted, self.asked, self.steps = scripted, [], []
+        self.asked, self.steps = [], []
 
     def _generate_single_turn(self, prompt_ids, *arguments, **options):
-        if self.scripted:
-            first = len(self.asked) == 0
-            decoded = [self.processing_class.decode(ids) for ids in prompt_ids]
-            turns = [opening(row) if first else play(text) for row, text in enumerate(decoded)]
-            ids = [self.processing_class.encode(turn, add_special_tokens=False) for turn in turns]
-            answers, logprobs = [[*one, self.processing_class.eos_token_id] for one in ids], None
-        else:
-            answers, logprobs = super()._generate_single_turn(prompt_ids, *arguments, **options)
+        decoded = [self.processing_class.decode(ids) for ids in prompt_ids]
+        turns = [play(text) if self.asked else opening(row) for row, text in enumerate(decoded)]
+        ids = [self.processing_class.encode(turn, add_special_tokens=False) for turn in turns]
+        answers = [[*one, self.processing_class.eos_token_id] for one in ids]
         self.asked.append([(list(prompt), list(answer)) for prompt, answer in zip(prompt_ids, answers, strict=True)])
-        return answers, logprobs
+        return answers, None
 
     def _generate_and_score_completions(self, inputs):
         self.asked = []
@@ -120,13 +115,9 @@ class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         return output
 
 
-def train(folder, *, scripted, steps):
-    spec = GymSpec(
-        "TrlEnv/GuessNumber-v0",
-        env_kwargs={"high": 8, "turns": 4},
-        num_tasks=16,
-        invalid_penalty=PENALTY,
-    )
+def main(folder):
+    torch.set_num_threads(1)
+    spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, num_tasks=16, invalid_penalty=PENALTY)
     tokenizer = tool_tokenizer()
     model = tiny_model(tokenizer, width=32, layers=1)
     model.config.max_position_embeddings = 4096  # characters are many tokens
@@ -141,30 +132,20 @@ def train(folder, *, scripted, steps):
             report_to=[],
             save_strategy="no",
             logging_steps=1,
-            max_steps=steps,
+            max_steps=2,
             per_device_train_batch_size=8,
             num_generations=4,
-            max_completion_length=2500 if scripted else 24,
+            max_completion_length=2500,
             disable_tqdm=True,
             shuffle_dataset=False,
         ),
         train_dataset=spec.train_dataset,
         environment_factory=spec.environment_factory,
         reward_funcs=spec.reward_funcs,
-        scripted=scripted,
     )
     trainer.train()
     changed = any(not torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    return {"steps": trainer.steps, "logs": trainer.state.log_history, "changed": changed}
-
-
-def main(folder):
-    torch.set_num_threads(1)
-    report = {
-        "free": train(folder, scripted=False, steps=1),
-        "scripted": train(folder, scripted=True, steps=2),
-        "end": tool_tokenizer().eos_token_id,
-    }
+    report = {"steps": trainer.steps, "logs": trainer.state.log_history, "changed": changed}
     (folder / "report.json").write_text(json.dumps(report))
 
 

@@ -1,0 +1,39 @@
+"""Train a model that calls tools to guess a number, in TRL's own loop: it calls guess(number) until it is told.
+
+$ python examples/train_tools.py --learning_rate 2e-6 --use_vllm true --vllm_mode colocate   # any field of GRPOConfig
+
+docs/migrate_from_environment_factory.md says what that loop can promise, and what spec.rollout_func does better.
+"""
+
+from transformers import HfArgumentParser
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+
+parser = HfArgumentParser(GRPOConfig)
+parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+parser.set_defaults(
+    output_dir="runs/tools",
+    max_steps=200,
+    learning_rate=1e-6,
+    per_device_train_batch_size=8,
+    gradient_accumulation_steps=8,
+    num_generations=8,
+    max_completion_length=2048,  # of a whole episode
+    logging_steps=1,
+    report_to=[],
+)
+
+if __name__ == "__main__":
+    args, own = parser.parse_args_into_dataclasses()
+    # Games that are left before their end cost the penalty too, or not playing would be as good as losing.
+    spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 100, "turns": 7}, num_tasks=2_000, invalid_penalty=0.1)
+    trainer = GRPOTrainer(
+        model=own.model,
+        args=args,
+        train_dataset=spec.train_dataset,
+        environment_factory=spec.environment_factory,
+        reward_funcs=spec.reward_funcs,
+    )
+    trainer.train()
+    trainer.save_model()
