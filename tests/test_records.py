@@ -1,3 +1,4 @@
+import doctest
 import json
 import re
 import tracemalloc
@@ -6,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import bench_records
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -272,6 +274,28 @@ def test_the_conversation_is_that_of_the_episode() -> None:
     unanswered = trajectory(messages=played.messages[:-1], turns=played.turns[:1])
     assert messages_of(as_record(unanswered))[-1] == {"role": "assistant", "content": "no"}
     assert as_record(unanswered)["unanswered"] == "no"
+
+
+@pytest.mark.parametrize("page", ["records.md", "evaluation.md"])
+def test_the_pages_blocks_run_and_say_what_they_print(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    path = Path(__file__).parents[1] / "docs" / page
+    result = doctest.testfile(str(path), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+def test_writing_costs_little_of_what_playing_costs_and_constant_memory() -> None:
+    """As benchmarks/bench_records.py measures it, with fewer episodes: 0.4% of the time, and 3% would be too much."""
+    pytest.importorskip("transformers")
+    engine, chat, decode = bench_records.tiny()
+    found = bench_records.share(engine, chat, episodes=32, tokens_per_turn=4, tokens=True, decode=decode)
+    assert 0 < found["share"] < 0.03
+    peaks = bench_records.memory(500)
+    assert peaks["peak_bytes_of_500"] < 2 * peaks["peak_bytes_of_100"]
 
 
 def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:
