@@ -183,6 +183,7 @@ def create_openenv_vllm_rollout_func(
         raise ConfigError(f"processor_kwargs has {unknown[0]!r}, which OpenEnvRolloutProcessor's rollouts do not have")
     test = EvaluationTest(env_path) if env_path is not None else None
     make, played_tasks = _environments(given, test, max_steps)
+    make(_ID).close()  # nothing is opened or started before a reset; says now what cannot work
     return _Rollouts(
         make, played_tasks, test, vllm_base_url, vllm_model, completion_params, concurrency, seed, on_rollout
     )
@@ -199,9 +200,15 @@ def _environments(
     """What makes an environment of its id, and the tasks to rotate through."""
     given = {name: value for name, value in given.items() if value is not None}
     processor = test.rollout_processor if test is not None else None
-    if isinstance(processor, GymRolloutProcessor) and not given.keys() & {"env_factory", "env_client_cls"}:
+    says_what = given.keys() & {"env_factory", "env_client_cls", "env_base_url", "docker_image", "hub_repo_id"}
+    if isinstance(processor, GymRolloutProcessor) and not says_what:
+        if given:
+            raise ConfigError(
+                f"the test plays {processor.env_id}, which speaks text by itself: {min(given)} would change nothing; "
+                "GymRolloutProcessor takes observe=, act= and action_format="
+            )
         return lambda env_id: TurnLimit(processor.make(), max_steps), []
-    if not any(name in given for name in ("env_factory", "env_client_cls", "env_base_url", "docker_image")):
+    if not says_what:
         # Nothing here says what to play: the test does. What is given here goes first.
         given = {**_processor_settings(processor), **given}
     else:

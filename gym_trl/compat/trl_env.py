@@ -698,8 +698,6 @@ def make_rollout_func(
     system_prompt: str,
     max_conversation_length: int,
     *,
-    executor: str = "inline",
-    workers: int | None = None,
     on_rollout: Callable[[grpo.Rollout], None] | None = None,
 ) -> grpo.RolloutFunc:
     """A ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
@@ -715,8 +713,6 @@ def make_rollout_func(
         system_prompt: Said first.
         max_conversation_length: Tokens that prompt and completion may have together; ``max_completion_length`` of the
             trainer bounds the completion.
-        executor: Where environments are stepped: ``"inline"`` or ``"thread"``.
-        workers: How many threads.
         on_rollout: Is called with everything that was played, for records.
 
     Raises:
@@ -738,8 +734,6 @@ def make_rollout_func(
         },
         max_tokens_per_turn=decoder_factory.max_completion_length,
         max_context=max_conversation_length,
-        executor=executor,
-        workers=workers,
         on_rollout=on_rollout,
     )
 

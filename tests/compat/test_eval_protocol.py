@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -22,6 +23,10 @@ from gym_trl.errors import ConfigError
 from gym_trl.records import read_json_lines
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 
+NEEDS_OPENENV = [
+    pytest.mark.openenv,
+    pytest.mark.skipif(find_spec("openenv") is None, reason="openenv is not installed"),
+]
 PEER = Path(__file__).parents[2] / ".venv/.peers/eval-protocol"
 
 # Files as users have them. The example of the documentation's page is here with its import and its model changed, and
@@ -81,6 +86,33 @@ class Page:
 )
 def clicks(row: EvaluationRow) -> EvaluationRow:
     row.evaluation_result = EvaluateResult(score=sum(row.execution_metadata.extra["step_rewards"]) / 10, reason="")
+    return row
+"""
+
+BROKEN = """
+from eval_protocol.models import EvaluateResult, EvaluationRow
+from eval_protocol.pytest import evaluation_test
+
+from gym_trl.compat.eval_protocol import GymRolloutProcessor
+
+asked = []
+
+
+def ask(messages):
+    asked.append(messages)
+    if len(asked) == 2:
+        raise RuntimeError("this one breaks")
+    return "4"
+
+
+processor = GymRolloutProcessor("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8}, action_format="plain", ask=ask)
+
+
+@evaluation_test(input_rows=[processor.rows(4)], completion_params=[{"model": "none"}], rollout_processor=processor,
+                 steps=1)
+def test_broken(row: EvaluationRow) -> EvaluationRow:
+    if row.rollout_status.is_error():
+        row.evaluation_result = EvaluateResult(score=-1.0, reason=row.rollout_status.message)
     return row
 """
 
@@ -222,6 +254,7 @@ def report(tmp_path_factory):
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     (folder / "test_guessing.py").write_text(GUESSING.replace("@URL@", url))
     (folder / "page_eval.py").write_text(PAGE)
+    (folder / "test_broken.py").write_text(BROKEN)
     (folder / "test_training.py").write_text(TRAINING)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     environment = {
@@ -235,7 +268,16 @@ def report(tmp_path_factory):
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-s", "test_guessing.py", "test_training.py"],
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-m",
+                "pytest",
+                "-q",
+                "-s",
+                *(f"test_{name}.py" for name in ("guessing", "broken", "training")),
+            ],
             cwd=folder,
             env=environment,
             capture_output=True,
@@ -255,6 +297,12 @@ def logged(report, name):
     return [dict(zip(fields, row, strict=True)) for row in report["logged"] if row[0] == name]
 
 
+def with_openenv(test):
+    for mark in NEEDS_OPENENV:
+        test = mark(test)
+    return test
+
+
 def real(test):
     return pytest.mark.eval_protocol(pytest.mark.trl(pytest.mark.processes(test)))
 
@@ -272,6 +320,15 @@ def test_an_evaluation_test_plays_any_gymnasium_id_and_its_rows_are_logged(repor
         assert row["messages"] == 2 * turns + 1
         assert row["tokens"] == 7 * turns
         assert row["code"] == 100  # FINISHED
+
+
+@real
+def test_a_row_that_breaks_breaks_alone_and_steps_bound_an_episode(report):
+    rows = logged(report, "test_broken")
+    assert len(rows) == 4
+    [broken] = [row for row in rows if row["score"] == -1.0]
+    assert (broken["code"], broken["finish"]) == (13, None)  # INTERNAL
+    assert {row["finish"] for row in rows if row is not broken} <= {"turn_limit", "success"}
 
 
 @real
@@ -424,6 +481,11 @@ REFUSED = [
     ({"env_factory": Client, "action_parser": None}, "action_parser must be given"),
     ({"env_factory": Client, "processor_cls": Client}, "processor_cls=Client cannot be used"),
     ({"env_factory": Client, "processor_kwargs": {"speed": 2}}, "processor_kwargs has 'speed'"),
+    pytest.param(
+        {"docker_image": "x", "env_client_cls": Client},
+        "client must be a subclass of openenv.core.EnvClient",
+        marks=NEEDS_OPENENV,
+    ),
     ({"env_factory": Client, "completion_params": {"n": 2}}, "completion_params has 'n'"),
     ({"env_factory": Client, "completion_params": {"seed": 2}}, "completion_params has 'seed'"),
 ]
@@ -458,6 +520,7 @@ def rotating(tasks=("a", "b", "c")):
     return rollout_func
 
 
+@with_openenv
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 5), st.integers(1, 4))
 def test_groups_that_straddle_processes_play_one_task_and_one_game(ranks, size, groups, steps):
     rows = -(-size * groups // ranks)  # on each process
@@ -478,6 +541,7 @@ def test_groups_that_straddle_processes_play_one_task_and_one_game(ranks, size, 
         assert len({game.seed for game in played}) == -(-total // size)
 
 
+@with_openenv
 def test_every_evaluation_plays_the_same_games_which_training_never_does():
     rollouts = rotating()
     first = games(rollouts, ["x"] * 8, training=False, step=5) + games(rollouts, ["x"] * 8, training=False, step=5)
