@@ -602,6 +602,10 @@ def eval_(
     retry: Annotated[bool, typer.Option("--retry", help="Play again what could not be scored.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Write token ids and logprobs as well.")] = False,
     vllm: Annotated[bool, typer.Option("--vllm", help="Generate with vLLM instead of Transformers.")] = False,
+    llm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any argument of vllm.LLM; can be given several times."),
+    ] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes that a model plays at once.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="0 takes the likeliest token.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="What a model may say in a turn; 256.")] = None,
@@ -631,7 +635,7 @@ def eval_(
 
 def _parameters(context: typer.Context) -> dict[str, Any]:
     """The command's options as its own function would have them."""
-    pairs = {"env", "spec"}
+    pairs = {"env", "spec", "llm"}
     return {name: _pairs(value) if name in pairs else value for name, value in context.params.items()}
 
 
@@ -748,7 +752,7 @@ class _Shown:
         self.display.log(self.done, {f"env/{name}": value for name, value in board.means().items()})
 
 
-_OF_MODELS = ("vllm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
+_OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
 
 
 def _reaches(success: float | None, least: float | None) -> bool:
@@ -785,7 +789,9 @@ def _model(name: str | None, base_url: str | None, run: TrainOptions | None, giv
     if run is not None:
         options = {"max_tokens": run.max_tokens_per_turn, "label": name, **options}
     path = str(Path(name, "model")) if run is not None else name
-    return Model(path, vllm=given["vllm"], max_completion=given["max_completion"], **options)
+    if given["llm"] and not given["vllm"]:
+        raise ConfigError("--llm is for models on vLLM: add --vllm")
+    return Model(path, vllm=given["vllm"], llm=given["llm"], max_completion=given["max_completion"], **options)
 
 
 def _show_rows(rows: Sequence[Row]) -> None:

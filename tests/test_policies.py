@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """Who can play an evaluation: a server over real sockets, models in this process, and what is refused."""
 
 import json
@@ -5,18 +6,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
 import gymnasium as gym
 import pytest
+import vllm_cpu
+import vllm_run
 
 from gym_trl import policies
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation import evaluate
 from gym_trl.policies import Model, environment_policy, function_policy, person, server
-from gym_trl.records import Record, messages_of
+from gym_trl.records import Record, messages_of, read_records
 from gym_trl.tiny import save_tiny
 
 pytest.importorskip("httpx")
@@ -262,3 +266,21 @@ def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="cannot load"):
         play(Model(str(tmp_path / "empty")))
+
+
+@pytest.mark.vllm
+@pytest.mark.processes
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux")
+def test_a_model_plays_on_the_real_vllm(tiny: Path, tmp_path: Path) -> None:
+    engine = {**vllm_cpu.ENGINE, "max_model_len": 512, "max_num_batched_tokens": 4096}
+    llm = [f"--llm={name}={value}" for name, value in engine.items()]
+    options = ["--env=high=8", "--env=turns=3", "--max-tokens=2", "--action-format=plain", "--tokens"]
+    games = ["--episodes=24", "--attempts=2", f"--out={tmp_path}", "--json"]
+    told = vllm_run.run("gym_trl", "eval", GUESS, f"--model={tiny}", "--vllm", *llm, *options, *games)
+    [row] = json.loads(told[told.index("{\n") :])["rows"]
+    assert (row["episodes"], row["unscored"], row["tasks"]) == (24, 0, 12)
+    for record in read_records(tmp_path):
+        assert record["mask"] is not None
+        assert record["logprobs"] is not None
+        assert sum(record["mask"]) == record["sampled_tokens"] != 0
+        assert all(number is not None and number <= 0.0 for number in record["logprobs"])
