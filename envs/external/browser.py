@@ -2,6 +2,8 @@
 
 import atexit
 import shutil
+import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from threading import RLock
@@ -26,6 +28,18 @@ _FLAGS = (
 _CHROMIUM, _DRIVER = ("chromium", "chromium-browser", "google-chrome"), ("chromedriver",)
 _LIMIT = 30
 """Seconds that the browser has for anything."""
+# What sees to it that nothing stays of a process that is killed: its end of the pipe closes with it.
+_WATCH = """
+import shutil, sys, psutil
+sys.stdin.read()
+try:
+    driver = psutil.Process(int(sys.argv[1]))
+    for process in [driver, *driver.children(recursive=True)]:
+        process.kill()
+except psutil.Error:
+    pass
+shutil.rmtree(sys.argv[2], ignore_errors=True)
+"""
 
 
 class Tab:
@@ -38,7 +52,7 @@ class Tab:
             driver.get("about:blank")
         tab.close()
 
-    What is not closed ends with the interpreter.
+    What is not closed ends with the interpreter, also where that is killed.
 
     Raises:
         ConfigError: there is no Chromium, or no driver of it, on the path.
@@ -48,6 +62,7 @@ class Tab:
     _driver: ClassVar[Any] = None
     _home: ClassVar[str] = ""
     _profile: ClassVar[str] = ""
+    _watch: ClassVar[Any] = None
     _open: ClassVar[set["Tab"]] = set()
 
     def __init__(self) -> None:
@@ -103,12 +118,21 @@ class Tab:
         from selenium.webdriver.chrome.service import Service
 
         options = webdriver.ChromeOptions()
-        options.binary_location = _program(_CHROMIUM)
+        options.binary_location, service = _program(_CHROMIUM), Service(_program(_DRIVER))
         options.unhandled_prompt_behavior = "dismiss"
         cls._profile = tempfile.mkdtemp(prefix="gym-trl-browser-")
         for flag in (*_FLAGS, f"--user-data-dir={cls._profile}"):
             options.add_argument(flag)
-        cls._driver = webdriver.Chrome(options=options, service=Service(_program(_DRIVER)))
+        try:
+            cls._driver = webdriver.Chrome(options=options, service=service)
+        except BaseException:
+            shutil.rmtree(cls._profile, ignore_errors=True)
+            raise
+        cls._watch = subprocess.Popen(
+            [sys.executable, "-c", _WATCH, str(cls._driver.service.process.pid), cls._profile],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
         cls._home = cls._driver.current_window_handle
         atexit.register(cls._end)
         cls._driver.set_page_load_timeout(_LIMIT)
@@ -133,6 +157,8 @@ class Tab:
             with suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(tree, timeout=3)
+        cls._watch.kill()
+        cls._watch.communicate()
         shutil.rmtree(cls._profile, ignore_errors=True)
 
 

@@ -1,8 +1,10 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 """MiniWoB++ in a real headless Chromium; the tests share one, as environments of a process do."""
 
+import os
 import re
 import shutil
+import signal
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -167,15 +169,20 @@ def test_the_last_one_that_is_closed_ends_every_process(browser):
     assert not profile.exists()
 
 
-def test_a_worker_process_takes_its_browser_with_it():
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_worker_process_takes_its_browser_with_it(killed):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    envs = gym.make_vec("External/MiniWoB-v0", 2, task="click-button", executor="process", workers=1)
+    envs: Any = gym.make_vec("External/MiniWoB-v0", 2, task="click-button", executor="process", workers=1)
     observations, _ = envs.reset(seed=0)
     started = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
     assert any("chrom" in process.name() for process in started)
     assert envs.step([click_button(observation) for observation in observations])[1].tolist() == [1.0, 1.0]
+    if killed:
+        os.kill(envs.unwrapped._crew._workers[0].pid, signal.SIGKILL)
+    else:
+        envs.close()
+    assert psutil.wait_procs(started, timeout=20)[1] == []
     envs.close()
-    assert psutil.wait_procs(started, timeout=10)[1] == []
 
 
 def test_it_is_a_spec_as_any_other():
