@@ -128,7 +128,7 @@ class Tab:
         except BaseException:
             shutil.rmtree(cls._profile, ignore_errors=True)
             raise
-        cls._watch = subprocess.Popen(
+        cls._watch = subprocess.Popen(  # noqa: S603 -- this interpreter, and names of our own
             [sys.executable, "-c", _WATCH, str(cls._driver.service.process.pid), cls._profile],
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is not for it
