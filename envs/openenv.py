@@ -286,7 +286,7 @@ class OpenEnv(gym.Env[str, str]):
             else:
                 schema = look_up(self._url(), "schema", timeout=self._timeout, headers=self._headers).get("action", {})
             if _is_tool_call(schema):
-                self._form = _tool_form(self._tools())
+                self._form = tool_form(self._tools())
             else:
                 self._form = _schema_form(schema, typed)
         return self._form
@@ -381,8 +381,8 @@ def _schema_form(schema: Mapping[str, Any], typed: type[Any] | None) -> _Form:
     return _Form(f"Answer with a JSON object of this schema: {shown}", whole)
 
 
-def _tool_form(tools: Sequence[Any]) -> _Form:
-    """Calls of tools that are written as JSON."""
+def tool_form(tools: Sequence[Any]) -> _Form:
+    """Calls of tools that are written as JSON, which the explanation shows with what they take."""
     listed = [
         json.dumps(
             {"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]},
@@ -424,11 +424,12 @@ def _words(fields: Mapping[str, Any]) -> str:
         name: value for name, value in fields.items() if name not in _OF_THE_RESULT and value not in (None, "", [], {})
     }
     if len(said) == 1:
-        return _value(*said.values())
-    return "\n".join(f"{name}: {_value(value)}" for name, value in said.items())
+        return as_words(*said.values())
+    return "\n".join(f"{name}: {as_words(value)}" for name, value in said.items())
 
 
-def _value(value: Any) -> str:
+def as_words(value: Any) -> str:
+    """Text as it is, and anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -445,4 +446,4 @@ def _tool_result(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             found = "\n".join(texts)
         else:
             found = found["data"]
-    return "" if found is None else _value(found), info
+    return "" if found is None else as_words(found), info

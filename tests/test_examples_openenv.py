@@ -26,7 +26,7 @@ SMALL = [
     *("--use_cpu=true", "--bf16=false", "--disable_tqdm=true", "--logging_steps=1", "--report_to=none"),
     "--save_strategy=no",
 ]
-LENGTH = {"echo": 32}
+LENGTH = {"echo": 32, "sudoku": 500}
 # One process for all, because loading the trainer takes longer than the training.
 SCRIPT = """
 import json, runpy, sys
@@ -59,6 +59,9 @@ def printed(tmp_path_factory):
     own = {"model": folder / "tiny", "output_dir": folder / "page", "base_url": f"{url}/echo"}
     page = [f"--{name}={value}" for name, value in {**own, "generate_url": generate_url}.items()]
     runs.append([str(Path(__file__).parent / "compat" / "openenv_page.py"), *page])
+    sessions = {**own, "output_dir": folder / "sessions", "base_url": f"{url}/form"}
+    options = [f"--{name}={value}" for name, value in sessions.items()]
+    runs.append([str(Path(__file__).parent / "compat" / "openenv_sessions.py"), *options])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(runs)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
@@ -69,7 +72,7 @@ def printed(tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip((*NAMES, "page"), re.split(r"FINISHED .*\n", done.stdout), strict=False))
+    return dict(zip((*NAMES, "page", "sessions"), re.split(r"FINISHED .*\n", done.stdout), strict=False))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,6 +90,14 @@ def test_the_example_of_trls_page_runs_with_another_import_and_trains_on_what_ec
     assert len(rewards) == 2
     for reward, length in zip(rewards, lengths, strict=True):
         assert 0 < reward <= 0.1 * length + 1e-6  # a tenth for every character, and special tokens have none
+
+
+def test_openenvs_own_sessions_are_trained_on_with_one_seed_for_a_group(printed):
+    rewards = logged(printed["sessions"], "rewards/<lambda>/mean")
+    assert len(rewards) == 2
+    assert min(rewards) > 0
+    assert logged(printed["sessions"], "sessions") == [16]  # two steps of two groups of four
+    assert logged(printed["sessions"], "seeds") == [4]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from gym_trl.compat.openenv_harness import build_harness_rollout_func
 from gym_trl.envs.openenv import Fields
 from gym_trl.envs.openenv_session import Session, StartedServer, begin, client_class, client_settings, image_of_space
 from gym_trl.errors import ConfigError
@@ -35,6 +36,7 @@ __all__ = [
     "StepResult",
     "TextArenaAction",
     "TextArenaEnv",
+    "build_harness_rollout_func",
 ]
 
 
