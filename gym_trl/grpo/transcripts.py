@@ -1,0 +1,122 @@
+"""Some of the episodes as text, where the trainer reports its numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.types import Trajectory
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise MissingDependencyError("a trainer's callback", extra="train") from error
+
+_COLUMNS = ("step", "task", "return", "stop_reason", "transcript")
+
+
+class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Sends some episodes as text to TensorBoard, Trackio or Weights & Biases, whichever ``report_to`` names.
+
+    ::
+
+        transcripts = LogTranscripts(every=20)
+        spec = GymSpec("TrlEnv/Wordle-v0", on_rollout=transcripts.on_rollout)
+        trainer = GRPOTrainer(..., rollout_func=spec.rollout_func, args=GRPOConfig(report_to="tensorboard"))
+        transcripts.attach(trainer)
+        trainer.train()
+
+    The numbers need no callback: the trainer logs ``env/return``, ``env/success``, ``env/turns``, ``env/stop/...`` with
+    its own, as ``train/env/return`` and so on. The texts are ``transcripts/0``, ``transcripts/1``, ... in TensorBoard,
+    and a table ``transcripts`` in the others.
+
+    Args:
+        every: Steps from one sample to the next; the first step is sampled too.
+        count: Episodes in a sample: the worst and the best one, and others from between.
+
+    Raises:
+        ConfigError: one of them is below 1.
+    """
+
+    def __init__(self, *, every: int = 50, count: int = 2) -> None:
+        for name, number in (("every", every), ("count", count)):
+            if number < 1:
+                raise ConfigError(f"{name} must be at least 1, got {number}")
+        self._every = every
+        self._count = count
+        self._played: Sequence[Trajectory] = ()
+        self._trainer: Any = None
+
+    def attach(self, trainer: Any) -> None:
+        """Report to where ``trainer`` does."""
+        self._trainer = trainer
+        trainer.add_callback(self)
+
+    def on_rollout(self, rollout: Rollout) -> None:
+        """Keep what was played last, for ``GymSpec(on_rollout=...)``."""
+        if rollout.split == "train":
+            self._played = rollout.trajectories
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Send a sample, if it is time for one."""
+        if state.is_world_process_zero and self._played and (state.global_step - 1) % self._every == 0:
+            self._send(args, state.global_step, _sample(self._played, self._count))
+
+    def _send(self, args: Any, step: int, sample: Sequence[Trajectory]) -> None:
+        for callback in self._trainer.callback_handler.callbacks:
+            if (writer := getattr(callback, "tb_writer", None)) is not None:
+                for place, trajectory in enumerate(sample):
+                    # Four spaces make it code, in which nothing is markup.
+                    text = transcript(trajectory).replace("\n", "\n    ")
+                    writer.add_text(f"transcripts/{place}", f"    {text}", step)
+        for name in ("wandb", "trackio"):
+            if name in args.report_to:
+                _send_table(name, step, sample)
+
+
+def transcript(trajectory: Trajectory) -> str:
+    """An episode as text: what was said, and what it was worth.
+
+    >>> from gym_trl.types import Answer, Message, StopReason, Task, Turn
+    >>> said = (Message("user", "Say ox."), Message("assistant", "ox"), Message("user", "Right."))
+    >>> turn = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2)
+    >>> won = Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, [5], [6], [1], [-0.1], (turn,), said)
+    >>> print(transcript(won))
+    TrlEnv/Echo-v0, seed 1: success, return 1
+    [user] Say ox.
+    [thinking] Hm.
+    [assistant] ox
+    [reward] 1
+    [user] Right.
+    """
+    worth = "no return" if trajectory.episode_return is None else f"return {trajectory.episode_return:g}"
+    lines = [f"{trajectory.task.env_id}, seed {trajectory.task.seed}: {trajectory.stop_reason}, {worth}"]
+    turns = iter(trajectory.turns)
+    for message in trajectory.messages:
+        turn = next(turns, None) if message.role == "assistant" else None
+        if turn and turn.answer.thinking:
+            lines.append(f"[thinking] {turn.answer.thinking}")
+        lines.append(f"[{message.role}] {message.content}")
+        if turn:
+            lines.append(f"[reward] {turn.reward:g}")
+    return "\n".join([*lines, *([f"[error] {trajectory.error}"] if trajectory.error else [])])
+
+
+def _sample(played: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """From the worst to the best, evenly."""
+    ranked = sorted(played, key=lambda one: float("-inf") if one.episode_return is None else one.episode_return)
+    last = min(count, len(ranked)) - 1
+    return [ranked[round(place * (len(ranked) - 1) / last) if last else -1] for place in range(last + 1)]
+
+
+def _send_table(name: str, step: int, sample: Sequence[Trajectory]) -> None:
+    rows = [[step, one.task.to_json(), one.episode_return, one.stop_reason.value, transcript(one)] for one in sample]
+    if name == "wandb":
+        import wandb
+
+        wandb.log({"transcripts": wandb.Table(columns=list(_COLUMNS), data=rows)})
+        return
+    import pandas
+    import trackio
+
+    trackio.log({"transcripts": trackio.Table(dataframe=pandas.DataFrame(rows, columns=list(_COLUMNS)))})
