@@ -52,7 +52,8 @@ def play(text):
     _, _, said = text.rpartition("<|im_start|>user\nFind")
     turns = said.partition("<|im_start|>assistant\n")[2]
     # TRL's asynchronous worker renders the history again, and Qwen3's template puts thinking before the letter.
-    player = re.search(r"[A-Z](?=\s*<tool_call>)", turns)[0]
+    found = re.search(r"[A-Z](?=\s*<tool_call>)", turns)
+    player = found and found[0]
     told = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", turns, re.DOTALL)
     over = any("over" in answer for answer in told)
     guesses = [answer for answer in told if re.match("Higher|Lower", answer)]
