@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_native_id
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from gym_trl.errors import ConfigError
@@ -27,6 +27,7 @@ Status: TypeAlias = Literal["ok", "error", "timeout", "flood", "died"]
 """It ran to its end; it raised; it ran out of time; it said too much; its process ended (and so in the last three)."""
 
 _START_S = 20.0
+_STOP_S = 5.0
 _FLOOD = 2**20
 """Bytes of output, or of an answer, at which a program is ended."""
 _CHUNK = 2**16
@@ -298,16 +299,15 @@ class _Process:
         if not self._signal(self._driver, signal.SIGSTOP):
             return False
         top = next(_children(self._popen.pid), 0) if self._isolated else self._popen.pid
-        for _ in range(50):
-            left = [pid for pid in _descendants(top) if pid != self._driver]
-            if not left:
+        deadline = monotonic() + _STOP_S
+        while monotonic() < deadline:
+            stopped = _state(self._driver) in "TtXZ"  # until then it may start another one
+            left = [pid for pid in _descendants(top) if pid != self._driver and _state(pid) not in "XZ"]
+            if stopped and not left:
                 return True
             for pid in left:
                 self._signal(pid, signal.SIGKILL)
-            if self._isolated:  # its first process buries them; the driver's own children wait for the driver
-                left = [pid for pid in left if not _dead(pid)]
-                if not left:
-                    return True
+            sleep(0.0002)
         return False
 
     def _signal(self, pid: int, number: signal.Signals) -> bool:
@@ -400,12 +400,12 @@ def _descendants(pid: int) -> Iterator[int]:
         yield from _descendants(child)
 
 
-def _dead(pid: int) -> bool:
-    """Gone, or only waiting to be buried."""
+def _state(pid: int) -> str:
+    """The kernel's letter for it: T is stopped, Z waits to be buried, X is gone."""
     try:
-        return _stat(Path(f"/proc/{pid}"))[0] in "ZX"
+        return _stat(Path(f"/proc/{pid}"))[0]
     except OSError:
-        return True
+        return "X"
 
 
 def _shorten(text: str, most: int) -> str:

@@ -242,10 +242,13 @@ class _Interpreter:
 
 
 def _serve(requests: BinaryIO, replies: int) -> None:
-    interpreter = _Interpreter()
+    interpreter, own = _Interpreter(), os.getpid()
     for line in requests:
         request = json.loads(line)
-        sent = memoryview(json.dumps({**interpreter.answer(request), "token": request["token"]}).encode() + b"\n")
+        answer = interpreter.answer(request)
+        if os.getpid() != own:  # a fork, which came out of the program as well
+            os._exit(0)
+        sent = memoryview(json.dumps({**answer, "token": request["token"]}).encode() + b"\n")
         while sent:
             sent = sent[os.write(replies, sent) :]
 

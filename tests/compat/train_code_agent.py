@@ -3,16 +3,21 @@
 
 import json
 import sys
+from itertools import count
 from pathlib import Path
 
 import torch
 from datasets import Dataset
 
+from gym_trl import GymSpec
 from gym_trl.compat.trl import CodeAgentEnvironment, Environment, GRPOConfig, GRPOTrainer, LocalExecuter
 from gym_trl.engines import transformers
+from gym_trl.envs.code_agent import CodeAgent
 from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.types import FinishReason
 
 TOKENIZER = tiny_tokenizer()
+PROBLEMS = {"steps": 1, "turns": 3}
 FOLDER = Path(sys.argv[1])
 
 
@@ -69,15 +74,15 @@ def make(environment, **options):
         save_strategy="no",
     )
     rows = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"What is {n} * 2?"}] for n in range(8)]})
-    return GRPOTrainer(
-        model=tiny_model(TOKENIZER),
-        args=args,
-        reward_funcs=reward,
-        train_dataset=rows,
-        processing_class=TOKENIZER,
-        environment=environment,
-        **options,
-    )
+    given = {"train_dataset": rows, "reward_funcs": reward, "environment": environment}
+    if environment is None:
+        args.max_completion_length = 600
+        options |= {"num_tasks": 8, "env_kwargs": PROBLEMS, "action_format": None, "instructions": ""}
+        options |= {"max_tokens_per_turn": 8}  # of those that the script replaces
+        spec = GymSpec("TrlEnv/CodeAgent-v0", executor="thread", **options)
+        options = {}
+        given = {name: getattr(spec, name) for name in ("train_dataset", "reward_funcs", "rollout_func")}
+    return GRPOTrainer(model=tiny_model(TOKENIZER), args=args, processing_class=TOKENIZER, **given, **options)
 
 
 def remembered(taken):
@@ -100,35 +105,48 @@ def remembered(taken):
     transformers.TransformersEngine.collect = collecting
 
 
-def scripted(program):
-    """Have the engine sample a program first: a random model would take years to write one."""
-    collect = transformers.TransformersEngine.collect
+SCRIPTS = []
+
+
+def scripted():
+    """Have the engine sample what a script says: a random model would take years to write a program."""
+    collect, submit = transformers.TransformersEngine.collect, transformers.TransformersEngine.submit
     asked = {}
-    submit = transformers.TransformersEngine.submit
 
     def submitting(self, request):
         asked[request.id] = list(request.prompt_ids)
         submit(self, request)
 
     def collecting(self, *, block):
-        found = collect(self, block=block)
-        changed = []
-        for completion in found:
-            if TOKENIZER.encode("<output>", add_special_tokens=False)[0] in asked[completion.request_id][40:]:
-                changed.append(completion)
-                continue
-            changed.append(type(completion)(completion.request_id, program, [-1.0] * len(program), completion.finish))
-        return changed
+        return [
+            completion
+            if (ids := SCRIPTS[-1](TOKENIZER.decode(asked[completion.request_id]))) is None
+            else type(completion)(completion.request_id, ids, [-1.0] * len(ids), FinishReason.STOP)
+            for completion in collect(self, block=block)
+        ]
 
     transformers.TransformersEngine.submit = submitting
     transformers.TransformersEngine.collect = collecting
-    return submit, collect
+
+
+def writes_a_program(prompt):
+    return None if "<output>" in prompt else TOKENIZER.encode("<code>6 * 7</code>", add_special_tokens=False)
+
+
+def tries_and_submits(prompt, turns=count()):  # noqa: B008 -- one for the process
+    """Runs a program, and then hands in the solution every second time."""
+    env = CodeAgent(**PROBLEMS)
+    if prompt.count("<|assistant|>") == 1:
+        said = "run:\nprint(6 * 7)"
+    else:
+        said = env.constant_action if next(turns) % 2 else env.solver()(prompt[prompt.index("Write solve") :])
+    return TOKENIZER.encode(f"{said}<|end|>")
 
 
 def train(environment, taken):
     taken.clear()
     trainer = make(environment)
-    rollout, rows = trainer.rollout_func, []
+    rollout, rows, won = trainer.rollout_func, [], []
 
     def noting(prompts, trainer):
         columns = rollout(prompts, trainer)
@@ -148,13 +166,14 @@ def train(environment, taken):
                 else:
                     place += 1
             rows.append({"ids": ids, "mask": mask, "logprobs": logprobs, "sampled": sampled})
+        won.extend(columns.get("success", ()))
         return columns
 
     trainer.rollout_func = noting
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     trainer.train()
     moved = max(float((new - old).abs().max()) for new, old in zip(trainer.model.parameters(), before, strict=True))
-    return {"steps": trainer.state.global_step, "moved": moved, "rows": rows}
+    return {"steps": trainer.state.global_step, "moved": moved, "rows": rows, "won": won}
 
 
 def refusal(environment):
@@ -177,10 +196,12 @@ def main():
         make(Own(), rollout_func=print)
     except ValueError as error:
         told["both"] = str(error)
-    program = TOKENIZER.encode("<code>6 * 7</code>", add_special_tokens=False)
-    scripted(program)
+    scripted()
     remembered(taken)
+    SCRIPTS.append(writes_a_program)
     told["code agent"] = train(CodeAgentEnvironment(LocalExecuter(), TOKENIZER), taken)
+    SCRIPTS.append(tries_and_submits)
+    told["game"] = train(None, taken)
     (FOLDER / "trained.json").write_text(json.dumps(told))
 
 
