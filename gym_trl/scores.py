@@ -315,7 +315,7 @@ def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> 
     pairs = combinations(before, 2) if second is None else _pairs(before, Scoreboard(second).tallies)
     found = [_difference(a, b) for a, b in pairs if a.env == b.env]
     if not any(one.tasks for one in found):
-        raise ConfigError("there is nothing to compare: the same environments must be played with the same --seed")
+        raise ConfigError("there is nothing to compare: give runs of the same environments with the same --seed")
     return [one for one in found if one.tasks]
 
 

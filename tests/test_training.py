@@ -22,7 +22,7 @@ from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
-from gym_trl.records import read_json_lines
+from gym_trl.records import read_json_lines, read_records
 from gym_trl.run_folder import last_checkpoint
 
 torch = pytest.importorskip("torch")
@@ -176,6 +176,20 @@ def test_a_record_of_every_step_and_of_both_evaluations_is_kept(finished: Path) 
         ("eval", 5),
     }
     assert all(record["turns"][0]["observation"] == "Say something." for record in records)
+
+
+def test_a_step_keeps_whole_groups_and_says_who_played_how(finished: Path) -> None:
+    records = [record for record in read_records(finished) if record["split"] == "train"]
+    groups: dict[Any, list[Any]] = {}
+    for record in records:
+        groups.setdefault((record["step"], record["group"]), []).append(record)
+    for group in groups.values():
+        assert [record["attempt"] for record in group] == [*range(len(group))]
+        assert len({record["task"]["id"] for record in group}) == 1
+    assert {len(group) for group in groups.values()} == {options().group_size}
+    assert {record["policy"] for record in records} == {"tiny"}
+    assert {record["spec"]["action_format"] for record in records} == {"plain"}
+    assert all(record["model_seconds"] for record in records)
 
 
 def test_greedy_play_is_greedy_and_the_records_say_which_it_was(finished: Path) -> None:
