@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -416,6 +417,11 @@ def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]"
     return read
 
 
+def _plain_part(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be read back; a wrapper of one's own cannot, and ``replay(make=...)`` must be told of it."""
+    return {name: value for name, value in spec.items() if json.loads(to_json([value])) == [value]}
+
+
 _Key: TypeAlias = tuple[str | None, str, int]
 
 
@@ -435,15 +441,12 @@ class _Plan:
 
     def spec(self, seed: int, num_tasks: int = 1) -> GymSpec:
         # Games are drawn by their seeds, so that a longer evaluation begins with the games of a shorter one.
-        return GymSpec(
-            self.env_id,
-            num_tasks=1,
-            num_eval_tasks=num_tasks,
-            seed=seed,
-            env_kwargs=self.env_kwargs,
-            spread=False,
-            **self.wrapping,
-        )
+        games: dict[str, Any] = {"num_tasks": 1, "num_eval_tasks": num_tasks, "seed": seed, "spread": False}
+        if mine := sorted(games.keys() & self.wrapping.keys()):
+            raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
+        if unknown := sorted(self.wrapping.keys() - signature(GymSpec).parameters.keys()):
+            raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec")
+        return GymSpec(self.env_id, env_kwargs=self.env_kwargs, **games, **self.wrapping)
 
     def check(self, seed: int) -> None:
         """Say now what cannot work."""
@@ -469,7 +472,7 @@ class _Plan:
         return as_record(
             played,
             env_kwargs=self.env_kwargs,
-            spec=self.wrapping,
+            spec=_plain_part(self.wrapping),
             policy=self.player.name,
             split="eval",
             greedy=self.player.greedy if isinstance(self.player, Model) else None,

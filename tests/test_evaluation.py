@@ -30,6 +30,7 @@ from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.tiny import save_tiny
 from gym_trl.types import Task
+from gym_trl.wrappers import TurnLimit
 
 GUESS = [Task("TrlEnv/GuessNumber-v0", seed, {"instance": seed}) for seed in range(50)]
 
@@ -228,6 +229,9 @@ def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
     assert evaluate(GUESS_ID, "solver", episodes=2, out=tmp_path, on_episode=while_it_plays).played == 2
 
 
+MARKING = Words("marking", lambda env, seed: lambda observation: "<action>25</action>", marks=True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -237,6 +241,9 @@ def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
         ({"policy": "nothing:here"}, "'nothing:here' names no function"),
         ({"policy": "http://localhost:1"}, "is a server"),
         ({"env": "TrlEnv/Gues-v0"}, "cannot make 'TrlEnv/Gues-v0'"),
+        ({"policy": MARKING, "spec": {"num_tasks": 3}}, "spec says how the environment is wrapped, and not num_tasks"),
+        ({"policy": MARKING, "spec": {"penalty": 3}}, "GymSpec has no argument 'penalty', which was given in spec"),
+        ({"policy": MARKING, "action_format": "xml"}, "format"),
         ({"env_kwargs": {"high": 3, GUESS_ID: {}}, "env": [GUESS_ID, "TrlEnv/Echo-v0"]}, "'high' is none of the ids"),
     ],
 )
@@ -246,6 +253,15 @@ def test_what_cannot_be_evaluated_is_said_before_anything_is_played(
     with pytest.raises(ConfigError, match=re.escape(said)):
         evaluate(**{"env": GUESS_ID, "policy": "solver", "out": tmp_path / "new", **arguments})
     assert not (tmp_path / "new").exists()
+
+
+def test_wrappers_of_ones_own_are_played_in_and_are_not_written_down(tmp_path: Path) -> None:
+    spec = {"wrappers": [lambda env: TurnLimit(env, turns=2)], "invalid_penalty": 0.5}
+    [row] = evaluate(GUESS_ID, MARKING, episodes=8, spec=spec, out=tmp_path).rows
+    assert row.turns == 2
+    assert {str(one["spec"]) for one in read_records(tmp_path)} == {
+        str({"action_format": "tag", "invalid_penalty": 0.5})
+    }
 
 
 def test_an_environment_without_the_policy_is_refused() -> None:
