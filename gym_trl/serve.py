@@ -4,7 +4,7 @@ import json
 import re
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -51,7 +51,8 @@ def make_app(
 
     What is no JSON object is answered with an error before OpenEnv sees it, and what is longer than ``max_message`` is
     refused: a request with status 413, a socket's message by closing it with code 1009 (by the server that runs the
-    app; see ``serve``). OpenEnv's routes for tools are left out, because there are none.
+    app; see ``serve``). A browser's page of another site is refused, because it could play on this machine's servers.
+    OpenEnv's routes for tools are left out, because there are none.
 
     Args:
         env_id: Any id of Gymnasium's; it is put in words with ``as_text``.
@@ -219,14 +220,16 @@ def _plain(value: Any) -> Any:
 
 
 class _Guard:
-    """Answers by itself what is too long or no JSON object, which would end a session or fill the memory."""
+    """Answers by itself what is too long, no JSON object or a strange page's: OpenEnv would end a session, or play."""
 
     def __init__(self, app: Callable[[_Message, _Receive, _Send], Awaitable[None]], max_message: int) -> None:
         self._app = app
         self._max_message = max_message
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] != "lifespan" and _is_of_another_site(scope["headers"]):
+            await _refuse(scope, receive, send)
+        elif scope["type"] == "http":
             await self._request(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._app(scope, partial(self._next_object, receive, send), send)
@@ -240,10 +243,7 @@ class _Guard:
             parts.append(await receive())
             size += len(parts[-1].get("body", b""))
             if size > self._max_message:
-                said = json.dumps({"detail": f"a request can have {self._max_message} bytes"}).encode()
-                headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-                await send({"type": "http.response.start", "status": 413, "headers": headers})
-                await send({"type": "http.response.body", "body": said})
+                await _answer(send, 413, f"a request can have {self._max_message} bytes")
                 return
         parts.reverse()
 
@@ -269,3 +269,24 @@ class _Guard:
                 problem = f"{type(error).__name__}: {error}"
             said = {"type": "error", "data": {"message": problem, "code": "INVALID_JSON"}}
             await send({"type": "websocket.send", "text": json.dumps(said)})
+
+
+def _is_of_another_site(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a browser asks on behalf of a page that is not this server's; programs do not say where they are from."""
+    named = dict(headers)
+    origin = named.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2] != named.get(b"host")
+
+
+async def _refuse(scope: _Message, receive: _Receive, send: _Send) -> None:
+    if scope["type"] == "http":
+        await _answer(send, 403, "pages of other sites cannot play here")
+        return
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})
+
+
+async def _answer(send: _Send, status: int, detail: str) -> None:
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": detail}).encode()})

@@ -33,9 +33,9 @@ def numbers():
         yield url
 
 
-def post(url, body):
+def post(url, body, **headers):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    asked = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
+    asked = urllib.request.Request(url, data=body, headers={"content-type": "application/json", **headers})
     try:
         with opener.open(asked, timeout=20) as answer:
             return answer.status, json.load(answer)
@@ -140,6 +140,20 @@ def test_oversized_messages_are_refused_and_the_server_goes_on(numbers):
 def test_the_routes_by_which_sessions_could_be_opened_and_left_are_not_there(numbers):
     create = {"jsonrpc": "2.0", "method": "openenv/session/create", "id": 1}
     assert post(f"{numbers}/mcp", json.dumps(create).encode())[0] == 404
+
+
+def test_a_browsers_page_of_another_site_cannot_play(numbers):
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+    from websockets.typing import Origin
+
+    socket_url = f"{numbers.replace('http', 'ws')}/ws"
+    with pytest.raises(InvalidStatus):
+        connect(socket_url, origin=Origin("https://example.org"), proxy=None, open_timeout=20)
+    assert post(f"{numbers}/reset", b'{"seed": 0}', origin="https://example.org")[0] == 403
+    assert post(f"{numbers}/reset", b'{"seed": 0}', origin=numbers)[0] == 200
+    with connect(socket_url, origin=numbers, proxy=None, open_timeout=20) as one:
+        assert "Guess 1 to 8" in answer(one, {"type": "reset", "data": {"seed": 0}})
 
 
 def malformed(rng):

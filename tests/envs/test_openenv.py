@@ -66,6 +66,13 @@ def how_often(zoo, message):
         return json.load(answer)
 
 
+def wait_until(true):
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def play(env, seed, options=None):
     """A game of GuessNumber, by halving."""
     low, high = 1, 50
@@ -240,14 +247,14 @@ def test_fields_are_entries_and_attributes_at_every_depth():
 
 
 def test_the_answer_to_a_question_that_timed_out_is_never_taken_for_the_next_one(at):
-    env = at("slow", message_timeout_s=0.3)
+    env = at("slow", message_timeout_s=0.8)
     env.reset(seed=0)
     with pytest.raises(TimeoutError, match="did not answer in time"):
-        env.step("old for 0.8")
+        env.step("old for 1.5")
     with pytest.raises(ResetNeeded):
         env.step("between")
     assert env.reset(seed=0)[0] == "new episode"
-    time.sleep(0.8)  # the old answer has been sent by now
+    time.sleep(1.0)  # the old answer has been sent by now
     assert env.step("new")[0] == "answer 1 to new"
 
 
@@ -271,7 +278,7 @@ def test_a_socket_that_breaks_in_the_middle_of_an_episode_ends_it_and_no_step_is
         assert env.reset(seed=0)[0] == "new episode"
         assert env.step("three")[0] == "answer 1 to three"
         assert cable.connections >= 3
-    time.sleep(0.5)
+    wait_until(lambda: how_often(zoo, "cut for 0.7")["answered"])
     assert how_often(zoo, "cut for 0.7") == {"asked": 1, "answered": 1}
     assert how_often(zoo, "between") == {"asked": 0, "answered": 0}
     assert how_often(zoo, "unnoticed")["asked"] <= 1
@@ -285,11 +292,13 @@ def test_a_client_of_theirs_that_plays_on_in_a_new_session_is_noticed(zoo, monke
             client.reset()
             client.step({"message": "one"})
             cable.cut()
+            wait_until(lambda: client.async_client._ws.state is not State.OPEN)
             assert client.step({"message": "two"}).observation["said"] == "answer 1 to two"  # and not 2
         session = Session(f"{cable.url}/slow", GenericEnvClient, {})
         session.reset()
         cable.cut()
-        monkeypatch.setattr(session, "_socket", SimpleNamespace(state=State.OPEN))  # broken, and nobody knows yet
+        wait_until(lambda: session._socket.state is not State.OPEN)
+        monkeypatch.setattr(session, "_socket", SimpleNamespace(state=State.OPEN))  # as if nobody knew yet
         with pytest.raises(ConnectionError, match="another session answered"):
             session.step({"message": "three"})
         session.close()
@@ -465,14 +474,14 @@ for url in sys.argv[1:]:
     said.append(env.reset(seed=4)[0])
     said.append(env.step('{"name": "add", "arguments": {"a": 5, "b": 2}}')[:3])
     env.close()
-    env = OpenEnv(url + "/slow", message_timeout_s=0.3)
+    env = OpenEnv(url + "/slow", message_timeout_s=0.8)
     env.reset(seed=0)
     try:
-        env.step("old for 0.8")
+        env.step("old for 1.5")
     except TimeoutError:
         said.append("timed out")
     env.reset(seed=0)
-    time.sleep(0.8)
+    time.sleep(1.0)
     said.append(env.step("new")[0])
     env.close()
 print(json.dumps(said))
@@ -497,10 +506,10 @@ def test_the_old_and_the_new_openenv_play_with_each_other(zoo):
         assert new_server == [echoed, "Add 5 and 2.", ["7", 0.5, False], "timed out", "answer 1 to new"]
         # An old server keeps its metadata to itself.
         assert old_server == [echoed, "", ["7", 0.5, False], "timed out", "answer 1 to new"]
-        env = OpenEnv(f"{old_zoo}/slow", message_timeout_s=0.3)
+        env = OpenEnv(f"{old_zoo}/slow", message_timeout_s=0.8)
         env.reset(seed=0)
         with pytest.raises(TimeoutError):
-            env.step("old for 0.8")
+            env.step("old for 1.5")
         env.reset(seed=0)
         assert env.step("new")[0] == "answer 1 to new"
         env.close()
