@@ -142,6 +142,7 @@ def test_a_failed_episode_has_its_error_and_no_return() -> None:
 
 
 @given(text=ANY_TEXT)
+@settings(deadline=None)
 def test_any_text_survives_the_disk(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("records") / "rollouts.jsonl"
     record = as_record(trajectory(text))
@@ -206,6 +207,7 @@ def test_reading_takes_memory_for_one_line(tmp_path: Path) -> None:
     lines=st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=4),
     block=st.integers(1, 9),
 )
+@settings(deadline=None)
 def test_the_last_line_is_found_whatever_the_size_of_a_read(lines: list[bytes], block: int) -> None:
     content = b"\n".join(lines)
     with BytesIO(content) as file:
