@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""trl-env's environments, processors and rollouts; its trainings are in test_training.py."""
+"""trl-env's environments, processors and rollouts; its trainings are in test_each_way.py."""
 
 import random
 import string
