@@ -26,8 +26,9 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     A step from a state s to s' earns ``gamma * potential(s') - potential(s)`` beside its reward, and the potential of
     every end is 0, so that with ``gamma=1`` an episode's sum is what it was less the potential of its start, whatever
     was done: going in circles earns nothing, and the members of a group, who share their start, are ranked as before
-    (Ng, Harada and Russell, 1999). For that the end must be seen: put this wrapper around those that end episodes. An
-    episode that the token budget cuts off keeps the potential it had reached.
+    (Ng, Harada and Russell, 1999). For that the end must be seen: put this wrapper around those that end episodes, or
+    inside of ``TurnLimit`` and ``ParseAction``, which take the potential back where they do. An episode that the token
+    budget cuts off keeps the potential it had reached.
 
     Args:
         env: Any environment.
