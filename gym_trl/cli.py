@@ -722,7 +722,7 @@ def _evaluate(
     if as_json:
         _say(to_json(found.as_dict(), indent=2))
     else:
-        _show_rows(found.rows)
+        _show_columns(_columns(found.rows))
     # Others may have left their episodes in the folder, too.
     mine = {player if isinstance(player, str) else player.name for player in players}
     asked = [row for row in found.rows if row.policy in mine and row.env_id in ids]
@@ -794,36 +794,51 @@ def _model(name: str | None, base_url: str | None, run: TrainOptions | None, giv
     return Model(path, vllm=given["vllm"], llm=given["llm"], max_completion=given["max_completion"], **options)
 
 
-def _show_rows(rows: Sequence[Row]) -> None:
+def _show_columns(columns: Mapping[str, Sequence[str]]) -> None:
+    """Print a table, of whose last columns a narrow terminal has none."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    most = [k for k in sorted({max(row.pass_at, default=1) for row in rows}) if k > 1]
-    numbers = ["episodes", "success", "return", *(f"pass@{k}" for k in most)]
-    numbers += ["turns", "tokens", "invalid", "model s", "env s"]
-    for name in ("environment", "policy", *numbers, "ended by"):
-        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=name != "ended by")
-    for row in rows:
-        failed = f" (+{row.unscored} failed)" if row.unscored else ""
-        ends = row.stop_reasons.items()
-        table.add_row(
-            row.env_id,
-            row.policy,
-            f"{row.episodes}{failed}",
-            str(row.success),
-            str(row.mean_return),
-            *(_form(row.pass_at.get(k), ".3f") for k in most),
-            _form(row.turns, ".2f"),
-            _form(row.tokens, ".1f"),
-            _form(row.invalid, ".1%"),
-            _form(row.model_seconds, ".3g"),
-            _form(row.env_seconds, ".3g"),
-            ", ".join(f"{reason} {count}" for reason, count in ends),
-        )
     # In a pipe a line is as long as it is, for grep and cut.
-    console = Console() if sys.stdout.isatty() else Console(width=300)
+    console = Console() if sys.stdout.isatty() else Console(width=400)
+    names = list(columns)
+    while True:
+        table = Table(box=None, pad_edge=False)
+        for name in names:
+            table.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=True)
+        for values in zip(*(columns[name] for name in names), strict=True):
+            table.add_row(*values)
+        wanted = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+        if wanted <= console.width or len(names) == _ALWAYS:
+            break
+        names.pop()
     console.print(table, markup=False, highlight=False)
+    if missing := [name for name in columns if name not in names]:
+        _say(f"A wider terminal, or --json, has {', '.join(missing)} as well.")
+
+
+_WORDS = ("environment", "policy", "A", "B", "ended by")
+_ALWAYS = 4  # columns that are there however narrow the terminal
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The columns of a table of scores, what matters most first."""
+    most = [k for k in sorted({max(row.pass_at, default=1) for row in rows}) if k > 1]
+    failed = [f" (+{row.unscored} failed)" if row.unscored else "" for row in rows]
+    return {
+        "environment": [row.env_id for row in rows],
+        "policy": [row.policy for row in rows],
+        "episodes": [f"{row.episodes}{more}" for row, more in zip(rows, failed, strict=True)],
+        "success": [str(row.success) for row in rows],
+        "return": [str(row.mean_return) for row in rows],
+        **{f"pass@{k}": [_form(row.pass_at.get(k), ".3f") for row in rows] for k in most},
+        "turns": [_form(row.turns, ".2f") for row in rows],
+        "tokens": [_form(row.tokens, ".1f") for row in rows],
+        "invalid": [_form(row.invalid, ".1%") for row in rows],
+        "model s": [_form(row.model_seconds, ".3g") for row in rows],
+        "env s": [_form(row.env_seconds, ".3g") for row in rows],
+        "ended by": [", ".join(f"{why} {count}" for why, count in row.stop_reasons.items()) for row in rows],
+    }
 
 
 def _form(value: float | None, form: str) -> str:
@@ -853,9 +868,6 @@ def compare_(
     debug: DebugOption = False,
 ) -> None:
     """Compare two evaluations on the games that both played: what B does better than A, with 95% intervals."""
-    from rich.console import Console
-    from rich.table import Table
-
     from gym_trl.records import read_records
     from gym_trl.scores import compare
 
@@ -863,14 +875,18 @@ def compare_(
     if as_json:
         _say(to_json({"version": 1, "rows": [one.as_dict() for one in found]}, indent=2))
     else:
-        table = Table(box=None, pad_edge=False)
-        for name in ("environment", "A", "B", "games", "success B-A", "return B-A", "better", "worse"):
-            table.add_column(name, justify="left" if name in ("environment", "A", "B") else "right", no_wrap=True)
-        for one in found:
-            counts = (str(one.better), str(one.worse))
-            table.add_row(one.env_id, *one.policies, str(one.tasks), str(one.success), str(one.mean_return), *counts)
-        console = Console() if sys.stdout.isatty() else Console(width=300)
-        console.print(table, markup=False, highlight=False)
+        _show_columns(
+            {
+                "environment": [one.env_id for one in found],
+                "A": [one.policies[0] for one in found],
+                "B": [one.policies[1] for one in found],
+                "success B-A": [str(one.success) for one in found],
+                "games": [str(one.tasks) for one in found],
+                "return B-A": [str(one.mean_return) for one in found],
+                "better": [str(one.better) for one in found],
+                "worse": [str(one.worse) for one in found],
+            }
+        )
     if fail_if_worse and any(one.success.high is not None and one.success.high < 0 for one in found):
         raise typer.Exit(1)
 

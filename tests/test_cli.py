@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gym_trl
+from gym_trl import cli
 from gym_trl.cli import app
 from gym_trl.records import read_records
 
@@ -324,6 +325,18 @@ def test_eval_prints_a_table_and_resumes(evaluated: Path) -> None:
     assert len((evaluated / "rollouts.jsonl").read_text().splitlines()) == 120
 
 
+def test_a_narrow_terminal_has_the_columns_that_matter_most_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    names = ["environment", "policy", "episodes", "success", "return", "turns"]
+    cli._show_columns({name: [f"{name:.<17}"] for name in names})
+    shown = text(capsys.readouterr().out)
+    assert "environment...... policy........... episodes......... success.........." in shown
+    assert shown.endswith("A wider terminal, or --json, has return, turns as well.")
+
+
 def test_eval_shows_progress_where_nobody_looks() -> None:
     ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "40")
     assert "episode 40/40  success 1.00 return 1.00" in ran.stderr
@@ -396,7 +409,7 @@ def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) ->
     good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
     worse = gym_trl_("compare", good, bad, "--fail-if-worse")
     assert worse.exit_code == 1
-    assert re.search(r"solver +constant +40 +-0\.\d+ \[-\d", worse.stdout)
+    assert re.search(r"solver +constant +-0\.\d+ \[-\d.* +40 ", worse.stdout)
     assert gym_trl_("compare", bad, good, "--fail-if-worse").exit_code == 0
     [row] = json.loads(gym_trl_("compare", str(evaluated), "--json").stdout)["rows"]
     assert (row["policies"], row["tasks"]) == (["random", "solver"], 30)
