@@ -1,11 +1,11 @@
-"""Makes docs/view_*.png: the page of a real run, through a real Chromium.
+"""Makes docs/view_*.png: the pages of two real runs, through a real Chromium.
 
-    python docs/make_screenshots.py                    # trains for some minutes, then looks
-    python docs/make_screenshots.py runs/screenshots   # looks at the run that is there
+    python docs/make_screenshots.py          # trains for some minutes where there is no run yet, then looks
 
 It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
-the pictures look as the page does on most desktops. The run: a tiny model learns to think aloud from a player who
-halves the range badly, and then GRPO makes it a good one.
+the pictures look as the page does on most desktops. The first run, whose curves and table are shown, is ``gym-trl train
+TrlEnv/Echo-v0``. The second one, whose episode and group are shown, has a tiny model that was taught to think aloud by
+a player who halves the range badly, and is trained on by GRPO.
 """
 
 import random
@@ -26,7 +26,7 @@ from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
 DOCS = Path(__file__).parent
-RUN = Path("runs/screenshots")
+ECHO, RUN = Path("runs/echo"), Path("runs/screenshots")
 GAME, HIGH, TURNS = "TrlEnv/GuessNumber-v0", 20, 5
 SIZE = (1440, 900)
 PICTURES = [("curves", "light"), ("episode", "light"), ("episode", "dark"), ("group", "dark"), ("table", "light")]
@@ -92,7 +92,7 @@ def teach(folder: Path, *, steps: int = 600, rows: int = 16) -> None:
 
 
 def train_run() -> None:
-    """A real run, from the model that was taught."""
+    """A run from the model that was taught."""
     from gym_trl.training import train
 
     taught = RUN.with_name("taught")
@@ -137,20 +137,24 @@ def browser(scheme: str) -> Iterator[Any]:
         driver.quit()
 
 
-def shoot(page: Path) -> None:
+def shoot() -> None:
     """Take the pictures and make them small."""
     from PIL import Image
 
-    places = choose(page.parent)
+    for folder in (ECHO, RUN):
+        write_page(folder, folder / "view.html")
+    places = choose(RUN)
     for name, scheme in PICTURES:
         with browser(scheme) as driver:
+            page = (ECHO if name in {"curves", "table"} else RUN) / "view.html"
             driver.get(f"{page.resolve().as_uri()}{places[name]}")
             for _ in range(100):
                 if driver.execute_script("return document.documentElement.dataset.ready === 'yes'"):
                     break
                 time.sleep(0.1)
             time.sleep(0.5)
-            driver.execute_script("document.querySelectorAll('.think').forEach((one, i) => { one.open = i === 0 })")
+            opened = "true" if name == "group" else "i < 2"
+            driver.execute_script(f"document.querySelectorAll('.think').forEach((one, i) => {{ one.open = {opened} }})")
             picture = DOCS / f"view_{name}_{scheme}.png"
             driver.save_screenshot(str(picture))
         Image.open(picture).convert("RGB").quantize(192, dither=Image.Dither.NONE).save(picture, optimize=True)
@@ -175,7 +179,7 @@ def choose(folder: Path) -> dict[str, str]:
     won = max((i for i in members if columns["success"][i]), key=lambda i: int(columns["turns"][i]), default=members[0])
     return {
         "curves": "#/",
-        "table": "#/episodes?q=split%3Dtrain%20turns%3E1&sort=-step",
+        "table": "#/episodes?q=split%3Dtrain%20step%3E20&sort=-return",
         "episode": f"#/episode/{won}",
         "group": f"#/group/{won}",
     }
@@ -183,12 +187,13 @@ def choose(folder: Path) -> dict[str, str]:
 
 def main() -> int:
     """Train where there is no run yet, and take the pictures."""
-    folder = Path(sys.argv[1]) if sys.argv[1:] else RUN
-    if not sys.argv[1:]:
+    from gym_trl.training import train
+
+    if not ECHO.exists():
+        train(TrainOptions.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)
+    if not RUN.exists():
         train_run()
-    page = folder / "view.html"
-    write_page(folder, page)
-    shoot(page)
+    shoot()
     return 0
 
 

@@ -273,7 +273,7 @@
     return (at) => at.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9))).replace("-", "−");
   }
 
-  function axes(svg, width, height, [x0, x1], [y0, y1], yName = null) {
+  function axes(svg, width, height, [x0, x1], [y0, y1], yName = null, whole = false) {
     const x = (value) => EDGE.left + ((value - x0) / (x1 - x0 || 1)) * (width - EDGE.left - EDGE.right);
     const y = (value) => height - EDGE.bottom - ((value - y0) / (y1 - y0 || 1)) * (height - EDGE.top - EDGE.bottom);
     const heights = ticks(y0, y1, height < 150 ? 3 : 4);
@@ -283,6 +283,7 @@
       svg.append(s("text", { x: EDGE.left - 8, y: y(at) + 4, "text-anchor": "end" }, name(at)));
     }
     for (const at of ticks(x0, x1, Math.max(2, Math.floor(width / 90)))) {
+      if (whole && !Number.isInteger(at)) continue;
       svg.append(s("text", { x: x(at), y: height - 7, "text-anchor": "middle" }, show(at)));
     }
     return [x, y];
@@ -382,10 +383,11 @@
       if (!known.length) return;
       const tallest = Math.max(...heights);
       const half = whole ? 0.5 : 0;
-      const [x, y] = axes(svg, width, height, [low - half, low - half + bins * size], [0, tallest]);
+      const [x, y] = axes(svg, width, height, [low - half, low - half + bins * size], [0, tallest], null, whole);
       heights.forEach((tall, i) => {
         const [from, to] = [low - half + i * size, low - half + (i + 1) * size];
-        const bar = s("rect", { class: "bar", x: x(from) + 1, width: Math.max(1, x(to) - x(from) - 2), y: y(tall), height: y(0) - y(tall), rx: 2 });
+        const wide = Math.min(56, Math.max(1, x(to) - x(from) - 2));
+        const bar = s("rect", { class: "bar", x: (x(from) + x(to) - wide) / 2, width: wide, y: y(tall), height: y(0) - y(tall), rx: 2 });
         svg.append(bar);
         bar.addEventListener("pointermove", (event) =>
           pop(event, [pair(whole ? show(from + half) : `${show(from)} to ${show(to)}`, plural(tall, "episode"))]));
@@ -457,7 +459,7 @@
       const note = xs.length ? metric : "mean of the episodes kept";
       if (!xs.length && (trained || steps.size > 1)) [xs, ys] = stepped(value);
       if (xs.length) charts.append(lineChart(title, note, xs, ys, level.filter(([, at]) => isNumber(at)), title === "Success" ? [0, 1] : null));
-      else if (total && title !== "Success") charts.append(histogram(title, columns[title.toLowerCase().split(" ")[0]]));
+      else if (title !== "Success" && columns[title.toLowerCase().split(" ")[0]].some(isNumber)) charts.append(histogram(title, columns[title.toLowerCase().split(" ")[0]]));
     }
     const shares = Object.create(null);
     let xs = [];
@@ -472,7 +474,7 @@
       for (const stop of new Set(columns.stop)) [xs, found[stop]] = stepped((i) => Number(columns.stop[i] === stop));
       if (xs.length) charts.append(stackChart("Stop reasons", "share of the episodes kept", xs, found));
     } else if (total) charts.append(stopBars());
-    box.append(charts, byEnvironment(), others(open));
+    box.append(byPlayer(), charts, others(open));
     main.replaceChildren(box);
     main.scrollTop = scrolled;
   }
@@ -511,16 +513,18 @@
     return box;
   }
 
-  function byEnvironment() {
-    const names = [...new Set(columns.env)];
-    if (names.length < 2) return "";
-    const rows = names.map((name) => {
-      const mine = columns.env.flatMap((env, i) => (env === name ? [i] : []));
+  /** A line for each policy in each environment, where there are several. */
+  function byPlayer() {
+    const players = gather((i) => JSON.stringify([columns.policy[i], columns.env[i]]));
+    if (players.size < 2) return "";
+    const wanted = [["policy", columns.policy], ["env", columns.env]].filter(([, held]) => new Set(held).size > 1);
+    const rows = [...players.values()].sort((a, b) => a[0] - b[0]).map((mine) => {
       const cells = [mine.length, ...MAIN.slice(0, 4).map(([, , value]) => mean(mine.map(value)))];
-      const link = h("a", { href: filtered(`env="${name}"`), text: name || "–" });
-      return h("tr", {}, h("td", {}, link), cells.map((cell) => h("td", { text: show(cell) })));
+      const query = wanted.map(([name, held]) => `${name}="${held[mine[0]]}"`).join(" ");
+      const names = wanted.map(([, held]) => h("td", {}, h("a", { href: filtered(query), text: held[mine[0]] || "–" })));
+      return h("tr", {}, names, cells.map((cell) => h("td", { text: show(cell) })));
     });
-    const head = ["environment", "episodes", ...MAIN.slice(0, 4).map(([title]) => title.toLowerCase())];
+    const head = [...wanted.map(([name]) => (name === "env" ? "environment" : name)), "episodes", ...MAIN.slice(0, 4).map(([title]) => title.toLowerCase())];
     return h("section", { class: "panel" },
       h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head.map((text) => h("th", { text })))), h("tbody", {}, rows)));
   }

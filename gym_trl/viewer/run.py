@@ -134,7 +134,7 @@ class Run:
             "return": _number(record["return"]) if "return" in record else math.fsum(rewards),
             "success": bool(record.get("success")),
             "turns": len(turns),
-            "tokens": _number(sum(_mask(record)) if sampled is None and "mask" in record else sampled),
+            "tokens": _number(sum(_mask(record)) if sampled is None and record.get("mask") else sampled),
             "stop": _text(record.get("stop_reason") or ""),
             "invalid": sum(_mapping(turn).get("action_valid") is False for turn in turns),
             "group": _number(record.get("group")),
@@ -325,7 +325,7 @@ def _tokens(record: Mapping[str, Any], decoder: Decoder | None) -> dict[str, Any
         "ids": ids,
         "texts": decoder.pieces(ids) if decoder else told,
         "mask": mask,
-        "logprobs": [_rounded(value) for value in logprobs] if len(logprobs) == len(ids) else None,
+        "logprobs": _rounded(logprobs) if len(logprobs) == len(ids) else None,
         "prompt": "".join(decoder.pieces(prompt)) if decoder else None,
         "prompt_ids": None if decoder else prompt,
     }
@@ -340,9 +340,9 @@ def _mask(record: Mapping[str, Any]) -> list[int]:
     return [1 if one else 0 for one in _listed(record.get("mask"))]
 
 
-def _rounded(value: Any) -> float | None:
-    number = _number(value)
-    return None if number is None else round(number, 4)
+def _rounded(values: Sequence[Any]) -> list[float | None]:
+    # There are millions of them: first what is usual.
+    return [round(value, 4) if type(value) is float and -1e9 < value < 1e9 else _number(value) for value in values]
 
 
 def _number(value: Any) -> float | None:
