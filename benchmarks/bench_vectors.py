@@ -1,6 +1,7 @@
 """What a vector step costs, beside the bare loop, Gymnasium's vectors and GEM's.
 
     python benchmarks/bench_vectors.py            # GEM's too, where bench_envs.py --peers has installed it
+    python benchmarks/bench_vectors.py --steps    # not how well sleeping workers share, which needs a machine at rest
 
 All step 64 environments of the same game. Everybody's turns come alternately, so that a busy machine is busy for all.
 """
@@ -39,21 +40,26 @@ def in_process() -> dict[str, float]:
 
     assert gym_trl
     game = "TrlEnv/GuessNumber-v0"
-    envs = [gym.make(game) for _ in range(COUNT)]
+    envs: list[Any] = [gym.make(game) for _ in range(COUNT)]
     for env in envs:
         env.reset(seed=0)
 
-    def loop() -> None:
+    def loop(envs: list[Any]) -> None:
         for env in envs:
             if env.step("25")[2]:
                 env.reset()
+
+    games: list[Any] = [gym.make(game).unwrapped for _ in range(COUNT)]
+    for env in games:
+        env.reset(seed=0)
 
     ours, sync = gym.make_vec(game, COUNT), SyncVectorEnv([lambda: gym.make(game)] * COUNT)
     actions = ("25",) * COUNT
     ours.reset(seed=0)
     sync.reset(seed=0)
     steps = {
-        "bare loop": loop,
+        "games alone": lambda: loop(games),
+        "bare loop": lambda: loop(envs),
         "TextVectorEnv": lambda: ours.step(actions),
         "SyncVectorEnv": lambda: sync.step(actions),
     }
@@ -125,7 +131,7 @@ def main() -> None:
         medians["GEM"] = float(ran.stdout.splitlines()[-1])
     for name, number in medians.items():
         print(f"{name:<15} {number:>8.0f} us, {number / medians['TextVectorEnv']:.2f} of ours", flush=True)
-    shares = scaling()
+    shares = json.loads(RESULTS.read_text())["share_of_ideal_with_20_ms"] if sys.argv[1:] == ["--steps"] else scaling()
     for executor, found in shares.items():
         print(executor, {workers: f"{share:.0%}" for workers, share in found.items()})
     result = {
