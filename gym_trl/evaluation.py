@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from gym_trl.episode import EnvReply, as_turn, reason_to_stop
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.spec import GymSpec, kwargs_by_id
 from gym_trl.policies import (
     Attempt,
     Conversation,
@@ -322,9 +322,9 @@ def evaluate(
     if len({player.name for player in players}) < len(players):
         raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
     plans = [
-        _Plan(player, env_id, _kwargs(envs, env_id, env_kwargs), _wrapping(player, action_format, spec))
+        _Plan(player, env_id, kwargs, _wrapping(player, action_format, spec))
         for player in players
-        for env_id in envs
+        for env_id, kwargs in kwargs_by_id(envs, env_kwargs).items()
     ]
     for plan in plans:
         plan.check(seed)
@@ -392,16 +392,6 @@ def _check_counts(episodes: int, attempts: int) -> None:
             raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
     if episodes % attempts:
         raise ConfigError(f"{episodes} episodes cannot be divided into games of {attempts} attempts each")
-
-
-def _kwargs(envs: Sequence[str], env_id: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    if not given:
-        return {}
-    if len(envs) == 1:
-        return dict(given[env_id] if set(given) == {env_id} else given)
-    if unknown := sorted(set(given) - set(envs)):
-        raise ConfigError(f"with several ids env_kwargs must be {{id: kwargs}}; {unknown[0]!r} is none of the ids")
-    return dict(given.get(env_id, {}))
 
 
 def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from itertools import accumulate
@@ -83,6 +83,8 @@ class GymSpec:
         workers: How many threads or processes; 64 threads, or as many processes as there are cores, by default.
         reset_timeout: Seconds that making and resetting an environment may take in a thread or a process.
         step_timeout: Seconds that a step may take there; an episode that takes longer ends with ``timeout``.
+        deterministic: Threads and processes play to the last bit what ``"inline"`` does, because the model is asked for
+            all episodes in the same order; each then waits for the slowest step.
         max_alive: How many environments are open at once on a process; all by default.
         on_rollout: Is called with everything that was played, for records.
 
@@ -119,6 +121,7 @@ class GymSpec:
         workers: int | None = None,
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
+        deterministic: bool = False,
         max_alive: int | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
@@ -127,7 +130,7 @@ class GymSpec:
         self.instructions = instructions
         self.system_prompt = system_prompt
         self._sizes = {"train": _at_least_one("num_tasks", num_tasks), "eval": _size("num_eval_tasks", num_eval_tasks)}
-        self._env_kwargs = _kwargs_by_id(self.weights, env_kwargs)
+        self._env_kwargs = kwargs_by_id(self.weights, env_kwargs)
         self._wrappers = tuple(wrappers)
         self._words: dict[str, Any] = {"observe": observe, "act": act}
         self._parsing: dict[str, Any] = {
@@ -155,6 +158,7 @@ class GymSpec:
             "workers": workers,
             "reset_timeout": reset_timeout,
             "step_timeout": step_timeout,
+            **({"deterministic": True} if deterministic else {}),
             "max_alive": max_alive,
             "on_rollout": on_rollout,
         }
@@ -286,6 +290,8 @@ class GymSpec:
             processing_class: The model's tokenizer, which the trainer should be given as well.
             engine: Makes the engine that samples; by default the vLLM server that ``args`` names does.
         """
+        if "deterministic" in self._rollout_options:
+            raise ConfigError("nothing is deterministic in asynchronous training: leave out deterministic=True")
         return RolloutWorker(
             self._maker,
             partial(self.tasks, "train"),
@@ -385,14 +391,19 @@ def _weights(env: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]
     return weights
 
 
-def _kwargs_by_id(weights: Mapping[str, float], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+def kwargs_by_id(ids: Collection[str], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """What each environment is made with, from what may be said once where there is only one.
+
+    >>> kwargs_by_id(["Echo-v0"], {"turns": 2}), kwargs_by_id(["Echo-v0", "Nim-v0"], {"Echo-v0": {"turns": 2}})
+    ({'Echo-v0': {'turns': 2}}, {'Echo-v0': {'turns': 2}, 'Nim-v0': {}})
+    """
     given = dict(env_kwargs or {})
-    if len(weights) == 1:
-        only = next(iter(weights))
+    if len(ids) == 1:
+        only = next(iter(ids))
         return {only: dict(given[only]) if set(given) == {only} else given}
-    if unknown := sorted(set(given) - set(weights)):
+    if unknown := sorted(set(given) - set(ids)):
         raise ConfigError(f"with several ids env_kwargs must be {{id: kwargs}}; {unknown[0]!r} is none of the ids")
-    return {env_id: dict(given.get(env_id, {})) for env_id in weights}
+    return {env_id: dict(given.get(env_id, {})) for env_id in ids}
 
 
 def _at_least_one(name: str, value: int) -> int:
