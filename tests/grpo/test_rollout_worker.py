@@ -280,6 +280,10 @@ class TestWhatGoesWrong:
         scored = sorted(sorted(one.episode_return for one in group if one.scored) for group in by_group.values())
         for rewards in list(groups.values())[:-1]:
             assert sorted(rewards) in scored
+        for number in list(groups)[:-1]:
+            rewards = np.array(groups[number])
+            expected = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+            assert [s.advantage for s in samples if s.group_id == number] == pytest.approx(expected.tolist())
         measured = metrics(worker)
         failed, total = (sum(pair) for pair in zip(*measured["env/unscored"], strict=True))
         assert 0 < failed < total
