@@ -261,6 +261,18 @@ def test_a_position_far_from_all_starts_is_solved_without_a_long_search(
     by_parts.assert_called()
 
 
+def test_a_plan_is_not_played_on_where_its_last_move_was_not_made() -> None:
+    env = SlidingPuzzle(rows=4, cols=4, walk=20, turns=40)
+    for seed in range(10):
+        observation, _ = env.reset(seed=seed)
+        policy, over = env.solver(), False
+        while not over:
+            policy(observation)
+            action = policy(env.step("99")[0])
+            observation, _, over, _, info = env.step(action)
+        assert info["success"]
+
+
 def test_the_example_in_the_instructions_is_no_tile() -> None:
     assert "written like 9 (which no tile has)" in SlidingPuzzle(difficulty="hard").instructions
 
