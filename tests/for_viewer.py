@@ -102,22 +102,36 @@ def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, t
     return folder
 
 
-def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int = 24) -> Path:
-    """A run of many episodes that are all different, with the tokens of each."""
+def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int = 24, different: int = 20_000) -> Path:
+    """A run of many episodes with their tokens, put together from so many ``different`` turns."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     vocabulary = [f" {rng.randrange(36**4):x}" for _ in range(4000)]
+
+    def exchange() -> tuple[list[int], str, str, float, list[float]]:
+        given, spoken = (rng.choices(range(4000), k=words) for _ in range(2))
+        said = ["".join(vocabulary[id_] for id_ in some) for some in (given, spoken)]
+        logprobs = [0.0] * words + [round(rng.random() * -3, 3) for _ in range(words)]
+        return [*given, *spoken], said[0], said[1], rng.random() - 0.3, logprobs
+
+    exchanges = [exchange() for _ in range(different)]
+    mask = [*[0] * words, *[1] * words]
     with (folder / "rollouts.jsonl").open("w") as file, (folder / "metrics.jsonl").open("w") as metrics:
         for episode in range(episodes):
-            ids: list[int] = []
-            mask: list[int] = []
-            told: list[dict[str, Any]] = []
-            for _ in range(1 + episode % turns):
-                given, spoken = ([rng.randrange(4000) for _ in range(words)] for _ in range(2))
-                ids, mask, start = [*ids, *given, *spoken], [*mask, *[0] * words, *[1] * words], len(ids) + words
-                observation, answer = ("".join(vocabulary[id_] for id_ in some) for some in (given, spoken))
-                turn = {"observation": observation, "thinking": "", "answer": answer, "reward": rng.random() - 0.3}
-                told.append({**turn, "action_valid": True, "start": start, "stop": len(ids)})
+            played = rng.choices(exchanges, k=1 + episode % turns)
+            ids = [id_ for one in played for id_ in one[0]]
+            told = [
+                {
+                    "observation": observation,
+                    "thinking": "",
+                    "answer": answer,
+                    "reward": reward,
+                    "action_valid": True,
+                    "start": words + 2 * words * turn,
+                    "stop": 2 * words * (turn + 1),
+                }
+                for turn, (_, observation, answer, reward, _) in enumerate(played)
+            ]
             record = {
                 "version": 1,
                 "task": {"env_id": "TrlEnv/Echo-v0", "seed": episode // 8, "options": {}},
@@ -125,13 +139,13 @@ def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int =
                 "split": "train" if episode % 10 else "eval",
                 "group": episode // 8 % 8,
                 "stop_reason": rng.choice(["success", "failure", "turn_limit"]),
-                "return": sum(turn["reward"] for turn in told),
+                "return": sum(one[3] for one in played),
                 "success": episode % 3 == 0,
                 "turns": told,
-                "sampled_tokens": sum(mask),
+                "sampled_tokens": words * len(played),
                 "completion_ids": ids,
-                "mask": mask,
-                "logprobs": [round(rng.random() * -3, 3) if one else 0.0 for one in mask],
+                "mask": mask * len(played),
+                "logprobs": [logprob for one in played for logprob in one[4]],
                 "token_texts": [vocabulary[id_] for id_ in ids],
             }
             file.write(json.dumps(record) + "\n")
