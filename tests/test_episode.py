@@ -152,3 +152,23 @@ def test_each_turn_is_sampled_from_a_seed_of_its_own():
 def test_an_episode_needs_a_limit():
     with pytest.raises(ConfigError, match="needs a limit"):
         Limits()
+
+
+@pytest.mark.parametrize(
+    ("reply", "terminated"),
+    [
+        (EnvReply("over", terminated=True), True),
+        (EnvReply("over", terminated=True, info={"stop_reason": "parse_error"}), True),
+        (EnvReply("over", truncated=True), False),
+    ],
+)
+def test_a_trajectory_says_whether_its_environment_ended_it(reply, terminated):
+    trajectory, _ = play(episode(), ["x"], [reply])
+    assert trajectory.terminated is terminated
+    assert trajectory.scored
+
+
+def test_what_a_wrapper_read_from_an_answer_is_kept_if_it_is_text():
+    replies = [EnvReply("on", info={"action": "25"}), EnvReply("on", info={"action": 3}), EnvReply("", terminated=True)]
+    trajectory, _ = play(episode(), ["a", "b", "c"], replies)
+    assert [turn.action for turn in trajectory.turns] == ["25", None, None]

@@ -5,6 +5,7 @@
 
 import random
 from collections import Counter
+from time import sleep
 from typing import Any
 
 import gymnasium as gym
@@ -309,3 +310,18 @@ def test_a_stream_in_threads_waits_without_an_engine_that_works():
             on_finish=finished.__setitem__,
         )
     assert [finished[index] for index in range(6)] == rollout(episodes(6))[0]
+
+
+def test_time_is_split_between_engine_and_environment():
+    class SlowEngine(ScriptedEngine):
+        def collect(self, *, block):
+            sleep(0.02)
+            return super().collect(block=block)
+
+    with InlinePool(make) as pool:
+        [slow] = run_episodes(episodes(1), pool=pool, engine=SlowEngine(lambda request: CHAT.say("21")))
+        [quick] = run_episodes(episodes(1), pool=pool, engine=ScriptedEngine(lambda request: CHAT.say("21")))
+    assert len(slow.turns) == 5
+    assert slow.model_seconds >= 5 * 0.02
+    assert min(slow.env_seconds, quick.env_seconds, quick.model_seconds) > 0
+    assert slow == quick  # the clock is no part of what was played
