@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
@@ -12,6 +13,9 @@ from hypothesis import settings
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+# Scripts of tests that are skipped where it is not installed; looking for doctests imports everything.
+collect_ignore = [] if find_spec("openenv") else ["openenv_zoo.py", "compat/openenv_sessions.py"]
 
 
 def pytest_configure() -> None:
