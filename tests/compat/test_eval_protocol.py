@@ -102,18 +102,33 @@ def ask(messages):
     asked.append(messages)
     if len(asked) == 2:
         raise RuntimeError("this one breaks")
-    return "4"
+    return "Move right"
 
 
-processor = GymRolloutProcessor("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8}, action_format="plain", ask=ask)
+processor = GymRolloutProcessor("FrozenLake-v1", env_kwargs={"is_slippery": False}, action_format="plain", ask=ask)
 
 
 @evaluation_test(input_rows=[processor.rows(4)], completion_params=[{"model": "none"}], rollout_processor=processor,
-                 steps=1)
+                 steps=3)
 def test_broken(row: EvaluationRow) -> EvaluationRow:
     if row.rollout_status.is_error():
         row.evaluation_result = EvaluateResult(score=-1.0, reason=row.rollout_status.message)
     return row
+"""
+
+GROUPS = """
+from eval_protocol.models import EvaluationRow, Message
+from eval_protocol.pytest import evaluation_test
+from page_eval import clicks
+
+
+@evaluation_test(
+    input_messages=[[[Message(role="user", content="start")]]],
+    completion_params=[{"model": "none"}, {"model": "none either"}],
+    mode="groupwise",
+)
+def groups(rows: list[EvaluationRow]) -> list[EvaluationRow]:
+    return rows
 """
 
 TRAINING = """
@@ -122,6 +137,7 @@ import os
 import re
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
@@ -129,6 +145,7 @@ from trl import GRPOConfig, GRPOTrainer
 from eval_protocol.dataset_logger import default_logger
 from gym_trl import GymSpec
 from gym_trl.compat.eval_protocol import create_openenv_vllm_rollout_func, evaluation_reward
+from gym_trl.errors import ConfigError
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
@@ -184,6 +201,7 @@ def test_the_page_of_the_documentation():
     )
     dataset = Dataset.from_dict({"prompt": ["Start task"] * 6})
     REPORT["page"] = train(rollout_func, reward_func, dataset)
+    REPORT["page_columns"] = REPORT["columns"]
 
 
 def test_a_spec_is_rewarded_by_a_test():
@@ -198,6 +216,26 @@ def test_the_test_of_a_gymnasium_id_is_trained_on():
         completion_params={"max_tokens": 2},
     )
     REPORT["gym"] = train(rollout_func, reward_func, Dataset.from_dict({"prompt": ["Play."] * 6}))
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("nowhere", "cannot be imported"),
+        ("json", "json has no @evaluation_test"),
+        ("test_guessing::nothing", "has no @evaluation_test 'nothing'; it has .'test_guessing'."),
+        ("groups_eval", "has 2 @evaluation_tests, say which"),
+        ("groups_eval::groups", "judges rows together"),
+    ],
+)
+def test_what_cannot_judge_a_row_is_refused(path, why):
+    with pytest.raises(ConfigError, match=why):
+        evaluation_reward(path)
+
+
+def test_words_for_an_environment_that_speaks_already_are_refused():
+    with pytest.raises(ConfigError, match="action_parser would change nothing"):
+        create_openenv_vllm_rollout_func(None, None, parse_action, env_path="test_guessing")
 
 
 def test_everything_is_in_the_logs():
@@ -255,6 +293,7 @@ def report(tmp_path_factory):
     (folder / "test_guessing.py").write_text(GUESSING.replace("@URL@", url))
     (folder / "page_eval.py").write_text(PAGE)
     (folder / "test_broken.py").write_text(BROKEN)
+    (folder / "groups_eval.py").write_text(GROUPS)
     (folder / "test_training.py").write_text(TRAINING)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     environment = {
@@ -328,12 +367,17 @@ def test_a_row_that_breaks_breaks_alone_and_steps_bound_an_episode(report):
     assert len(rows) == 4
     [broken] = [row for row in rows if row["score"] == -1.0]
     assert (broken["code"], broken["finish"]) == (13, None)  # INTERNAL
-    assert {row["finish"] for row in rows if row is not broken} <= {"turn_limit", "success"}
+    whole = [row for row in rows if row is not broken]
+    assert {(row["finish"], row["messages"], row["score"]) for row in whole} == {("turn_limit", 7, 0.0)}
 
 
 @real
 def test_the_page_of_the_documentation_trains_on_the_score_of_its_test(report):
     assert len(report["page"]) == 2
+    columns = report["page_columns"]
+    assert columns["eval_score"] == pytest.approx([total / 10 for total in columns["step_rewards"]])
+    # The environment is the test's, the words are the caller's, who goes first.
+    assert all(said[0]["content"] == "Start task\n\nStep 1: buttons 0 to 6" for said in columns["messages"])
     columns = report["columns"]
     assert columns["eval_score"] == pytest.approx([0.5 * total for total in columns["step_rewards"]])
     page = logged(report, "clicks")
