@@ -40,7 +40,7 @@ class Attack:
     outside: bool = True
     """It succeeds without a sandbox, and does no harm there."""
     seconds: float | None = None
-    """The deadline of each program, where it is about that."""
+    """The deadline of each program, where it is about that: what goes on after it says so."""
 
 
 def attack(name: str, kind: str, *programs: str, outside: bool = True, seconds: float | None = None) -> Attack:
@@ -618,7 +618,7 @@ def attempt(tried: Attack, world: World) -> Verdict:
         deadline = LIMITS.seconds if tried.seconds is None else tried.seconds
         if ESCAPED in output.replace("print('ESCAPED')", "") or SECRET in output:
             escaped = "it said so"
-        elif seconds > deadline * len(tried.programs) + 1.0:
+        elif seconds > deadline * len(tried.programs) + 5.0:
             escaped = f"it took {seconds:.1f} s"
         elif len(output) > 2 * LIMITS.output_chars:
             escaped = f"it said {len(output)} characters"

@@ -183,7 +183,7 @@ def test_long_output_is_cut_in_the_middle() -> None:
     [("while True: pass", "timeout"), ("while True: print('x' * 999)", "flood"), ("import os; os._exit(0)", "died")],
 )
 def test_a_program_that_is_ended_takes_the_variables_with_it(code: str, status: str) -> None:
-    with Sandbox(SandboxLimits(seconds=1.0)) as sandbox:
+    with Sandbox() as sandbox:
         sandbox.run("kept = 1")
         result = sandbox.run(code, seconds=0.3)
         assert result.status == status
@@ -263,18 +263,19 @@ def test_a_fork_of_the_parent_gets_a_process_of_its_own() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tells by /proc")
 def test_children_are_found_where_the_kernel_keeps_no_lists_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_text = Path.read_text
+
     def without(path: Path, **_: object) -> str:
         if path.name == "children":
             raise FileNotFoundError
-        return real(path)
+        return read_text(path, errors="replace")
 
     with Sandbox() as sandbox:
         sandbox.run("1")
         assert sandbox._process is not None
         bubblewrap = sandbox._process._popen.pid
         listed = sorted(_descendants(bubblewrap))
-        real = Path.read_text
-        monkeypatch.setattr(Path, "read_text", lambda path, **_: without(path))
+        monkeypatch.setattr(Path, "read_text", without)
         monkeypatch.setattr(Path, "exists", lambda path: path.name != "children")
         assert sorted(_descendants(bubblewrap)) == listed
 

@@ -5,20 +5,22 @@ import json
 import sys
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
 
 from gym_trl import GymSpec
 from gym_trl.compat.trl import CodeAgentEnvironment, Environment, GRPOConfig, GRPOTrainer, LocalExecuter
-from gym_trl.engines import transformers
+from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.envs.code_agent import CodeAgent
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 from gym_trl.types import FinishReason
 
 TOKENIZER = tiny_tokenizer()
-PROBLEMS = {"steps": 1, "turns": 3}
+PROBLEMS: dict[str, Any] = {"steps": 1, "turns": 3}
 FOLDER = Path(sys.argv[1])
+ENGINE: Any = TransformersEngine
 
 
 class Own(Environment):
@@ -87,9 +89,9 @@ def make(environment, **options):
 
 def remembered(taken):
     """Write down every answer of the engine, by its prompt, where it comes out."""
-    collect = transformers.TransformersEngine.collect
+    collect = ENGINE.collect
     prompts = {}
-    submit = transformers.TransformersEngine.submit
+    submit = ENGINE.submit
 
     def submitting(self, request):
         prompts[id(self), request.id] = list(request.prompt_ids)
@@ -101,16 +103,15 @@ def remembered(taken):
             taken.append((prompts[id(self), completion.request_id], list(completion.ids)))
         return found
 
-    transformers.TransformersEngine.submit = submitting
-    transformers.TransformersEngine.collect = collecting
+    ENGINE.submit, ENGINE.collect = submitting, collecting
 
 
-SCRIPTS = []
+SCRIPTS: list[Any] = []
 
 
 def scripted():
     """Have the engine sample what a script says: a random model would take years to write a program."""
-    collect, submit = transformers.TransformersEngine.collect, transformers.TransformersEngine.submit
+    collect, submit = ENGINE.collect, ENGINE.submit
     asked = {}
 
     def submitting(self, request):
@@ -125,8 +126,7 @@ def scripted():
             for completion in collect(self, block=block)
         ]
 
-    transformers.TransformersEngine.submit = submitting
-    transformers.TransformersEngine.collect = collecting
+    ENGINE.submit, ENGINE.collect = submitting, collecting
 
 
 def writes_a_program(prompt):
@@ -186,7 +186,8 @@ def refusal(environment):
 
 def main():
     torch.manual_seed(0)
-    told, taken = {}, []
+    told: dict[str, Any] = {}
+    taken: list[Any] = []
     remembered(taken)
     told["own rollout"] = train(Own(), taken)
     told["continued"] = train(Continued(), taken)

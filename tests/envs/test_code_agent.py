@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from gym_trl.envs.code_agent import _LAST_STEPS, _LIST_STEPS, CodeAgent, _decides, _make, grade
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.sandbox import SandboxLimits
 
 pytestmark = pytest.mark.code
 
@@ -103,12 +105,13 @@ def test_what_is_no_program_costs_a_turn(action: str) -> None:
     assert valid or observation.endswith("1 turn left.")
 
 
-def test_a_program_that_hangs_costs_its_turn_and_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_hangs_costs_its_turn_and_its_variables() -> None:
     env = CodeAgent()
     env.reset(seed=0)
-    env._sandbox.limits = type(env._sandbox.limits)(seconds=0.5)
     env.step("run:\nx = 1")
+    usual, env._sandbox.limits = env._sandbox.limits, SandboxLimits(seconds=0.5)
     assert "It was ended after 0.5 seconds" in env.step("run:\nwhile True: pass")[0]
+    env._sandbox.limits = usual
     assert "NameError" in env.step("run: x")[0]
     env.close()
 
@@ -138,7 +141,7 @@ def test_true_is_not_one_and_a_list_is_compared_all_the_way_down() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"steps": 0}, {"steps": 9}, {"turns": 21}, {"turns": "3"}])
-def test_arguments_that_cannot_work_are_refused(arguments: dict[str, int]) -> None:
+def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"{next(iter(arguments))} must be .*, got"):
         CodeAgent(**arguments)
 
