@@ -43,7 +43,7 @@ $(VENV)/.has-%: requirements-%.txt $(READY)
 	$(RUN) pip install --quiet --no-deps --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
 	touch $@
 
-$(VENV)/.peers/%: tests/compat/peers/%.txt $(READY)
+$(VENV)/.peers/%: tests/compat/peers/%.txt | $(READY)
 	mkdir -p $(@D)
 	$(RUN) pip install --quiet --no-deps --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
 	touch $@
