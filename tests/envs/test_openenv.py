@@ -21,7 +21,6 @@ import openenv_run
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
-from websockets.protocol import State
 
 import gym_trl
 from gym_trl.envs.openenv import Fields, OpenEnv
@@ -292,13 +291,15 @@ def test_a_client_of_theirs_that_plays_on_in_a_new_session_is_noticed(zoo, monke
             client.reset()
             client.step({"message": "one"})
             cable.cut()
-            wait_until(lambda: client.async_client._ws.state is not State.OPEN)
+            wait_until(lambda: client.async_client._ws.state.name != "OPEN")
             assert client.step({"message": "two"}).observation["said"] == "answer 1 to two"  # and not 2
         session = Session(f"{cable.url}/slow", GenericEnvClient, {})
         session.reset()
         cable.cut()
-        wait_until(lambda: session._socket.state is not State.OPEN)
-        monkeypatch.setattr(session, "_socket", SimpleNamespace(state=State.OPEN))  # as if nobody knew yet
+        wait_until(lambda: session._socket.state.name != "OPEN")
+        monkeypatch.setattr(
+            session, "_socket", SimpleNamespace(state=SimpleNamespace(name="OPEN"))
+        )  # as if nobody knew yet
         with pytest.raises(ConnectionError, match="another session answered"):
             session.step({"message": "three"})
         session.close()
