@@ -41,6 +41,8 @@ from gym_trl.compat.trl_env import (
     TransformerDecoderFactory,
     TransformerModel,
     TransformerTokenizer,
+    Type1Processor,
+    Type1ProcessorConfig,
     make_reward_func,
     make_rollout_func,
     train,
@@ -125,8 +127,8 @@ def settings(folder, **changes):
     )
 
 
-def go(folder, rollout_func, reward_func, dataset, **changes):
-    tokenizer = tiny_tokenizer()
+def go(folder, rollout_func, reward_func, dataset, *, tokenizer=None, **changes):
+    tokenizer = tokenizer or tiny_tokenizer()
     kept = Trained(rollout_func, reward_func)
     trainer = GRPOTrainer(
         model=tiny_model(tokenizer),
@@ -145,13 +147,20 @@ def go(folder, rollout_func, reward_func, dataset, **changes):
     }
 
 
+def fail_apply_chat_template(*args, **kwargs):
+    raise RuntimeError("GRPO must not use apply_chat_template")
+
+
 def trl_env(folder):
+    """In the manner of trl-env's example, which forbids the trainer its chat template."""
     tokenizer = TransformerTokenizer(tiny_tokenizer())
+    tokenizer.processing_class.apply_chat_template = fail_apply_chat_template
+    marks = Type1ProcessorConfig("<|system|>", "<|end|>", "<|user|>", "<|end|><|assistant|>", "</think>", "<|end|>")
     data = LazyDataset(40, lambda i: str(random.randint(1, 9)))
     return go(
         folder,
         make_rollout_func(
-            processor=TemplateProcessor(tokenizer.processing_class),
+            processor=Type1Processor(marks),
             tokenizer=tokenizer,
             env_factory=GuessEnv,
             decoder_factory=TransformerDecoderFactory(
@@ -162,6 +171,7 @@ def trl_env(folder):
         ),
         make_reward_func(),
         data.map(lambda input_text: {"prompt": input_text}),
+        tokenizer=tokenizer.processing_class,
     )
 
 
