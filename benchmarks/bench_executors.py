@@ -94,8 +94,8 @@ def vector_round_trip() -> float:
 def beside_a_slow_one(pool: EnvPool) -> float:
     """Microseconds for each step of the quick ones, while one is slow."""
     begin(pool, [SLOW_S] + [0.0] * 63)
-    for key in range(64):
-        pool.step(str(key), "go")
+    for number in range(64):
+        pool.step(str(number), "go")
     done, began = 0, time.perf_counter()
     while done < 20_000:
         for key, _ in pool.collect(block=True):
@@ -120,8 +120,8 @@ def sleepers(number: int) -> float:
     """The share of the ideal that sleeping environments reach, one in each process."""
     with ProcessPool(make, workers=number) as pool:
         begin(pool, [SLEEP_S] * number)
-        for key in range(number):
-            pool.step(str(key), "go")
+        for place in range(number):
+            pool.step(str(place), "go")
         done, began = 0, time.perf_counter()
         while (now := time.perf_counter()) - began < 4:
             for key, _ in pool.collect(block=True):

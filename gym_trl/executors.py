@@ -38,7 +38,8 @@ def make_pool(
     workers: int | None = None,
     reset_timeout: float | None = None,
     step_timeout: float | None = None,
-) -> "GuardedPool":
+    deterministic: bool = False,
+) -> "GuardedPool | OrderedPool":
     """The pool that ``executor`` names, guarded against environments that do not start.
 
     >>> make_pool(gym.make, executor="fork")
@@ -52,12 +53,15 @@ def make_pool(
         workers: How many threads or processes.
         reset_timeout: Seconds that making and resetting an environment may take.
         step_timeout: Seconds that a step may take.
+        deterministic: Answers come in the order of the questions, all at once: see ``OrderedPool``.
 
     Raises:
         ConfigError: an executor that does not exist, or an option that it has no use for.
     """
     given = {"workers": workers, "reset_timeout": reset_timeout, "step_timeout": step_timeout}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if deterministic:
+        return OrderedPool(make_pool(make, executor=executor, **options))
     if executor == "thread":
         return GuardedPool(ThreadPool(make, **options))
     if executor == "process":
@@ -468,3 +472,64 @@ class GuardedPool:
 
     def _may_try_again(self, key: str) -> bool:
         return self._attempts[key] < self._retries and self._tried_again < 10 + self._begun // 10
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same again
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class OrderedPool:
+    """Answers in the order of the questions, and all of them at once, wherever environments are stepped.
+
+    >>> with OrderedPool(ThreadPool(gym.make)) as pool:
+    ...     for key in "abc":
+    ...         pool.reset(key, Task("TrlEnv/Echo-v0", seed=0))
+    ...     [key for key, _ in pool.collect(block=False)]
+    ['a', 'b', 'c']
+
+    So an engine is asked the same in the same order each time, and what it computes is the same to the last bit, in
+    threads, in processes and inline. The price is that every episode waits for the slowest step.
+    """
+
+    def __init__(self, pool: EnvPool) -> None:
+        self._pool = pool
+        self._asked: dict[str, None] = {}  # in order
+
+    def __enter__(self) -> Self:
+        """Use the pool in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every instance."""
+        self.close()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key``."""
+        self._asked[key] = None
+        self._pool.reset(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        self._asked[key] = None
+        self._pool.step(key, action)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """The answers to all questions since the last call; it waits for them, whatever ``block`` says."""
+        answers: dict[str, EnvReply | EnvFailure] = {}
+        while len(answers) < len(self._asked):
+            answers.update(self._pool.collect(block=True))
+        asked, self._asked = self._asked, {}
+        return [(key, answers[key]) for key in asked]
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``."""
+        self._asked.pop(key, None)
+        self._pool.release(key)
+
+    def close(self) -> None:
+        """Close every instance."""
+        self._asked.clear()
+        self._pool.close()

@@ -59,9 +59,13 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         chances = {"raises": raises, "hangs": hangs, "dies": dies, "garbage": garbage}
         _check(**chances)
         _check(fails_to_start=fails_to_start)
-        gym.utils.RecordConstructorArgs.__init__(
-            self, **chances, fails_to_start=fails_to_start, slow_start_s=slow_start_s, hang_s=hang_s
-        )
+        recorded: dict[str, Any] = {
+            **chances,
+            "fails_to_start": fails_to_start,
+            "slow_start_s": slow_start_s,
+            "hang_s": hang_s,
+        }
+        gym.utils.RecordConstructorArgs.__init__(self, **recorded)
         gym.Wrapper.__init__(self, env)
         self.chances = chances
         self.fails_to_start, self.slow_start_s, self.hang_s = fails_to_start, slow_start_s, hang_s

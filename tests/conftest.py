@@ -3,12 +3,17 @@
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from for_viewer import Look
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
@@ -56,3 +61,30 @@ def textworld_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
             one.kill()
             one.wait()
     return folder
+
+
+@pytest.fixture(scope="session")
+def look() -> "Iterator[Look]":
+    """One Chromium for all tests of a process."""
+    from for_viewer import chromium
+
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a small run."""
+    from for_viewer import write_run
+
+    from gym_trl.viewer.page import write_page
+
+    folder = write_run(tmp_path_factory.mktemp("viewer") / "first")
+    write_page(folder, folder / "view.html")
+    return (folder / "view.html").as_uri()
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pages can be written."""
+    return tmp_path_factory.mktemp("pages")

@@ -12,14 +12,13 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from gym_trl.chat import Message
 from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.executors import GuardedPool, ProcessPool, make_pool
 from gym_trl.pool import InlinePool
 from gym_trl.rollout import run_episodes
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
-from gym_trl.types import StopReason, Task
+from gym_trl.types import Message, StopReason, Task
 
 pytestmark = pytest.mark.processes
 
@@ -65,7 +64,7 @@ def step(pool, action, key="a"):
 
 
 def collect(pool, number):
-    replies = {}
+    replies: dict[str, EnvReply | EnvFailure] = {}
     while len(replies) < number:
         replies.update(pool.collect(block=True))
     return replies
@@ -114,7 +113,7 @@ class TestAProcess:
         shared.release("b")
 
     def test_knows_what_the_program_has_registered_itself(self):
-        gym.register("Here/Obedient-v0", entry_point=Obedient)
+        gym.register("Here/Obedient-v0", entry_point=lambda **_: Obedient())
         try:
             with ProcessPool(gym.make, workers=1) as pool:
                 pool.reset("a", Task("Here/Obedient-v0", 0))
@@ -239,7 +238,7 @@ class Stubborn(gym.Env):
 
 class TestAGuardedPool:
     def test_tries_again_what_does_not_start(self):
-        tries = []
+        tries: list[int] = []
         with GuardedPool(InlinePool(lambda env_id: Stubborn(tries))) as pool:
             assert begin(pool) == EnvReply("begin")
         assert len(tries) == 3
@@ -250,7 +249,7 @@ class TestAGuardedPool:
             assert step(pool, "go") == EnvFailure("step raised ConnectionError: the line was lost")
 
     def test_lets_others_go_on_meanwhile(self):
-        tries = []
+        tries: list[int] = []
         with GuardedPool(InlinePool(lambda env_id: Stubborn(tries) if env_id == "slow" else Obedient())) as pool:
             pool.reset("a", Task("slow", 0))
             pool.reset("b", Task("quick", 0))
@@ -258,7 +257,7 @@ class TestAGuardedPool:
             assert [key for key, _ in pool.collect(block=True)] == ["a"]
 
     def test_forgets_what_is_released_between_two_tries(self):
-        tries = []
+        tries: list[int] = []
         with GuardedPool(InlinePool(lambda env_id: Stubborn(tries))) as pool:
             pool.reset("a", Task("Stubborn", 0))
             assert pool.collect(block=False) == []

@@ -74,6 +74,7 @@ def make_rollout_func(
     workers: int | None = None,
     reset_timeout: float | None = None,
     step_timeout: float | None = None,
+    deterministic: bool = False,
     max_alive: int | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
 ) -> RolloutFunc:
@@ -101,11 +102,19 @@ def make_rollout_func(
         workers: How many threads or processes.
         reset_timeout: Seconds that making and resetting an environment may take there.
         step_timeout: Seconds that a step may take there.
+        deterministic: Environments answer in the order in which they were asked, see ``GymSpec``.
         max_alive: How many environments are open at once on a process; all by default.
         on_rollout: Is called with everything that was played, for records.
     """
     return _RolloutFunc(
-        make_pool(make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout),
+        make_pool(
+            make,
+            executor=executor,
+            workers=workers,
+            reset_timeout=reset_timeout,
+            step_timeout=step_timeout,
+            deterministic=deterministic,
+        ),
         assign=assign,
         seed=seed,
         max_tokens_per_turn=max_tokens_per_turn,

@@ -281,8 +281,8 @@ class TestWhatGoesWrong:
         for rewards in list(groups.values())[:-1]:
             assert sorted(rewards) in scored
         for number in list(groups)[:-1]:
-            rewards = np.array(groups[number])
-            expected = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+            paid = np.array(groups[number])
+            expected = (paid - paid.mean()) / (paid.std() + 1e-8)
             assert [s.advantage for s in samples if s.group_id == number] == pytest.approx(expected.tolist())
         measured = metrics(worker)
         failed, total = (sum(pair) for pair in zip(*measured["env/unscored"], strict=True))

@@ -124,6 +124,21 @@ def test_the_same_seeds_train_the_same_way(alone, tmp_path):
     assert again["returned"] == alone["returned"]
 
 
+def test_environments_in_processes_train_to_the_last_bit_as_they_do_inline(alone, tmp_path):
+    [elsewhere] = run(tmp_path, spec={"executor": "process", "workers": 2, "deterministic": True})
+    assert elsewhere["returned"] == alone["returned"]
+
+
+def test_training_goes_on_where_environments_raise_hang_and_kill_their_process(tmp_path):
+    faults = {"raises": 0.05, "hangs": 0.01, "dies": 0.05, "garbage": 0.05, "fails_to_start": 0.05}
+    limits = {"reset_timeout": 30.0, "step_timeout": 1.0}
+    [report] = run(tmp_path, faults=faults, spec={"executor": "process", "workers": 2, **limits}, grpo={"max_steps": 4})
+    logs = [entry for entry in report["logs"] if "env/unscored" in entry and "loss" in entry]
+    assert len(logs) == 4
+    assert 0 < sum(float(entry["env/stop/env_error"]) for entry in logs) < 4
+    assert all(len(set(group)) == 1 for rollout in report["rollouts"] for group in groups(rollout))
+
+
 def test_a_plain_dataset_gets_one_game_a_group_though_all_prompts_are_equal(tmp_path):
     report = run(tmp_path, plain=True)[0]
     played = [group for rollout in report["rollouts"] if rollout["split"] == "train" for group in groups(rollout)]

@@ -1,12 +1,14 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Trains a tiny model for some steps and writes what happened: run by the tests, alone or on several processes.
 
-Arguments: a folder to write to, and a JSON object of options (``plain``, ``grpo``, ``spec``, ``curriculum``).
+Arguments: a folder to write to, and a JSON object of options (``plain``, ``grpo``, ``spec``, ``curriculum``,
+``faults``).
 """
 
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from gym_trl import GymSpec
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.testing import FaultyEnv
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 
 
@@ -48,6 +51,7 @@ def main(folder: Path, options):
         "TrlEnv/GuessNumber-v0",
         curriculum=Curriculum(**options["curriculum"]) if "curriculum" in options else None,
         **{"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 4, **options.get("spec", {})},
+        wrappers=[partial(FaultyEnv, **options["faults"])] if "faults" in options else [],
         action_format="plain",
         max_tokens_per_turn=2,
         on_rollout=keep,
