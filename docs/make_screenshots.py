@@ -3,8 +3,8 @@
     python docs/make_screenshots.py          # trains for some minutes where there is no run yet, then looks
 
 It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
-the pictures look as the page does on most desktops. The first run, whose curves and table are shown, is ``gym-trl train
-TrlEnv/Echo-v0``. The second one, whose episode and group are shown, has a tiny model that was taught to think aloud by
+the pictures look as the page does on most desktops. The first run, whose curves are shown, is ``gym-trl train
+TrlEnv/Echo-v0``. The second one, whose episodes are shown, has a tiny model that was taught to think aloud by
 a player who halves the range badly, and is trained on by GRPO.
 """
 
@@ -26,10 +26,17 @@ from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
 DOCS = Path(__file__).parent
-ECHO, RUN = Path("runs/echo"), Path("runs/screenshots")
+ECHO, RUN = Path("runs/echo"), Path("runs/guess_number")
 GAME, HIGH, TURNS = "TrlEnv/GuessNumber-v0", 20, 5
 SIZE = (1440, 900)
-PICTURES = [("curves", "light"), ("episode", "light"), ("episode", "dark"), ("group", "dark"), ("table", "light")]
+PICTURES = [
+    ("curves", "light"),
+    ("episode", "light"),
+    ("episode", "dark"),
+    ("group", "dark"),
+    ("table", "light"),
+    ("tokens", "dark"),
+]
 
 
 def lesson(env: Any, rng: random.Random, chat: TemplateChat, tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -146,7 +153,7 @@ def shoot() -> None:
     places = choose(RUN)
     for name, scheme in PICTURES:
         with browser(scheme) as driver:
-            page = (ECHO if name in {"curves", "table"} else RUN) / "view.html"
+            page = (ECHO if name == "curves" else RUN) / "view.html"
             driver.get(f"{page.resolve().as_uri()}{places[name]}")
             for _ in range(100):
                 if driver.execute_script("return document.documentElement.dataset.ready === 'yes'"):
@@ -157,7 +164,7 @@ def shoot() -> None:
             driver.execute_script(f"document.querySelectorAll('.think').forEach((one, i) => {{ one.open = {opened} }})")
             picture = DOCS / f"view_{name}_{scheme}.png"
             driver.save_screenshot(str(picture))
-        Image.open(picture).convert("RGB").quantize(192, dither=Image.Dither.NONE).save(picture, optimize=True)
+        Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(picture, optimize=True)
         print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")  # noqa: T201
 
 
@@ -179,8 +186,9 @@ def choose(folder: Path) -> dict[str, str]:
     won = max((i for i in members if columns["success"][i]), key=lambda i: int(columns["turns"][i]), default=members[0])
     return {
         "curves": "#/",
-        "table": "#/episodes?q=split%3Dtrain%20step%3E20&sort=-return",
+        "table": "#/episodes?q=split%3Dtrain%20step%3E50%20turns%3E2",
         "episode": f"#/episode/{won}",
+        "tokens": f"#/episode/{won}/tokens",
         "group": f"#/group/{won}",
     }
 

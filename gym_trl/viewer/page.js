@@ -264,7 +264,7 @@
     return box;
   }
 
-  const EDGE = { left: 48, right: 16, top: 14, bottom: 24 };
+  const EDGE = { left: 48, right: 22, top: 14, bottom: 24 };
 
   /** Names of ticks with as many digits as tell them apart. */
   function named(found) {
@@ -893,6 +893,15 @@
     return h("details", { class: "think" }, h("summary", {}, "Thinking ", h("span", { text: size })), h("pre", { class: "text" }, content));
   }
 
+  /** The token with which the answer begins: what is before it is thinking, whatever its marks are. */
+  function answerStart(texts, start, stop, answer) {
+    const whole = texts.slice(start, stop).join("");
+    let left = answer ? whole.lastIndexOf(answer) : whole.length;
+    let at = start;
+    while (at < stop && left >= texts[at].length) left -= texts[at++].length;
+    return answer && left < 0 ? start : at;
+  }
+
   function modelSaid(said, k, place, heated) {
     const turn = said.turns[k];
     const box = h("div", { class: "said model" });
@@ -906,20 +915,9 @@
     const [start, stop] = place;
     who.append(h("small", { text: plural(stop - start, "token") }));
     const { texts } = said.tokens;
-    let split = start; // where the answer begins
-    if (turn.thinking) {
-      let text = "";
-      for (let i = start; i < stop; i += 1) {
-        text += texts[i];
-        if (/<\/think(ing)?>|\[\/THINK\]/.test(text.slice(-40))) {
-          split = i + 1;
-          break;
-        }
-      }
-    }
+    const split = turn.thinking ? answerStart(texts, start, stop, turn.answer) : start;
     const range = (from, to) => Array.from({ length: to - from }, (_, i) => token(said.tokens, from + i, false)).filter(Boolean);
     if (split > start) box.append(thinking(range(start, split), plural(split - start, "token")));
-    else if (turn.thinking) box.append(thinking([turn.thinking], plural(turn.thinking.split(/\s+/).length, "word")));
     const rest = range(split, stop);
     box.append(rest.length ? h("pre", { class: "text" }, rest) : plain("", "said nothing"));
     return box;
@@ -1053,7 +1051,7 @@
     const facts = [
       ["environment", columns.env[i]], ["seed", columns.seed[i]],
       ...Object.entries(said.options).map(([name, held]) => [name, held]), ["step", columns.step[i]], ["split", columns.split[i]], ["group", columns.group[i]], ["policy", columns.policy[i]],
-      ["turns", columns.turns[i]], ["tokens sampled", columns.tokens[i]], ["prompt tokens", said.counts.prompt], ["completion tokens", said.counts.completion],
+      ["turns played", columns.turns[i]], ["tokens sampled", columns.tokens[i]], ["prompt tokens", said.counts.prompt], ["completion tokens", said.counts.completion],
       ...Object.entries(said.more).map(([name, held]) => [words(name), held]),
     ].filter(([, held]) => held !== null && held !== undefined && held !== "");
     const members = membersOf(i);

@@ -195,6 +195,26 @@ def test_thinking_is_folded_and_a_key_opens_it(look: Look, small: str) -> None:
     assert "Which one?" in look.texts(".think .text")[0]
 
 
+@pytest.mark.parametrize(
+    "case",  # what was said, its thinking, its answer, what is folded, what is not
+    [
+        ("<think>hm</think>ox", "hm", "ox", "<think>hm</think>", "ox"),
+        ("<think>hm", "hm", "", "<think>hm", ""),  # its tokens ran out
+        ("<|channel|>analysis<|message|>hm<|end|>ox", "hm", "ox", "<|channel|>analysis<|message|>hm<|end|>", "ox"),
+        ("ox<think>hm</think>", "hm", "ox", "", "ox<think>hm</think>"),
+    ],
+)
+def test_thinking_ends_where_the_answer_begins(look: Look, pages: Path, case: tuple[str, ...]) -> None:
+    spoken, thinking, answer, folded, rest = case
+    record: dict[str, Any] = {**as_record(played(turns=1, answer=spoken), tokens=True, decode=lambda ids: chr(ids[0]))}
+    record["turns"][0] |= {"thinking": thinking, "answer": answer}
+    (pages / "thinking.jsonl").write_text(json.dumps(record) + "\n")
+    write_page(pages / "thinking.jsonl", pages / "thinking.html")
+    look.open(f"{(pages / 'thinking.html').as_uri()}#/episode/0")
+    assert look.texts(".think .text") == ([folded] if folded else [])
+    assert look.texts(".said.model > .text:not(.empty)") == ([rest] if rest else [])
+
+
 def test_the_tokens_show_the_mask(look: Look, small: str) -> None:
     look.open(f"{small}#/episode/1/tokens")
     assert "".join(look.texts(".tok.in")) == "ox 1.1" * 2
