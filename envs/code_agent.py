@@ -159,6 +159,8 @@ class CodeAgent(TextEnv):
         "hard": {"steps": 5, "turns": 8},
     }
     reward_modes = ("success", "efficient")
+    preferred_executor: ClassVar[str] = "thread"
+    """What ``GymSpec`` steps it in: a step waits for the sandbox."""
     garbage = "submit solve"
 
     def __init__(

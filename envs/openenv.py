@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 from gymnasium.error import ResetNeeded
@@ -115,6 +115,8 @@ class OpenEnv(gym.Env[str, str]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
+    preferred_executor: ClassVar[str] = "thread"
+    """What ``GymSpec`` steps it in: a step waits for the server."""
 
     def __init__(
         self,

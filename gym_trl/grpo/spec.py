@@ -32,6 +32,8 @@ from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
 
+_EXECUTORS = ("inline", "thread", "process")  # each does what those before it do
+
 EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
@@ -79,7 +81,8 @@ class GymSpec:
             evenly, which halves the steps that a small game needs.
         executor: Where environments are stepped: ``"inline"``; in threads (``"thread"``) if they wait for something
             outside Python; in processes (``"process"``) if they compute, hang, leak or crash; or what makes a pool,
-            such as ``partial(ProcessPool, recycle_after=100)``.
+            such as ``partial(ProcessPool, recycle_after=100)``. By default what an environment asks for
+            (``preferred_executor``), else inline.
         workers: How many threads or processes; 64 threads, or as many processes as there are cores, by default.
         reset_timeout: Seconds that making and resetting an environment may take in a thread or a process.
         step_timeout: Seconds that a step may take there; an episode that takes longer ends with ``timeout``.
@@ -117,7 +120,7 @@ class GymSpec:
         chat: Chat | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         spread: bool = True,
-        executor: Executor = "inline",
+        executor: Executor | None = None,
         workers: int | None = None,
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
@@ -163,14 +166,18 @@ class GymSpec:
             "on_rollout": on_rollout,
         }
         self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of games
+        self._instructions: dict[str, str] = {}
+        self._num_instances: dict[str, int | None] = {}
+        self._preferred_executors: set[str] = set()
+        for env_id in self.weights:
+            self._probe(env_id)
+        if executor is None:
+            executor = max(self._preferred_executors, key=_EXECUTORS.index, default="inline")
+            self._rollout_options["executor"] = executor
         # Says now what cannot work.
         make_pool(
             self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
         ).close()
-        self._instructions: dict[str, str] = {}
-        self._num_instances: dict[str, int | None] = {}
-        for env_id in self.weights:
-            self._probe(env_id)
 
     def make(self, env_id: str) -> TextEnvironment:
         """Make one of the environments, wrapped as in training."""
@@ -357,6 +364,13 @@ class GymSpec:
             form, strict = self._parsing["format"], self._parsing["strict"]
             self._instructions[env_id] = bare_rules(read_instructions(env), form, strict=strict)
             self._num_instances[env_id] = _num_instances(env)
+            if env.has_wrapper_attr("preferred_executor"):
+                preferred = env.get_wrapper_attr("preferred_executor")
+                if preferred not in _EXECUTORS:
+                    raise ConfigError(
+                        f"preferred_executor of {env_id!r} must be one of {_EXECUTORS}, got {preferred!r}"
+                    )
+                self._preferred_executors.add(preferred)
         finally:
             env.close()
 

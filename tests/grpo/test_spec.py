@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.pool import InlinePool, ThreadPool
 from gym_trl.types import Task
 
 ECHO, GUESS = "TrlEnv/Echo-v0", "TrlEnv/GuessNumber-v0"
@@ -173,3 +174,22 @@ def test_users_say_in_which_words():
 
 def test_tasks_are_the_same_everywhere():
     assert next(guess(seed=5).tasks("train")) == Task(GUESS, 306985918, {"instance": 6})
+
+
+class TestThePreferredExecutor:
+    def test_is_what_the_environment_asks_for(self):
+        spec = GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1)
+        assert isinstance(spec.rollout_func.pool._pool, ThreadPool)
+
+    def test_is_inline_for_those_that_ask_for_none_and_gives_way_to_what_is_said(self):
+        assert isinstance(GymSpec("TrlEnv/Echo-v0", num_tasks=1).rollout_func.pool._pool, InlinePool)
+        said = GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1, executor="inline")
+        assert isinstance(said.rollout_func.pool._pool, InlinePool)
+
+    def test_must_be_one_that_there_is(self):
+        def ask(env):
+            env.unwrapped.preferred_executor = "fork"
+            return env
+
+        with pytest.raises(ConfigError, match=r"preferred_executor 'fork'"):
+            GymSpec("TrlEnv/Echo-v0", num_tasks=1, wrappers=[ask])
