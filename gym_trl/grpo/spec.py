@@ -367,9 +367,7 @@ class GymSpec:
             if env.has_wrapper_attr("preferred_executor"):
                 preferred = env.get_wrapper_attr("preferred_executor")
                 if preferred not in _EXECUTORS:
-                    raise ConfigError(
-                        f"preferred_executor of {env_id!r} must be one of {_EXECUTORS}, got {preferred!r}"
-                    )
+                    raise ConfigError(f"{env_id!r} has the preferred_executor {preferred!r}, not one of {_EXECUTORS}")
                 self._preferred_executors.add(preferred)
         finally:
             env.close()

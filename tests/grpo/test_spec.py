@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -176,20 +177,24 @@ def test_tasks_are_the_same_everywhere():
     assert next(guess(seed=5).tasks("train")) == Task(GUESS, 306985918, {"instance": 6})
 
 
+def stepped_in(spec):
+    """The kind of pool that a rollout would step environments in."""
+    rollout_func: Any = spec.rollout_func
+    return type(rollout_func.pool._pool)
+
+
 class TestThePreferredExecutor:
     def test_is_what_the_environment_asks_for(self):
-        spec = GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1)
-        assert isinstance(spec.rollout_func.pool._pool, ThreadPool)
+        assert stepped_in(GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1)) is ThreadPool
 
     def test_is_inline_for_those_that_ask_for_none_and_gives_way_to_what_is_said(self):
-        assert isinstance(GymSpec("TrlEnv/Echo-v0", num_tasks=1).rollout_func.pool._pool, InlinePool)
-        said = GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1, executor="inline")
-        assert isinstance(said.rollout_func.pool._pool, InlinePool)
+        assert stepped_in(GymSpec("TrlEnv/Echo-v0", num_tasks=1)) is InlinePool
+        assert stepped_in(GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1, executor="inline")) is InlinePool
 
     def test_must_be_one_that_there_is(self):
         def ask(env):
             env.unwrapped.preferred_executor = "fork"
             return env
 
-        with pytest.raises(ConfigError, match=r"preferred_executor 'fork'"):
+        with pytest.raises(ConfigError, match="preferred_executor 'fork'"):
             GymSpec("TrlEnv/Echo-v0", num_tasks=1, wrappers=[ask])
