@@ -186,7 +186,9 @@ def _unknown(env_id: str) -> str | None:
     known = {_bare(one): one for one in sorted(gym.registry, key=_is_ours)}
     close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
     meant = " or ".join(sorted(close, key=_is_ours, reverse=True))
-    return f"there is no environment {env_id!r}; " + (f"did you mean {meant}?" if meant else "see gym-trl list")
+    return f"there is no environment {env_id!r}; " + (
+        f"did you mean {meant}?" if meant else "see gym-trl list; one of your own is module:id, as in my_games:Chess-v0"
+    )
 
 
 def _bare(env_id: str) -> str:

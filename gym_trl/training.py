@@ -128,6 +128,8 @@ def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]
 
 
 def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") -> Any:
+    if isinstance(model, str) and model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
+        raise ConfigError(f"cannot train {model}: there is no such folder")
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 
