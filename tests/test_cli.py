@@ -176,7 +176,8 @@ def test_an_unknown_id_is_answered_with_what_may_be_meant(command: str, said: st
 
 def test_what_is_like_nothing_is_answered_with_the_command_that_lists_all() -> None:
     assert error(gym_trl_("info", "Nope-v0")) == (
-        "Error: there is no environment 'Nope-v0'; see gym-trl list; one of your own is module:id, as in my_games:Chess-v0"
+        "Error: there is no environment 'Nope-v0'; see gym-trl list; "
+        "one of your own is module:id, as in my_games:Chess-v0"
     )
 
 
