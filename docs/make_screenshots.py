@@ -173,8 +173,7 @@ def choose(folder: Path) -> dict[str, str]:
     from gym_trl.viewer.run import Run
 
     run = Run(folder)
-    for _ in run.read():
-        pass
+    run.refresh()
     columns = run.columns
     groups: dict[tuple[Any, ...], list[int]] = {}
     for episode in range(len(run)):

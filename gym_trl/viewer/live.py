@@ -96,8 +96,7 @@ class _Source:
         with self._lock:
             if self._run.replaced:
                 self._run, self._generation = self._make(), self._generation + 1
-            for _ in self._run.read():  # what was said is read again when it is asked for
-                pass
+            self._run.refresh()  # what was said is read again when it is asked for
             if generation != str(self._generation):
                 episodes = metrics = 0
             return {

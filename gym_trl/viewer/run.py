@@ -89,6 +89,14 @@ class Run:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Read what has been appended, and give what was said in each new episode."""
+        return (body(record, self._decoder) for record in self._records())
+
+    def refresh(self) -> None:
+        """Read what has been appended, for the numbers alone."""
+        for _ in self._records():
+            pass
+
+    def _records(self) -> Iterator[dict[str, Any]]:
         if self._metrics:
             for _, record in self._metrics.read():
                 self.metrics.append({str(name): value for name, value in record.items() if _is_number(value)})
@@ -97,7 +105,7 @@ class Run:
                 self._places.append(Place(number, offset, length))
                 for name, value in self._row(record).items():
                     self.columns[name].append(value)
-                yield body(record, self._decoder)
+                yield record
         self.broken = sum(tail.broken for tail in self._episodes)
 
     def bodies(self, first: int, count: int) -> list[dict[str, Any]]:

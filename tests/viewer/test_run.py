@@ -63,6 +63,14 @@ def test_what_is_appended_is_read_once_and_a_torn_line_when_it_is_whole(tmp_path
     assert [said["turns"] for said in run.bodies(1, 5)] == [body(json.loads(line))["turns"]] * 2
 
 
+def test_the_numbers_alone_can_be_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    run = Run(folder)
+    run.refresh()
+    assert run.columns == read(folder)[0].columns
+    assert run.bodies(30, 9) == read(folder)[1][30:]
+
+
 def test_a_file_that_was_written_anew_is_noticed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     run, _ = read(folder)
