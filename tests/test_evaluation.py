@@ -386,20 +386,24 @@ def test_an_evaluation_killed_twenty_times_loses_and_repeats_nothing(tmp_path: P
 
 
 @pytest.mark.processes
-def test_a_models_evaluation_that_is_killed_ends_with_the_same_table(tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize(("episodes", "kills"), [(120, 1), pytest.param(1000, 20, marks=pytest.mark.full)])
+def test_a_models_evaluation_that_is_killed_ends_with_the_same_table(episodes: int, kills: int, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     save_tiny(tmp_path / "tiny")
-    options = ["--model", str(tmp_path / "tiny"), "--episodes", "120", "--attempts", "4", "--max-tokens", "1"]
+    options = ["--model", str(tmp_path / "tiny"), "--episodes", str(episodes), "--attempts", "4", "--max-tokens", "1"]
     options += ["--action-format", "plain", "--env", "high=8", "--env", "turns=4", "--spec", 'instructions=""']
     options += ["--concurrency", "16", "--tokens"]
-    kill_after(eval_command(tmp_path / "killed", *options), tmp_path / "killed", 40, 0.0)
-    assert 40 <= len(list(read_records(tmp_path / "killed"))) < 120
-    assert eval_command(tmp_path / "killed", *options).wait(timeout=120) == 0
-    assert len(keys(tmp_path / "killed")) == len(set(keys(tmp_path / "killed"))) == 120
+    rng = random.Random(0)
+    for _ in range(kills):
+        kill_after(eval_command(tmp_path / "killed", *options), tmp_path / "killed", rng.randint(1, 20), 0.0)
+    assert kills <= len(list(read_records(tmp_path / "killed"))) < episodes
+    assert eval_command(tmp_path / "killed", *options).wait(timeout=240) == 0
+    assert len(keys(tmp_path / "killed")) == len(set(keys(tmp_path / "killed"))) == episodes
     undisturbed = evaluate(
         GUESS_ID,
         Model(str(tmp_path / "tiny"), max_tokens=1, concurrency=16),
-        episodes=120,
+        episodes=episodes,
         attempts=4,
         env_kwargs={"high": 8, "turns": 4},
         action_format="plain",
