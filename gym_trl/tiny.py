@@ -16,18 +16,22 @@ _SPECIAL = [_PAD, _END, _UNKNOWN, "<|system|>", "<|user|>", "<|assistant|>"]
 
 
 def tiny_tokenizer() -> Any:
-    """A character-level tokenizer with a chat template; characters outside printable ASCII become ``<|unknown|>``."""
+    """A character-level tokenizer with a chat template; bytes outside printable ASCII become ``<|unknown|>``.
+
+    It is written as byte-level BPE without merges, because Transformers 5 reads whatever lies beside a Qwen2 as that.
+    """
     try:
-        from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
         from transformers import PreTrainedTokenizerFast
     except ImportError as error:
         raise MissingDependencyError("the tiny model", extra="train") from error
 
-    characters = ["\n", *(char for char in string.printable if char.isprintable())]
+    # How byte-level BPE writes the two that are not visible.
+    characters = ["\u010a", *(char.replace(" ", "\u0120") for char in string.printable if char.isprintable())]
     vocabulary = {token: index for index, token in enumerate([*_SPECIAL, *characters])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=_UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -115,8 +115,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
 def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]:
     """What to train, and its tokenizer unless the trainer is to load it from the same place."""
     if run.trained:
-        # Beside a Qwen2, Transformers 5 reads any tokenizer as Qwen2's own, which loses the tiny one's spaces.
-        return str(run.start.path), None if options.model else tiny_tokenizer()
+        return str(run.start.path), None
     if options.model is not None:
         return options.model, None
     size = {"seed": options.seed, "width": options.width, "layers": options.layers}
