@@ -185,7 +185,7 @@ def _unknown(env_id: str) -> str | None:
     # The last one of a name stays: the newest version, and before all others this library's own.
     known = {_bare(one): one for one in sorted(gym.registry, key=_is_ours)}
     close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
-    meant = " or ".join(sorted(close, key=_is_ours, reverse=True))
+    meant = " or ".join([one for one in close if _is_ours(one)] or close)
     return f"there is no environment {env_id!r}; " + (
         f"did you mean {meant}?" if meant else "see gym-trl list; one of your own is module:id, as in my_games:Chess-v0"
     )

@@ -427,8 +427,8 @@ def test_a_query_leaves_no_connection_behind_and_works_from_any_thread() -> None
 def test_shaped_rewards_pay_each_hop_once_and_nothing_for_other_documents() -> None:
     env = ToolUse(hops=3, documents=24, turns=40, reward="shaped")
     for instance in range(20):
-        env.reset(options={"instance": instance})
-        solver, observation, rewards = env.solver(), f"Question: {env._question.text}", []
+        observation, _ = env.reset(options={"instance": instance})
+        solver, rewards = env.solver(), []
         while not (action := solver(observation)).startswith("answer"):
             observation, *_ = first = env.step(action)
             rewards.append(first[1])
