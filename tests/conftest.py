@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
+# Programs that tests start: looking for doctests would import them, and they change what is imported after them.
+collect_ignore_glob = ["*/train_*.py"]
 # Scripts of tests that are skipped where it is not installed; looking for doctests imports everything.
 collect_ignore = [] if find_spec("openenv") else ["openenv_zoo.py", "compat/openenv_sessions.py"]
 

@@ -1,5 +1,4 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
-# ruff: noqa: E402 -- vLLM is kept out before TRL is imported
 """Trains a tiny model for a few steps on each of some environments: run by the tests, in a process of its own.
 
 Arguments: a folder to write to, and a JSON list of ``GymSpec``'s arguments.
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-sys.modules["vllm"] = None  # type: ignore[assignment]  # which TRL would import for seconds, and which is not used here
+if __name__ == "__main__":  # whoever looks for doctests imports this too
+    sys.modules["vllm"] = None  # type: ignore[assignment]  # which TRL would import for seconds, and which is not used
 
 import torch
 from trl import GRPOConfig, GRPOTrainer
