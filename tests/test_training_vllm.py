@@ -14,7 +14,9 @@ from vllm_double import VLLMDouble
 from gym_trl.records import read_json_lines
 from gym_trl.tiny import save_tiny
 
-FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "curve.png", "summary.json", "model", "checkpoints"}
+FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "curve.png", "summary.json", "model", "checkpoints"} | {
+    "tokenizer"
+}
 LARGE = ["--learning-rate=0.02", "--grpo=lr_scheduler_type=constant"]
 SMALL = ["--episodes=8", "--group-size=4", "--eval-episodes=8", "--max-tokens=3"]
 RATIO = "sampling/importance_sampling_ratio"
