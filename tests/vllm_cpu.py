@@ -7,6 +7,7 @@ and multiplies with torch. On a GPU vLLM keeps its weights, so the library needs
 """
 
 import os
+import socket
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +20,15 @@ SETTINGS = {
     "TORCHDYNAMO_DISABLE": "1",  # compiling what the sampler needs takes longer than all tests
     "OMP_NUM_THREADS": "1",
 }
+
+
+def own_port() -> dict[str, str]:
+    """A port for the process group of a colocated vLLM: tests beside each other would all take TRL's default."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return {"MASTER_PORT": str(free.getsockname()[1])}
+
+
 BLOCK = 32  # tokens of the prefix cache: the smallest that the CPU's attention has, so that short prompts fill some
 ENGINE = {
     "dtype": "float32",  # law 4 compares with the trainer's float32; "auto" would halve it

@@ -19,7 +19,7 @@ def run(*command):
     """Do it in a process of its own, which vLLM and the trainer both want for themselves; what it prints."""
     done = subprocess.run(
         [sys.executable, __file__, *map(str, command)],
-        env={**os.environ, **vllm_cpu.SETTINGS},
+        env={**os.environ, **vllm_cpu.SETTINGS, **vllm_cpu.own_port()},
         capture_output=True,
         text=True,
         timeout=250,

@@ -31,7 +31,7 @@ def run(folder, **options):
     """Train in a process of its own: vLLM and the trainer both keep the process to themselves."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(folder), json.dumps(options)],
-        env={**os.environ, **vllm_cpu.SETTINGS, "PYTHONPATH": str(SCRIPT.parents[1])},
+        env={**os.environ, **vllm_cpu.SETTINGS, **vllm_cpu.own_port(), "PYTHONPATH": str(SCRIPT.parents[1])},
         capture_output=True,
         text=True,
         timeout=300,
