@@ -11,8 +11,7 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from threading import Thread
 from time import monotonic, sleep
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 from weakref import finalize
 
 import gymnasium as gym
@@ -20,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError, PoolError
-from gym_trl.pool import EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts
+from gym_trl.pool import ClosingPool, EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts, name_of
 from gym_trl.types import StopReason, Task
 from gym_trl.worker import Worker, WorkerError
 
@@ -83,7 +82,7 @@ def make_pool(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class ProcessPool:
+class ProcessPool(ClosingPool):
     """Steps environments in processes: right for those that compute, hang, leak, crash or use global state.
 
     >>> with ProcessPool(gym.make, workers=1) as pool:
@@ -126,7 +125,7 @@ class ProcessPool:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         self._make = make
         self._size = workers or os.cpu_count() or 1
-        self._reset_timeout, self._step_timeout = reset_timeout, step_timeout
+        self._limits = {"reset": reset_timeout, "step": step_timeout}
         self._recycle_after, self._memory_limit_mb = recycle_after, memory_limit_mb
         self._processes: list[_Process] = []
         self._places: dict[str, _Process] = {}
@@ -136,16 +135,6 @@ class ProcessPool:
         self._counter = count()
         self._selector = DefaultSelector()
         self._finalizer = finalize(self, _end_all, self._processes)
-
-    def __enter__(self) -> Self:
-        """Use the pool in a ``with`` block that closes it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every instance."""
-        self.close()
 
     def reset(self, key: str, task: Task) -> None:
         """Begin the episode ``key``."""
@@ -209,7 +198,7 @@ class ProcessPool:
         if place.asked is not None or not place.waiting:
             return
         place.asked = ticket, key, work = place.waiting.popleft()
-        limit = self._reset_timeout if isinstance(work, Task) else self._step_timeout
+        limit = self._limits[name_of(work)]
         place.due = monotonic() + (float("inf") if limit is None else limit) + (0.0 if place.started else _START_S)
         released, place.released = place.released, []
         try:
@@ -232,8 +221,8 @@ class ProcessPool:
 
     def _give_up(self, place: "_Process") -> None:
         assert place.asked is not None
-        doing = "reset" if isinstance(place.asked[2], Task) else "step"
-        limit = self._reset_timeout if doing == "reset" else self._step_timeout
+        doing = name_of(place.asked[2])
+        limit = self._limits[doing]
         late = f"did not answer within {limit:g} s" if limit is not None and place.started else "did not start"
         self._bury(place, f"{doing} {late}", StopReason.TIMEOUT)
 
@@ -361,7 +350,7 @@ _FIRST_PAUSE_S = 0.05
 _LOOK_S = 0.01
 
 
-class GuardedPool:
+class GuardedPool(ClosingPool):
     """Tries again what does not start, and gives up with a clear error when nothing does.
 
     >>> with GuardedPool(InlinePool(gym.make), retries=0, give_up_after=1) as pool:
@@ -389,16 +378,6 @@ class GuardedPool:
         self._paused: dict[str, float] = {}  # until when
         self._asked: set[str] = set()
         self._begun = self._tried_again = self._failed_in_a_row = 0
-
-    def __enter__(self) -> Self:
-        """Use the pool in a ``with`` block that closes it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every instance."""
-        self.close()
 
     def reset(self, key: str, task: Task) -> None:
         """Begin the episode ``key``."""
@@ -479,7 +458,7 @@ class GuardedPool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class OrderedPool:
+class OrderedPool(ClosingPool):
     """Answers in the order of the questions, and all of them at once, wherever environments are stepped.
 
     >>> with OrderedPool(ThreadPool(gym.make)) as pool:
@@ -495,16 +474,6 @@ class OrderedPool:
     def __init__(self, pool: EnvPool) -> None:
         self._pool = pool
         self._asked: dict[str, None] = {}  # in order
-
-    def __enter__(self) -> Self:
-        """Use the pool in a ``with`` block that closes it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every instance."""
-        self.close()
 
     def reset(self, key: str, task: Task) -> None:
         """Begin the episode ``key``."""

@@ -1,6 +1,7 @@
 """Owns environment instances: makes, resets, steps, reuses and closes them, and turns what goes wrong into data."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -48,7 +49,25 @@ class EnvPool(Protocol):
         ...
 
 
-class InlinePool:
+class ClosingPool(ABC):
+    """A pool that a ``with`` block closes."""
+
+    def __enter__(self) -> Self:
+        """Use the pool in a ``with`` block that closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close every instance."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every instance."""
+
+
+class InlinePool(ClosingPool):
     """Steps environments in the calling thread: right for games that answer in microseconds.
 
     >>> with InlinePool(gym.make) as pool:
@@ -65,16 +84,6 @@ class InlinePool:
         self._free: defaultdict[str, list[TextEnvironment]] = defaultdict(list)
         self._playing: dict[str, tuple[str, TextEnvironment]] = {}
         self._work: deque[tuple[str, Task | str]] = deque()
-
-    def __enter__(self) -> Self:
-        """Use the pool in a ``with`` block that closes it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every instance."""
-        self.close()
 
     def reset(self, key: str, task: Task) -> None:
         """Begin the episode ``key``."""
@@ -118,8 +127,7 @@ class InlinePool:
         except Exception as error:  # whatever an environment raises is its episode's data
             if key in self._playing:
                 _close(self._playing.pop(key)[1])
-            doing = "reset" if isinstance(work, Task) else "step"
-            return EnvFailure(f"{doing} raised {type(error).__name__}: {error}")
+            return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}")
         except BaseException:  # interrupted in the middle of a call: nobody knows what state it is in
             if key in self._playing:
                 _close(self._playing.pop(key)[1])
@@ -133,7 +141,7 @@ class InlinePool:
         return EnvReply(_text(observation), instructions=read_instructions(env))
 
 
-class ThreadPool:
+class ThreadPool(ClosingPool):
     """Steps environments in threads: right for games that wait for something outside Python.
 
     >>> with ThreadPool(gym.make, workers=2) as pool:
@@ -176,16 +184,6 @@ class ThreadPool:
         self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
         self._counter = count()
         self._replies: SimpleQueue[_Reply] = SimpleQueue()
-
-    def __enter__(self) -> Self:
-        """Use the pool in a ``with`` block that closes it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every instance."""
-        self.close()
 
     def reset(self, key: str, task: Task) -> None:
         """Begin the episode ``key``."""
@@ -320,7 +318,7 @@ class _Worker:
                 self.given_up.discard(key)
             if key in self.given_up or work is None:
                 continue
-            self.doing = _Doing("reset" if isinstance(work, Task) else "step", key, monotonic())
+            self.doing = _Doing(name_of(work), key, monotonic())
             if isinstance(work, Task):
                 self._pool.reset(key, work)
             else:
@@ -332,6 +330,15 @@ class _Worker:
             for _, reply in answers:
                 self._replies.put((ticket, key, reply))
         self._pool.close()
+
+
+def name_of(work: Task | str) -> str:
+    """What an environment is asked to do: a task is reset to, and everything else is an action.
+
+    >>> name_of("go north")
+    'step'
+    """
+    return "reset" if isinstance(work, Task) else "step"
 
 
 def check_timeouts(**arguments: float | None) -> None:
