@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from free_port import free_port
+
 TESTS = Path(__file__).parent
 OLD = Path(sys.prefix) / ".peers" / "openenv-core"
 """Where openenv-core 0.3.0 lies, which has the modules of openenv 0.10."""
@@ -25,8 +27,7 @@ STARTING = 90
 @contextmanager
 def zoo(*, old: bool = False) -> Iterator[str]:
     """The servers of ``openenv_zoo``; ``old`` runs them with openenv-core 0.3.0."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = ["-m", "uvicorn", "openenv_zoo:app", "--port", str(port), "--log-level", "error"]
     with _process(command, old=old) as process:
         url = f"http://127.0.0.1:{port}"

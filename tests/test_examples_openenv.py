@@ -4,13 +4,13 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import openenv_run
 import pytest
+from free_port import free_port
 
 from gym_trl.tiny import save_tiny
 
@@ -54,8 +54,7 @@ def printed(tmp_path_factory):
         ]
         for name in NAMES
     ]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        generate_url = f"http://127.0.0.1:{free.getsockname()[1]}/generate/"
+    generate_url = f"http://127.0.0.1:{free_port()}/generate/"
     own = {"model": folder / "tiny", "output_dir": folder / "page", "base_url": f"{url}/echo"}
     page = [f"--{name}={value}" for name, value in {**own, "generate_url": generate_url}.items()]
     runs.append([str(Path(__file__).parent / "compat" / "openenv_page.py"), *page])

@@ -7,9 +7,10 @@ and multiplies with torch. On a GPU vLLM keeps its weights, so the library needs
 """
 
 import os
-import socket
 from contextlib import contextmanager
 from pathlib import Path
+
+from free_port import free_port
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process, as TRL has it
@@ -24,9 +25,7 @@ SETTINGS = {
 
 def own_port() -> dict[str, str]:
     """A port for the process group of a colocated vLLM: tests beside each other would all take TRL's default."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return {"MASTER_PORT": str(free.getsockname()[1])}
+    return {"MASTER_PORT": str(free_port())}
 
 
 BLOCK = 32  # tokens of the prefix cache: the smallest that the CPU's attention has, so that short prompts fill some

@@ -3,13 +3,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import httpx
 import vllm_cpu
+from free_port import free_port
 
 CONTEXT = 512
 SLOTS = 128
@@ -31,9 +31,7 @@ class Server:
     """``vllm serve`` of the model in ``folder``, on one port however often it is started."""
 
     def __init__(self, folder, *flags):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._client = httpx.Client(timeout=30)  # made once: its TLS context takes longer than some answers
         self._log = (folder.parent / f"{self.port}.log").open("w")
