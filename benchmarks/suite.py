@@ -1,0 +1,100 @@
+"""Runs every comparison, one after the other, each in a process of its own.
+
+    python benchmarks/suite.py            # all of them; what is done is kept when it is stopped
+    python benchmarks/suite.py --quick    # a small version of each, into results/quick/
+    python benchmarks/suite.py envs scale # these alone
+
+A benchmark that fails or takes too long is named at the end, and the exit status is 1; the others run all the same.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+LOGS = HERE.parent / "runs" / "benchmarks"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A script, what it answers, and the minutes after which it is given up."""
+
+    name: str
+    question: str
+    words: tuple[str, ...] = ()
+    limit_minutes: float = 12.0
+
+
+SUITE = (
+    Benchmark("rollouts", "How fast are whole rollouts, next to other systems and to the floors?"),
+    Benchmark("fidelity", "Is what is trained on what the model saw?"),
+    Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
+    Benchmark("vllm_schedule", "How close is the schedule to the least possible?"),
+    Benchmark("envs", "How fast are the games?", ("--peers",)),
+    Benchmark("vectors", "What does a vector step cost?"),
+    Benchmark("scale", "What do thousands of episodes at once cost?"),
+    Benchmark("import", "How long does a start take, and how much is installed?"),
+    Benchmark("executors", "What does a step elsewhere cost, and a slow environment the others?"),
+    Benchmark("server", "How much of a server's speed is left?"),
+    Benchmark("records", "What does writing every episode down cost?"),
+    Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
+    Benchmark("learning", "What is learnt per minute and per episode?", limit_minutes=20.0),
+)
+
+
+def run(benchmark: Benchmark, *, quick: bool) -> tuple[str, float]:
+    """Run one; how it ended, and its seconds."""
+    command = [sys.executable, str(HERE / f"bench_{benchmark.name}.py"), *benchmark.words, *["--quick"] * quick]
+    LOGS.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with (LOGS / f"{benchmark.name}.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = process.wait(timeout=60 * benchmark.limit_minutes)
+            ended = "done" if status == 0 else f"failed with {status}"
+        except subprocess.TimeoutExpired:
+            ended = f"stopped after {benchmark.limit_minutes:.0f} minutes"
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+    return ended, time.monotonic() - began
+
+
+def main() -> int:
+    """Run what was asked for, and say how each ended."""
+    words = sys.argv[1:]
+    quick, names = "--quick" in words, [word for word in words if word != "--quick"]
+    if {"-h", "--help"} & set(names):
+        print(__doc__)
+        return 0
+    known = [benchmark.name for benchmark in SUITE]
+    if wrong := [name for name in names if name not in known]:
+        print(f"no benchmark is called {wrong[0]!r}: there are {', '.join(known)}")
+        return 2
+    chosen = [benchmark for benchmark in SUITE if not names or benchmark.name in names]
+    console, summary = Console(), Table("benchmark", "", "ended", "seconds")
+    failed = 0
+    for number, benchmark in enumerate(chosen, start=1):
+        console.print(f"[{number}/{len(chosen)}] {benchmark.name}: {benchmark.question}", markup=False)
+        with console.status(f"{benchmark.name}: runs/benchmarks/{benchmark.name}.log"):
+            ended, seconds = run(benchmark, quick=quick)
+        log = (LOGS / f"{benchmark.name}.log").read_text(encoding="utf-8", errors="replace")
+        console.print("\n".join(log.splitlines()[-25:]), markup=False, highlight=False)
+        summary.add_row(benchmark.name, benchmark.question, ended, f"{seconds:.0f}")
+        failed += ended != "done"
+    console.print(summary)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
