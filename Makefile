@@ -1,4 +1,5 @@
-# `make demo` trains a tiny model on a game; `make test` runs every check; `make setup` makes their environment alone.
+# `make demo` trains a tiny model on a game; `make test` runs every check; `make setup` makes their environment alone;
+# `make bench` measures everything beside its alternatives, `make bench-quick` does a little of it.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
@@ -16,7 +17,7 @@ PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/c
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo test setup clean
+.PHONY: demo test bench bench-quick setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -28,6 +29,13 @@ test: setup $(LISTS) $(PEERS)
 	$(VENV)/bin/lint-imports
 	OLDEST_TRL=$(CURDIR)/$(VENV)/oldest-trl $(RUN) pytest -m "not vllm" --numprocesses 2 --durations 10 $(ARGS)
 	$(if $(ARGS),,$(RUN) pytest -m vllm --numprocesses 2 --dist loadfile --durations 5)
+
+# `make bench ARGS="envs scale"` runs these alone.
+bench: setup $(LISTS) $(PEERS)
+	$(VENV)/bin/python benchmarks/suite.py $(ARGS)
+
+bench-quick: setup $(LISTS) $(PEERS)
+	$(VENV)/bin/python benchmarks/suite.py --quick $(ARGS)
 
 setup: $(READY)
 

@@ -8,22 +8,20 @@ everybody plays the same random actions, each in its own words, and resets count
 """
 
 import itertools
-import json
 import pickle
-import platform
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "envs.json"
+from report import QUICK, Cell, Table, publish
+
 PEERS = Path(__file__).parents[1] / ".venv-peers"
 PACKAGES = ("gem-llm==0.1.0", "textarena==0.7.4")
-EPISODES, REPEATS, SECONDS = 30, 3, 1.0
+EPISODES, REPEATS, SECONDS = (5, 1, 0.1) if QUICK else (30, 3, 1.0)
 
 _WAYS = ["up", "down", "left", "right"]
 _CODES = [" ".join(code) for code in itertools.permutations("1234")]
@@ -155,7 +153,11 @@ def ask(python: Path, peer: str, name: str) -> float | None:
     if SAME[name][2 if peer == "gem" else 3] is None:
         return None
     ran = subprocess.run(
-        [str(python), __file__, "--peer", peer, name], capture_output=True, text=True, timeout=300, check=False
+        [str(python), __file__, "--peer", peer, name, *["--quick"] * QUICK],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     if ran.returncode:
         print(f"{peer}'s {name}: {ran.stderr.strip().splitlines()[-1]}", flush=True)
@@ -221,7 +223,7 @@ def reset_ms(env: Any) -> float:
 def main() -> None:
     """Measure, print and write."""
     if sys.argv[1:2] == ["--peer"]:
-        peer, name = sys.argv[2:]
+        peer, name = sys.argv[2:4]
         _, _, gem_id, textarena_id, actions = SAME[name]
         if peer == "gem":
             assert gem_id is not None
@@ -230,15 +232,49 @@ def main() -> None:
             assert textarena_id is not None
             print(textarenas(*textarena_id, [action[2] for action in actions]))
         return
-    found: dict[str, Any] = {
-        "machine": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "date": date.today().isoformat(),
-        "alone": alone(),
-    }
+    own = alone()
+    found: dict[str, Any] = {"alone": own}
+    tables = [
+        Table(
+            "envs",
+            ["game", "steps/s, bare", "`gym.make` and `ParseAction`", "reset, ms", "pickled, kB"],
+            [[name.removeprefix("TrlEnv/"), *row.values()] for name, row in own.items()],
+        )
+    ]
+    beside: dict[str, dict[str, float | None]] = {}
     if "--peers" in sys.argv[1:]:
-        found |= {"packages": PACKAGES, "beside_peers": beside_peers()}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        beside = beside_peers()
+        found |= {"packages": PACKAGES, "beside_peers": beside}
+        header = [
+            "game",
+            "steps/s: ours, bare",
+            "ours, `gym.make` and `ParseAction`",
+            "GEM",
+            "TextArena",
+            "ours over GEM",
+        ]
+        rows: list[list[Cell]] = [
+            [name, *row.values(), row["bare"] / row["gem"] if row["bare"] and row["gem"] else None]
+            for name, row in beside.items()
+        ]
+        tables.insert(0, Table("envs_beside_peers", header, rows))
+    publish("envs", found, tables=tables, picture=(lambda figure: bars(figure, beside)) if beside else None)
+
+
+def bars(figure: Any, table: dict[str, dict[str, float | None]]) -> None:
+    """Everybody's steps a second of the same games."""
+    axes = figure.subplots()
+    for number, who in enumerate(("bare", "gym.make and ParseAction", "gem", "textarena")):
+        label = {"bare": "ours, bare", "gym.make and ParseAction": "ours, made and parsed", "gem": "GEM"}.get(
+            who, "TextArena"
+        )
+        places = [place + (number - 1.5) * 0.2 for place in range(len(table))]
+        axes.bar(places, [row[who] or 0 for row in table.values()], width=0.2, label=label)
+    axes.set_xticks(range(len(table)), list(table), rotation=30, ha="right")
+    axes.set_yscale("log")
+    axes.set_ylabel("steps a second")
+    axes.set_title("Random actions, resets included; where there is no bar, there is no such game")
+    axes.legend()
 
 
 if __name__ == "__main__":

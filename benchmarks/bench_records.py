@@ -3,8 +3,6 @@
 $ python benchmarks/bench_records.py
 """
 
-import json
-import platform
 import random
 import time
 import tracemalloc
@@ -14,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
+from report import QUICK, Table, publish
 
 from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.protocol import Engine
@@ -26,7 +25,7 @@ from gym_trl.testing import ByteChat
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 from gym_trl.types import Task, TokenIds, Trajectory
 
-RESULTS = Path(__file__).parent / "results"
+MANY = 128 if QUICK else 512
 
 
 class Recorder:
@@ -123,21 +122,23 @@ def main() -> None:
 
     share(engine, chat, episodes=128, tokens_per_turn=4)  # imports and caches are not what is measured
     found: dict[str, Any] = {
-        "tiny model": share(engine, chat, episodes=512, tokens_per_turn=4),
-        "tiny model, with tokens": share(engine, chat, episodes=512, tokens_per_turn=4, tokens=True, decode=decode),
-        "no model at all": share(scripted, letters, episodes=4096, tokens_per_turn=4),
-        "memory": memory(20_000),
+        "tiny model": share(engine, chat, episodes=MANY, tokens_per_turn=4),
+        "tiny model, with tokens": share(engine, chat, episodes=MANY, tokens_per_turn=4, tokens=True, decode=decode),
+        "no model at all": share(scripted, letters, episodes=8 * MANY, tokens_per_turn=4),
     }
-    for name, numbers in found.items():
-        print(f"{name:<24} {numbers}")
-    result = {
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "command": "benchmarks/bench_records.py",
-        "date": time.strftime("%Y-%m-%d"),
-        "records": found,
-    }
-    (RESULTS / "records.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    held = memory(2_000 if QUICK else 20_000)
+    header = ["", "recording, µs an episode", "the rollout, µs an episode", "share, %", "bytes a record"]
+    rows = [
+        [
+            name,
+            row["recording_us_per_episode"],
+            row["rollout_us_per_episode"],
+            100 * row["share"],
+            row["bytes_per_record"],
+        ]
+        for name, row in found.items()
+    ]
+    publish("records", {"records": found, "memory": held}, tables=[Table("records", header, rows)])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ Every way makes the server answer the very same requests, from an empty prefix c
 import asyncio
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -35,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import aiohttp
 import httpx
 import vllm_cpu
+from report import QUICK, Cell, Table, publish
 from vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat import TemplateChat
@@ -45,11 +45,10 @@ from gym_trl.rollout import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Request, Task
 
-RESULTS = Path(__file__).parent / "results"
-EPISODES = 256
-ROUNDS = 6
+EPISODES = 64 if QUICK else 256
+ROUNDS = 2 if QUICK else 6
 APART = "apart" in sys.argv
-TOKENS = int(next((word for word in sys.argv[1:] if word != "apart"), 12))
+TOKENS = int(next((word for word in sys.argv[1:] if word.isdecimal()), 12))
 FLAGS = ["--max-num-seqs", str(EPISODES), "--max-num-batched-tokens", str(EPISODES * CONTEXT)]
 
 
@@ -186,7 +185,7 @@ def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
         # Each way has each place once: machines that are shared drift.
         names = list(ways)[round_ % len(ways) :] + list(ways)[: round_ % len(ways)]
         for name in names:
-            if name == "httpx" and round_:  # takes minutes
+            if name == "httpx" and (round_ or QUICK):  # takes minutes
                 continue
             httpx.post(f"{server.url}/reset_prefix_cache", timeout=60).raise_for_status()
             steps = server.metric("iteration_tokens_total_count")
@@ -224,24 +223,30 @@ def main() -> None:
             report = measure(server, TemplateChat(tokenizer))
         finally:
             server.close()
-    print(
-        f"{EPISODES} episodes, {report['requests']} requests; {ROUNDS} rounds on a machine that does other things too"
-    )
-    columns = ("tokens/s: best", "median", "ours over it: best", "median", "engine steps", "client µs/request", "main")
-    print("{:12} {:>14} {:>7} {:>19} {:>7} {:>13} {:>18} {:>5}".format("", *columns))
     ours = report["rows"]["ours"]
-    for name, made in report["rows"].items():
-        print(
-            f"{name:12} {_best(made):14.0f} {_median(made, 'tokens_per_s'):7.0f} "
-            f"{_best(ours) / _best(made):19.2f} "
-            f"{_median(ours, 'tokens_per_s') / _median(made, 'tokens_per_s'):7.2f} {_median(made, 'steps'):13.0f} "
-            f"{_median(made, 'client_us'):18.0f} {_median(made, 'main_thread_us'):5.0f}"
-        )
-    RESULTS.mkdir(exist_ok=True)
-    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
-    machine = {**machine, "command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), "tokens_per_turn": TOKENS}
-    report = {**machine, **report}
-    (RESULTS / "server.json").write_text(json.dumps(report, indent=2) + "\n")
+    header = [
+        "",
+        "tokens/s: best",
+        "median",
+        "ours over it: best",
+        "median",
+        "engine steps",
+        "client: µs of processor a request",
+    ]
+    rows: list[list[Cell]] = [
+        [
+            name,
+            _best(made),
+            _median(made, "tokens_per_s"),
+            _best(ours) / _best(made),
+            _median(ours, "tokens_per_s") / _median(made, "tokens_per_s"),
+            _median(made, "steps"),
+            _median(made, "client_us"),
+        ]
+        for name, made in report["rows"].items()
+        if made
+    ]
+    publish("server", {"tokens_per_turn": TOKENS, **report}, tables=[Table("server", header, rows)])
 
 
 def _best(rows: list[dict[str, float]]) -> float:

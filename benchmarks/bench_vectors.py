@@ -7,19 +7,18 @@ All step 64 environments of the same game. Everybody's turns come alternately, s
 """
 
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "vectors.json"
+from report import QUICK, RESULTS, Table, publish
+
 GEM = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
-COUNT, STEPS, ROUNDS = 64, 10, 100
+COUNT, STEPS, ROUNDS = 64, 10, 10 if QUICK else 100
 LATENCY_S = 0.020
 
 
@@ -122,27 +121,39 @@ def scaling() -> dict[str, dict[int, float]]:
 
 def main() -> None:
     """Measure, print and write."""
-    if sys.argv[1:] == ["--gem"]:
+    if "--gem" in sys.argv[1:]:
         print(gems())
         return
     medians = in_process()
     if GEM.exists():
-        ran = subprocess.run([str(GEM), __file__, "--gem"], capture_output=True, text=True, check=True)
+        ran = subprocess.run(
+            [str(GEM), __file__, "--gem", *["--quick"] * QUICK], capture_output=True, text=True, check=True
+        )
         medians["GEM"] = float(ran.stdout.splitlines()[-1])
     for name, number in medians.items():
-        print(f"{name:<15} {number:>8.0f} us, {number / medians['TextVectorEnv']:.2f} of ours", flush=True)
-    shares = json.loads(RESULTS.read_text())["share_of_ideal_with_20_ms"] if sys.argv[1:] == ["--steps"] else scaling()
-    for executor, found in shares.items():
-        print(executor, {workers: f"{share:.0%}" for workers, share in found.items()})
-    result = {
-        "machine": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "date": date.today().isoformat(),
-        "environments": COUNT,
-        "microseconds_a_step": medians,
-        "share_of_ideal_with_20_ms": shares,
-    }
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"{name:<15} {number:>8.0f} us", flush=True)
+    measured = RESULTS / "vectors.json"
+    shares = json.loads(measured.read_text())["share_of_ideal_with_20_ms"] if "--steps" in sys.argv[1:] else scaling()
+    ours = medians["TextVectorEnv"]
+    tables = [
+        Table("vectors", ["", "µs", "of ours"], [[name, value, value / ours] for name, value in medians.items()]),
+        Table(
+            "sleeping_vectors",
+            ["executor", *(f"{workers} workers, % of the ideal" for workers in shares["thread"])],
+            [[executor, *(100 * share for share in found.values())] for executor, found in shares.items()],
+        ),
+    ]
+    figures = {"environments": COUNT, "microseconds_a_step": medians, "share_of_ideal_with_20_ms": shares}
+    publish("vectors", figures, tables=tables, picture=lambda figure: bars(figure, medians))
+
+
+def bars(figure: Any, medians: dict[str, float]) -> None:
+    """A bar for each way."""
+    axes = figure.subplots()
+    drawn = axes.barh(list(medians)[::-1], list(medians.values())[::-1])
+    axes.bar_label(drawn, fmt="{:.0f}")
+    axes.set_xscale("log")
+    axes.set_xlabel(f"µs for a step of {COUNT} environments")
 
 
 if __name__ == "__main__":

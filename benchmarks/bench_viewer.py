@@ -1,14 +1,13 @@
 # mypy: allow-untyped-calls
 """How long does the page of 20,000 episodes take to open, and does it answer quickly afterwards?
 
-$ python benchmarks/bench_viewer.py [episodes]
+$ python benchmarks/bench_viewer.py
 
 Chromium opens the page from a file, five times in new processes; the table has the median. ``ready`` is from the start
 of the navigation until the first view is drawn and the page can be used. What comes after is measured in the page: from
 the key, click or filter until the next frame has been drawn, and the slowest frame of two seconds of scrolling.
 """
 
-import json
 import statistics
 import sys
 import tempfile
@@ -19,11 +18,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from for_viewer import Look, chromium, write_large_run
+from report import QUICK, Cell, Table, publish
 
 from gym_trl.viewer.page import write_page
 
-RESULTS = Path(__file__).parent / "results"
-ROUNDS = 5
+ROUNDS, EPISODES = (1, 20_000) if QUICK else (5, 20_000)
 DRAWN = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 SCROLL = """
 const rows = document.querySelector('#rows');
@@ -107,25 +106,25 @@ def longest(look: Look, action: str, until: str) -> float:
 
 def main() -> None:
     """Measure, print a table and write it down."""
-    episodes = int(sys.argv[1]) if sys.argv[1:] else 20_000
     with tempfile.TemporaryDirectory() as folder:
-        run = write_large_run(Path(folder, "large"), episodes)
+        run = write_large_run(Path(folder, "large"), EPISODES)
         began = time.monotonic()
         counts = write_page(run, Path(folder, "large.html"))
         figures: dict[str, Any] = {
-            "episodes": episodes,
+            "episodes": EPISODES,
             "records, MB": (run / "rollouts.jsonl").stat().st_size / 1e6,
             "page, MB": counts["bytes"] / 1e6,
             "chunks": counts["chunks"],
             "writing the page, s": time.monotonic() - began,
         }
         rounds = [opened(Path(folder, "large.html").as_uri()) for _ in range(ROUNDS)]
-    for name in rounds[0]:
-        values = [one[name] for one in rounds]
-        figures[name] = statistics.median(values)
-        print(f"{name:<28}{figures[name]:>10.1f}   ({min(values):.1f} to {max(values):.1f})")
-    print({name: value for name, value in figures.items() if name not in rounds[0]})
-    (RESULTS / "viewer.json").write_text(json.dumps({"median": figures, "rounds": rounds}, indent=1) + "\n")
+    medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    spread: list[list[Cell]] = [
+        [name, value, min(r[name] for r in rounds), max(r[name] for r in rounds)] for name, value in medians.items()
+    ]
+    table = Table("viewer", ["milliseconds, or as it says", "median", "least", "most"], spread)
+    size = Table("viewer_page", list(figures), [list(figures.values())])
+    publish("viewer", {"page": figures, "median": medians, "rounds": rounds}, tables=[table, size])
 
 
 if __name__ == "__main__":

@@ -4,9 +4,6 @@
 $ python benchmarks/bench_vllm_schedule.py
 """
 
-import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -20,6 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import vllm_cpu
+from report import QUICK, Table, publish
 
 from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.vllm import VLLMEngine
@@ -29,9 +27,8 @@ from gym_trl.rollout import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, Request, Task, Trajectory
 
-RESULTS = Path(__file__).parent / "results"
 EPISODES = 64
-LATENCIES_MS = (0, 20, 100)
+LATENCIES_MS = (0, 20) if QUICK else (0, 20, 100)
 
 
 class Talk(gym.Env[str, str]):
@@ -172,19 +169,23 @@ def main() -> None:
             with SlowPool(0.0) as pool:  # the first rollout pays for what vLLM makes on first use
                 continuous(talks(chat), pool, talker(llm, chat, tokenizer))
             rows = measure(llm, chat, tokenizer)
-    print(f"{EPISODES} episodes of 1 to 10 turns of 1 to 40 tokens; engine steps, and seconds with slow environments")
-    print(f"{'latency':>8} {'floor':>6} {'ours':>6} {'lockstep':>9}   {'bound':>7} {'ours':>7} {'lockstep':>9}")
     generation = rows[0]["continuous_s"]
     for row in rows:
         row["bound_s"] = max(row["slowest_alone_s"], generation)
-        print(
-            f"{row['latency_ms']:5} ms {row['floor_steps']:6} {row['continuous_steps']:6} {row['lockstep_steps']:9}   "
-            f"{row['bound_s']:6.2f}s {row['continuous_s']:6.2f}s {row['lockstep_s']:8.2f}s"
-        )
-    RESULTS.mkdir(exist_ok=True)
-    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
-    report = {**machine, "command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), "rows": rows}
-    (RESULTS / "vllm_schedule.json").write_text(json.dumps(report, indent=2) + "\n")
+    header = [
+        "environment's latency",
+        "steps: floor",
+        "continuous",
+        "lockstep",
+        "seconds: bound",
+        "continuous",
+        "lockstep",
+    ]
+    names = ["floor_steps", "continuous_steps", "lockstep_steps", "bound_s", "continuous_s", "lockstep_s"]
+    table = Table(
+        "vllm_schedule", header, [[f"{row['latency_ms']} ms", *(row[name] for name in names)] for row in rows]
+    )
+    publish("vllm_schedule", {"episodes": EPISODES, "rows": rows}, tables=[table])
 
 
 if __name__ == "__main__":

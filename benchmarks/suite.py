@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,10 +63,8 @@ def run(benchmark: Benchmark, *, quick: bool) -> tuple[str, float]:
         except subprocess.TimeoutExpired:
             ended = f"stopped after {benchmark.limit_minutes:.0f} minutes"
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
     return ended, time.monotonic() - began
 
