@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,13 +21,15 @@ from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.pool import ClosingPool, EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts, name_of
 from gym_trl.types import StopReason, Task
-from gym_trl.worker import Worker, WorkerError
+from gym_trl.worker import Worker, WorkerError, question
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
 """``"inline"``, ``"thread"``, ``"process"``, or what makes a pool: ``partial(ProcessPool, recycle_after=100)``."""
 
 _START_S = 120.0
 _PLAIN = (str, int, float, bool, type(None))
+_AHEAD = 16
+_PIPE_HOLDS = 2048  # the smallest pipe of Linux and macOS holds a page
 
 
 def make_pool(
@@ -133,6 +135,7 @@ class ProcessPool(ClosingPool):
         self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
         self._failed: list[tuple[str, EnvFailure]] = []
         self._counter = count()
+        self._look = float("inf")  # nothing is due before
         self._selector = DefaultSelector()
         self._finalizer = finalize(self, _end_all, self._processes)
 
@@ -159,8 +162,8 @@ class ProcessPool(ClosingPool):
             wait = block and not replies and not self._failed and bool(self._tickets)
             for event, _ in self._selector.select(self._patience() if wait else 0):
                 self._take(event.data, replies)
-            for place in [place for place in self._processes if place.due <= monotonic()]:
-                self._give_up(place)
+            if monotonic() >= self._look:
+                self._give_up()
             replies += self._failed
             self._failed.clear()
             if replies or not block or not self._tickets:
@@ -195,16 +198,30 @@ class ProcessPool(ClosingPool):
         self._keep_busy(place)
 
     def _keep_busy(self, place: "_Process") -> None:
-        if place.asked is not None or not place.waiting:
-            return
-        place.asked = ticket, key, work = place.waiting.popleft()
-        limit = self._limits[name_of(work)]
-        place.due = monotonic() + (float("inf") if limit is None else limit) + (0.0 if place.started else _START_S)
-        released, place.released = place.released, []
-        try:
-            place.worker.ask("answer", released, ticket, key, work)
-        except WorkerError as error:
-            self._bury(place, str(error), StopReason.ENV_ERROR)
+        """Send ahead what the pipe holds for certain, so that a process need not wait until its pool looks again."""
+        while place.waiting and len(place.asked) < _AHEAD:
+            ticket, key, work = place.waiting[0]
+            message = question("answer", place.released, ticket, key, work)
+            if place.asked and place.on_its_way + len(message) > _PIPE_HOLDS:
+                return
+            place.waiting.popleft()
+            place.released = []
+            place.asked.append((ticket, key, name_of(work), len(message)))
+            place.on_its_way += len(message)
+            if len(place.asked) == 1:
+                self._set_due(place)
+            try:
+                place.worker.send(message)
+            except WorkerError as error:
+                self._bury(place, str(error), StopReason.ENV_ERROR)
+                return
+
+    def _set_due(self, place: "_Process") -> None:
+        limit = self._limits[place.asked[0][2]] if place.asked else None
+        place.due = float("inf")
+        if limit is not None:
+            place.due = monotonic() + limit + (0.0 if place.started else _START_S)
+            self._look = min(self._look, place.due)
 
     def _take(self, place: "_Process", replies: list[tuple[str, EnvReply | EnvFailure]]) -> None:
         try:
@@ -212,25 +229,29 @@ class ProcessPool(ClosingPool):
         except WorkerError as error:
             self._bury(place, str(error), StopReason.ENV_ERROR)
             return
-        for ticket, key, reply in answers:
-            place.started, place.asked, place.due = True, None, float("inf")
+        for ticket, key, *said in answers:
+            place.started = True
+            place.on_its_way -= place.asked.popleft()[3]
             if self._tickets.get(key) == ticket:
                 del self._tickets[key]
-                replies.append((key, reply))
+                replies.append((key, EnvReply(*said) if len(said) > 2 else EnvFailure(*said)))
+        if answers:
+            self._set_due(place)
         self._keep_busy(place)
 
-    def _give_up(self, place: "_Process") -> None:
-        assert place.asked is not None
-        doing = name_of(place.asked[2])
-        limit = self._limits[doing]
-        late = f"did not answer within {limit:g} s" if limit is not None and place.started else "did not start"
-        self._bury(place, f"{doing} {late}", StopReason.TIMEOUT)
+    def _give_up(self) -> None:
+        for place in [place for place in self._processes if place.due <= monotonic()]:
+            doing = place.asked[0][2]
+            limit = self._limits[doing]
+            late = f"did not answer within {limit:g} s" if limit is not None and place.started else "did not start"
+            self._bury(place, f"{doing} {late}", StopReason.TIMEOUT)
+        self._look = min((place.due for place in self._processes), default=float("inf"))
 
     def _bury(self, place: "_Process", error: str, reason: StopReason) -> None:
         """End a process, and fail the episodes that lived there."""
         self._forget(place)
         place.worker.kill()
-        ticket, guilty = place.asked[:2] if place.asked is not None else (None, None)
+        ticket, guilty = place.asked[0][:2] if place.asked else (None, None)
         for key in place.episodes:
             del self._places[key]
             if guilty is None or (key == guilty and self._tickets.get(key) == ticket):
@@ -255,15 +276,14 @@ class ProcessPool(ClosingPool):
         return idle
 
     def _worn(self, place: "_Process") -> bool:
-        if place.asked is not None:
+        if place.asked:
             return False
         if self._recycle_after is not None and place.played >= self._recycle_after:
             return True
         return self._memory_limit_mb is not None and _megabytes(place.worker.pid) > self._memory_limit_mb
 
     def _patience(self) -> float | None:
-        due = min((place.due for place in self._processes), default=float("inf"))
-        return None if due == float("inf") else max(0.0, due - monotonic())
+        return None if self._look == float("inf") else max(0.0, self._look - monotonic())
 
 
 @dataclass(eq=False)
@@ -273,7 +293,9 @@ class _Process:
     worker: Worker
     episodes: set[str] = field(default_factory=set)
     waiting: deque[tuple[int, str, Task | str]] = field(default_factory=deque)
-    asked: tuple[int, str, Task | str] | None = None
+    asked: deque[tuple[int, str, str, int]] = field(default_factory=deque)
+    """Its questions: ticket, episode, what is to be done, bytes. The first one is what it is busy with."""
+    on_its_way: int = 0
     due: float = float("inf")
     released: list[str] = field(default_factory=list)
     played: int = 0
@@ -282,7 +304,7 @@ class _Process:
     @property
     def load(self) -> int:
         """How many episodes live there; what it is still busy with for one that has gone counts too."""
-        return len(self.episodes) + (self.asked is not None and self.asked[1] not in self.episodes)
+        return len(self.episodes) + sum(key not in self.episodes for _, key, *_ in self.asked)
 
 
 class _Host:
@@ -293,10 +315,8 @@ class _Host:
             gym.registry.setdefault(spec.id, spec)
         self._pool = InlinePool(make)
 
-    def answer(
-        self, released: Iterable[str], ticket: int, key: str, work: Task | str
-    ) -> tuple[int, str, EnvReply | EnvFailure]:
-        """Do one thing, after ending the episodes in ``released``."""
+    def answer(self, released: Iterable[str], ticket: int, key: str, work: Task | str) -> tuple[Any, ...]:
+        """Do one thing, after ending the episodes in ``released``; a reply's or a failure's fields come plain."""
         for gone in released:
             self._pool.release(gone)
         if isinstance(work, Task):
@@ -304,12 +324,23 @@ class _Host:
         else:
             self._pool.step(key, work)
         [(_, reply)] = self._pool.collect(block=True)
-        if isinstance(reply, EnvReply):
-            reply = replace(reply, info={name: it for name, it in reply.info.items() if isinstance(it, _PLAIN)})
-        return ticket, key, reply
+        if isinstance(reply, EnvFailure):
+            return ticket, key, reply.error, reply.reason
+        info = {_exact(name): _exact(it) for name, it in reply.info.items() if isinstance(it, _PLAIN)}
+        said = _exact(reply.observation), reply.reward, reply.terminated, reply.truncated, info, reply.instructions
+        return ticket, key, *said
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _exact(it: Any) -> Any:
+    """A text or number as its plain class: what an environment derives from it may not exist elsewhere."""
+    if type(it) in _PLAIN:
+        return it
+    if isinstance(it, str):
+        return str.__str__(it)
+    return int(it) if isinstance(it, int) else float(it)
 
 
 def _registered() -> list[EnvSpec]:

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread
 from typing import Any, BinaryIO
 
 _LENGTH = struct.Struct("!Q")
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 16  # as much as a pipe holds; more would be allocated and given back at each read
 _LOOK_S = 1.0
 
 
@@ -48,16 +49,29 @@ class Worker:
             [sys.executable, "-c", "from gym_trl.worker import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,
         )
-        self._received = bytearray()
+        self._inbox = _Inbox(self._stdout.fileno())
+        self._arrived: deque[memoryview] = deque()
         self._built = False
-        self._send(cloudpickle.dumps(build))
+        self.send(cloudpickle.dumps(build))
 
     def ask(self, method: str, *arguments: Any) -> None:
         """Have ``method`` called; the answers come in the order of the questions."""
-        self._send(pickle.dumps((method, arguments), protocol=pickle.HIGHEST_PROTOCOL))
+        self.send(question(method, *arguments))
+
+    def send(self, message: bytes) -> None:
+        """Ask what ``question`` has packed.
+
+        Raises:
+            WorkerError: the process has ended.
+        """
+        try:
+            _write(self._stdin.fileno(), message)
+        except (OSError, ValueError) as error:
+            raise WorkerError(f"the worker process {self.pid} has ended") from error
 
     def answer(self) -> Any:
         """What the oldest question that is not answered led to.
@@ -65,9 +79,9 @@ class Worker:
         Raises:
             WorkerError: it raised, or the process has ended.
         """
-        while (message := self._next_message()) is None:
-            self._wait_for_bytes()
-        return _opened(message)
+        while not self._arrived:
+            self._read()
+        return _opened(self._arrived.popleft())
 
     def arrived(self) -> list[Any]:
         """All that has been answered, for somebody who waits until ``fileno`` can be read.
@@ -75,10 +89,9 @@ class Worker:
         Raises:
             WorkerError: one of the answers was raised, or the process has ended.
         """
-        self._wait_for_bytes()
-        answers = []
-        while (message := self._next_message()) is not None:
-            answers.append(_opened(message))
+        self._read()
+        answers = [_opened(message) for message in self._arrived]
+        self._arrived.clear()
         return answers
 
     def fileno(self) -> int:
@@ -122,36 +135,51 @@ class Worker:
         assert self._process.stdout is not None
         return self._process.stdout  # type: ignore[return-value]
 
-    def _send(self, message: bytes) -> None:
-        try:
-            self._stdin.write(_LENGTH.pack(len(message)) + message)
-            self._stdin.flush()
-        except OSError as error:
-            raise WorkerError(f"the worker process {self.pid} has ended") from error
-
-    def _next_message(self) -> bytes | None:
-        while len(self._received) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._received)
-            if len(self._received) < _LENGTH.size + length:
-                return None
-            message = bytes(self._received[_LENGTH.size : _LENGTH.size + length])
-            del self._received[: _LENGTH.size + length]
-            if self._built:
-                return message
-            self._built = True
-            _opened(message)  # that the object was built, or why not
-        return None
-
-    def _wait_for_bytes(self) -> None:
-        got = os.read(self.fileno(), _AT_ONCE)
-        if not got:
+    def _read(self) -> None:
+        messages = self._inbox.read()
+        if messages is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
             raise WorkerError(f"the worker process {self.pid} has ended {_how(self._process.returncode)}")
-        self._received += got
+        if messages and not self._built:
+            self._built = True
+            _opened(messages.pop(0))  # that the object was built, or why not
+        self._arrived += messages
 
 
-def _opened(message: bytes) -> Any:
+class _Inbox:
+    """Cuts what comes through a pipe into messages."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._partial = bytearray()
+
+    def read(self) -> list[memoryview] | None:
+        """The messages that are complete after one more read, which waits for something; ``None`` at the end."""
+        chunk: bytes | bytearray = os.read(self._pipe, _AT_ONCE)
+        if not chunk:
+            return None
+        if self._partial:
+            self._partial += chunk
+            chunk = self._partial
+        messages, start, size = [], 0, len(chunk)
+        while size - start >= _LENGTH.size:
+            stop = start + _LENGTH.size + _LENGTH.unpack_from(chunk, start)[0]
+            if stop > size:
+                break
+            messages.append(memoryview(chunk)[start + _LENGTH.size : stop])
+            start = stop
+        if start or chunk is not self._partial:
+            self._partial = bytearray(memoryview(chunk)[start:])
+        return messages
+
+
+def question(method: str, *arguments: Any) -> bytes:
+    """Pack a question, for somebody who wants to know its size or sends it later."""
+    return pickle.dumps((method, arguments), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _opened(message: memoryview) -> Any:
     right, result = pickle.loads(message)  # noqa: S301 -- our own process
     if not right:
         raise WorkerError(result)
@@ -180,19 +208,26 @@ def serve() -> None:
     """What the process does: build the object, then answer one question after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
     Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
-    questions = sys.stdin.buffer
-    answers = os.fdopen(os.dup(1), "wb")
+    answers = os.dup(1)
     os.dup2(2, 1)  # prints must not get between the answers
-    build = _read(questions)
+    questions = _questions(_Inbox(0))
+    build = next(questions, None)
     if build is None:
         return
     held, going = _tried(_built, build)
-    _write(answers, going, None if going else held)
-    while going and (question := _read(questions)) is not None:
-        result, right = _tried(_called, held, question)
-        _write(answers, right, result)
-    if going and hasattr(held, "close"):
+    _answer(answers, going, None if going else held)
+    if not going:
+        return
+    for message in questions:
+        result, right = _tried(_called, held, message)
+        _answer(answers, right, result)
+    if hasattr(held, "close"):
         held.close()
+
+
+def _questions(inbox: _Inbox) -> Iterator[memoryview]:
+    while (messages := inbox.read()) is not None:
+        yield from messages
 
 
 def _die_with(parent: int) -> None:
@@ -203,11 +238,11 @@ def _die_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _built(message: bytes) -> Any:
+def _built(message: memoryview) -> Any:
     return pickle.loads(message)()  # noqa: S301 -- the parent's
 
 
-def _called(held: Any, message: bytes) -> Any:
+def _called(held: Any, message: memoryview) -> Any:
     method, arguments = pickle.loads(message)  # noqa: S301 -- the parent's
     return getattr(held, method)(*arguments)
 
@@ -219,19 +254,17 @@ def _tried(act: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
         return traceback.format_exc(limit=-3), False
 
 
-def _write(stream: BinaryIO, right: bool, result: Any) -> None:
+def _answer(pipe: int, right: bool, result: Any) -> None:
     try:
         message = pickle.dumps((right, result), protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         message = pickle.dumps((False, f"the answer cannot be sent: {error}"))
-    stream.write(_LENGTH.pack(len(message)) + message)
-    stream.flush()
+    _write(pipe, message)
 
 
-def _read(stream: BinaryIO) -> bytes | None:
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    body = stream.read(length)
-    return body if len(body) == length else None
+def _write(pipe: int, message: bytes) -> None:
+    framed = _LENGTH.pack(len(message)) + message
+    if (written := os.write(pipe, framed)) < len(framed):
+        rest = memoryview(framed)[written:]
+        while rest:
+            rest = rest[os.write(pipe, rest) :]

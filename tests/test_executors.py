@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
@@ -48,7 +49,12 @@ class Obedient(gym.Env):
             case ["start"]:
                 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
                 return str(child.pid), 0.0, False, False, {}
-            case ["say", size]:
+            case ["derive"]:
+                own = type("Own", (str,), {})("mine")
+                return own, 0.0, False, False, {"own": own, "reason": StopReason.SUCCESS, own: np.float64(0.5)}
+            case ["nap", seconds]:
+                time.sleep(float(seconds))
+            case ["say", size, *_]:
                 return "x" * int(size), 0.0, False, False, {}
         return str(os.getpid()), 1.5, False, False, {"success": False, "board": object(), "note": "plain"}
 
@@ -102,6 +108,39 @@ class TestAProcess:
             5_000_000,
         ]
         shared.release("a")
+
+    def test_brings_back_as_plain_text_what_is_of_a_class_that_exists_only_there(self, shared):
+        begin(shared)
+        reply = step(shared, "derive")
+        assert reply == EnvReply("mine", info={"own": "mine", "reason": "success", "mine": 0.5})
+        assert {type(it) for it in [reply.observation, *reply.info, *reply.info.values()]} == {str, float}
+        shared.release("a")
+
+    def test_goes_on_with_other_episodes_while_its_pool_is_not_looked_at(self, shared):
+        keys = "abcdefgh"
+        for key in keys:
+            begin(shared, key)
+        for key in keys:
+            shared.step(key, "nap 0.01")
+        deadline, replies = time.monotonic() + 20, []
+        while not replies and time.monotonic() < deadline:
+            time.sleep(0.5)  # a step of the engine
+            replies = shared.collect(block=False)
+        assert [key for key, _ in replies] == list(keys)
+        for key in keys:
+            shared.release(key)
+
+    def test_takes_long_actions_and_gives_long_answers_to_many_at_once(self, shared):
+        keys = [str(number) for number in range(40)]
+        for key in keys:
+            shared.reset(key, Task("Obedient", 0, {"note": "x" * 10_000}))
+        collect(shared, len(keys))
+        for key in keys:
+            shared.step(key, f"say {100_000 + int(key)} {'x' * 30_000}")
+        replies = collect(shared, len(keys))
+        assert [len(replies[key].observation) for key in keys] == [100_000 + int(key) for key in keys]
+        for key in keys:
+            shared.release(key)
 
     def test_plays_several_episodes(self, shared):
         first, second = begin(shared, "a"), begin(shared, "b")
