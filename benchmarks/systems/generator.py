@@ -1,0 +1,205 @@
+# mypy: allow-untyped-calls
+"""What all systems sample with: one tiny model, one engine, and a recorder at the engine."""
+
+import json
+import math
+import os
+import random
+import string
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+import vllm_cpu
+
+from systems import Call, Counts, Game
+from systems.game import make, seed_of, turns_of
+
+MODEL = Path(__file__).parents[2] / ".venv" / ".bench" / "model"
+CONTEXT = 2048
+GAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "GuessNumber": ("TrlEnv/GuessNumber-v0", {"high": 1000, "turns": 64}),
+    "Wordle": ("TrlEnv/Wordle-v0", {"guesses": 64, "turns": 64}),
+}
+"""More turns than ``MOST_TURNS``, so that a game's length is its seed's (but for a lucky guess)."""
+_WORDS = ("crane", "slope", "night", "audio", "bluff", "wordy")
+_STEPS = 160
+
+
+def game_of(name: str, *, episodes: int, latency_s: float, group_size: int = 4, first: int = 0) -> Game:
+    """One of the games, for so many episodes."""
+    env_id, kwargs = GAMES[name]
+    seeds = tuple(first + index // group_size for index in range(episodes))
+    return Game(env_id, kwargs, seeds, group_size, latency_s)
+
+
+class Recorder:
+    """Stands between everybody and a ``vllm.LLM``'s engine: sees what is really asked for and sampled."""
+
+    def __init__(self, llm: Any) -> None:
+        self._outputs: list[Any] = []
+        self._steps = 0
+        self._step = llm.llm_engine.step
+        llm.llm_engine.step = self._noting
+
+    def _noting(self) -> Any:
+        self._steps += 1
+        outputs = self._step()
+        self._outputs += [output for output in outputs if output.finished]
+        return outputs
+
+    def begin(self) -> None:
+        """Forget what was."""
+        self._outputs, self._steps = [], 0
+
+    def fill(self, counts: Counts) -> None:
+        """Write down what has been since."""
+        counts.steps = self._steps
+        for output in self._outputs:
+            sampled = output.outputs[0]
+            ids = list(sampled.token_ids)
+            logprobs = sampled.logprobs and [
+                entry[id_].logprob for id_, entry in zip(ids, sampled.logprobs, strict=True)
+            ]
+            counts.calls.append(Call(list(output.prompt_token_ids), ids, logprobs or None))
+            counts.sampled += len(ids)
+            counts.prefilled += len(output.prompt_token_ids) - (output.num_cached_tokens or 0)
+
+
+class Generator:
+    """The model, and the ways to sample from it; what is not asked for is not started."""
+
+    def __init__(self, max_num_seqs: int = 256) -> None:
+        self.max_num_seqs = max_num_seqs
+        self.folder = saved_model()
+        self._recorder: Any = None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's, with its chat template."""
+        from gym_trl.tiny import tiny_tokenizer
+
+        return tiny_tokenizer()
+
+    @cached_property
+    def llm(self) -> Any:
+        """A ``vllm.LLM`` of this process, as TRL makes it, on a CPU."""
+        vllm_cpu.prepare()
+        from vllm import LLM
+
+        llm = LLM(
+            model=str(self.folder),
+            max_model_len=CONTEXT,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=4096,
+            logprobs_mode="processed_logprobs",
+            **vllm_cpu.ENGINE,
+        )
+        self._recorder = Recorder(llm)
+        return llm
+
+    @contextmanager
+    def measured(self) -> Iterator[Counts]:
+        """Counts what happens in the ``with`` block, from an empty prefix cache."""
+        self.llm.reset_prefix_cache()
+        counts = Counts()
+        self._recorder.begin()
+        began = time.perf_counter()
+        try:
+            yield counts
+        finally:
+            counts.seconds = time.perf_counter() - began
+            self._recorder.fill(counts)
+
+    def seed_of(self, prompt_ids: list[int]) -> int | None:
+        """Which game a prompt is of, by its own words."""
+        return seed_of(self.tokenizer.decode(prompt_ids))
+
+
+def saved_model() -> Path:
+    """The folder of the tiny model after some seconds of learning how answers are written; made once.
+
+    Untrained, it would hardly ever end a turn, and so could no system's tools be called. It learns from transcripts of
+    the games themselves to say some letters, how many is drawn from a geometric distribution, and then an action in a
+    box, which is a number or a word by chance, and to say "Done." when the game is over.
+    """
+    if not (MODEL / "learnt.json").exists():
+        _learn(MODEL)
+    return MODEL
+
+
+def _learn(folder: Path) -> None:
+    import torch
+
+    from gym_trl.chat import TemplateChat
+    from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    model, chat, rng = tiny_model(tokenizer, head_width=32), TemplateChat(tokenizer), random.Random(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
+    loss = torch.tensor(math.nan)
+    for _ in range(_STEPS):
+        rows = [_transcript(chat, tokenizer, rng) for _ in range(8)]
+        length = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([[*ids, *[tokenizer.pad_token_id] * (length - len(ids))] for ids, _ in rows])
+        labels = torch.tensor(
+            [
+                [id_ if said else -100 for id_, said in zip(ids, mask, strict=True)] + [-100] * (length - len(ids))
+                for ids, mask in rows
+            ]
+        )
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "learnt.json").write_text(json.dumps({"steps": _STEPS, "loss": float(loss)}), encoding="utf-8")
+
+
+def _transcript(chat: Any, tokenizer: Any, rng: random.Random) -> tuple[list[int], list[int]]:
+    """A game as this model is to play it: ids, and a 1 where it speaks."""
+    from systems import first_message
+
+    env = make(*GAMES[rng.choice(list(GAMES))], 0.0)
+    seed = rng.randrange(2**16)
+    observation, _ = env.reset(seed=seed)
+    # The rules are long and say nothing about how to write: one prompt in four has them.
+    opening = first_message(env, observation) if rng.random() < 0.25 else observation
+    messages = [{"role": "user", "content": opening}]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    mask = [0] * len(ids)
+    over = False
+    for turn in range(turns_of(seed) + 1):
+        if turn:
+            heard = chat.reply(observation + (" The game is over." if over else ""), closed=True)
+            ids, mask = [*ids, *heard], [*mask, *[0] * len(heard)]
+        answer = "Done." if over else _answer(rng)
+        said = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
+        ids, mask = [*ids, *said], [*mask, *[1] * len(said)]
+        if over:
+            break
+        observation, _, terminated, truncated, _ = env.step(answer)
+        over = terminated or truncated
+    return ids, mask
+
+
+def _answer(rng: random.Random) -> str:
+    letters = min(20, int(rng.expovariate(1 / 6)))
+    action = str(rng.randint(1, 1000)) if rng.random() < 0.5 else rng.choice(_WORDS)
+    return "".join(rng.choice(string.ascii_lowercase) for _ in range(letters)) + rf"\boxed{{{action}}}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    print(saved_model(), (MODEL / "learnt.json").read_text(encoding="utf-8"))
