@@ -2,7 +2,6 @@
 """The client of OpenEnv servers, on real ones: both versions of OpenEnv, broken sockets, full servers, time-outs."""
 
 import copy
-import doctest
 import json
 import os
 import pickle
@@ -12,7 +11,6 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -514,17 +512,3 @@ def test_the_old_and_the_new_openenv_play_with_each_other(zoo):
         env.reset(seed=0)
         assert env.step("new")[0] == "answer 1 to new"
         env.close()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The page
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_blocks_of_the_page_run_and_say_what_they_print(numbers):
-    page = Path(__file__).parents[2] / "docs" / "migrate_from_trl_openenv.md"
-    text = page.read_text().replace("http://127.0.0.1:8000", numbers)
-    blocks = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
-    result = doctest.DocTestRunner().run(blocks)
-    assert result.attempted >= 7
-    assert result.failed == 0

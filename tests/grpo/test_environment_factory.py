@@ -1,7 +1,6 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Games as objects with tools: alone, in the real GRPOTrainer's own tool loop, and in TRL's asynchronous worker."""
 
-import doctest
 import gc
 import inspect
 import json
@@ -33,7 +32,6 @@ from gym_trl.types import StopReason
 GUESS, WORDLE, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Wordle-v0", "TrlEnv/Echo-v0"
 SCRIPT = Path(__file__).parent / "train_with_tools.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tools.py"
-GUIDE = Path(__file__).parents[2] / "docs" / "migrate_from_environment_factory.md"
 PENALTY = 0.25
 needs_trl = [pytest.mark.trl, pytest.mark.processes]
 
@@ -395,12 +393,6 @@ def test_rewards_are_the_environments_own_and_the_logs_get_the_rest():
     assert logged["env/calls_after_end"] == pytest.approx(1 / 3)
     assert logged["env/stop/success"] == pytest.approx(1 / 3)
     assert logged["env/unscored"] == 0.0
-
-
-def test_the_guides_blocks_run_and_say_what_they_print():
-    result = doctest.testfile(str(GUIDE), module_relative=False)
-    assert result.attempted > 12
-    assert result.failed == 0
 
 
 @pytest.fixture(scope="module")
