@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gym_trl.grpo.rewards import env_reward
     from gym_trl.grpo.rollout_func import make_rollout_func
     from gym_trl.grpo.spec import GymSpec
+    from gym_trl.rollout import Cutoff
     from gym_trl.spaces import AnyText
     from gym_trl.types import (
         Answer,
@@ -34,6 +35,7 @@ __all__ = [
     "Answer",
     "AnyText",
     "Completion",
+    "Cutoff",
     "FinishReason",
     "GymSpec",
     "GymTRLError",
@@ -103,6 +105,7 @@ _MODULES = {
     "Answer": "gym_trl.types",
     "AnyText": "gym_trl.spaces",
     "Completion": "gym_trl.types",
+    "Cutoff": "gym_trl.rollout",
     "FinishReason": "gym_trl.types",
     "GymSpec": "gym_trl.grpo.spec",
     "GymTRLError": "gym_trl.errors",

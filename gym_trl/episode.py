@@ -1,7 +1,7 @@
 """One episode as a state machine that does no I/O: it is told what happened and says what is to be done next."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gym_trl.chat import Chat, Transcript
@@ -12,7 +12,9 @@ from gym_trl.types import Answer, Completion, FinishReason, Message, StopReason,
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many tokens an episode may use; ``None`` is no limit, and there must be one.
+    """How many tokens an episode may use, and how long its texts may be; ``None`` is no limit.
+
+    What the model may say must be limited by one of the numbers of tokens.
 
     >>> Limits(tokens_per_turn=0)
     Traceback (most recent call last):
@@ -26,13 +28,17 @@ class Limits:
     """What all turns together may use, environment tokens included: the completion's length."""
     context: int | None = None
     """What prompt and completion together may use: the model's context."""
+    observation: int | None = None
+    """Characters of an observation that are shown; of a longer one the beginning and the end are, and it is counted."""
+    action: int | None = None
+    """Characters of an action; a longer one is an invalid action that the environment never gets."""
 
     def __post_init__(self) -> None:
-        given = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-        if not given:
-            raise ConfigError(f"an episode needs a limit: set {', '.join(self.__slots__)}")
-        for name, value in given.items():
-            if value < 1:
+        tokens = ("tokens_per_turn", "tokens", "context")
+        if all(getattr(self, name) is None for name in tokens):
+            raise ConfigError(f"an episode needs a limit: set {', '.join(tokens)}")
+        for name in self.__slots__:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
 
 
@@ -112,18 +118,20 @@ class Episode:
         self._span = (0, 0)
         self._closed = False
         self._terminated = False
+        self._cut_observations = 0
         self._turns: list[Turn] = []
 
     def started(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
         """The environment was reset."""
         if isinstance(reply, EnvFailure):
             return self.stopped(reply.reason, reply.error)
+        reply = self._shown(reply)
         self._observation = reply.observation
         self._hear("\n\n".join(part for part in (reply.instructions, reply.observation) if part))
         self._transcript = Transcript(self._chat.open(self._messages))
         return self._next_turn()
 
-    def sampled(self, completion: Completion) -> Act | Trajectory:
+    def sampled(self, completion: Completion) -> Act | Sample | Trajectory:
         """The engine answered."""
         if completion.finish is FinishReason.TIMEOUT:
             return self.stopped(StopReason.TIMEOUT, completion.error or "the engine did not answer in time")
@@ -137,12 +145,17 @@ class Episode:
         self._answer = self._chat.text(completion.ids)
         self._closed = self._chat.closes(completion.ids)
         self._messages.append(Message("assistant", self._answer.text))
+        longest = self._limits.action
+        if longest is not None and len(self._answer.text) > longest:
+            # Answered here, and counted: whatever takes it apart, sends it on or stores it is spared.
+            return self.stepped(EnvReply(f"An action has at most {longest} characters.", info={"action_valid": False}))
         return Act(self._answer.text)
 
     def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
         """The environment took the action."""
         if isinstance(reply, EnvFailure):
             return self.stopped(reply.reason, reply.error)
+        reply = self._shown(reply)
         self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))
         self._observation = reply.observation
         if reply.terminated or reply.truncated:
@@ -167,7 +180,17 @@ class Episode:
             messages=tuple(self._messages),
             error=error,
             terminated=self._terminated,
+            cut_observations=self._cut_observations,
         )
+
+    def _shown(self, reply: EnvReply) -> EnvReply:
+        """A reply whose observation is no longer than may be."""
+        text, most = reply.observation, self._limits.observation
+        if most is None or len(text) <= most:
+            return reply
+        self._cut_observations += 1
+        begin, end = text[: most - most // 2], text[len(text) - most // 2 :]
+        return replace(reply, observation=f"{begin}\n[{len(text) - most} characters left out]\n{end}")
 
     def _hear(self, text: str) -> None:
         """Add what the environment says, to the message that the user is in the middle of if there is one."""

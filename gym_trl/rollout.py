@@ -2,15 +2,58 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 from time import perf_counter, sleep
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Sample
 from gym_trl.errors import ConfigError
-from gym_trl.pool import EnvPool
-from gym_trl.types import Completion, Request, Trajectory
+from gym_trl.pool import EnvPool, check_timeouts
+from gym_trl.types import Completion, Request, StopReason, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Cutoff:
+    """When a rollout no longer waits for its slowest episodes, and what becomes of them.
+
+    >>> Cutoff(stragglers=1.5)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: stragglers must be a share between 0 and 1, got 1.5
+
+    What is cut off is cancelled at the engine and gives its environment back. Whoever is slow is no random choice: long
+    games are, and whatever made a machine slow. So ``late`` says whether what was cut off counts.
+
+    Raises:
+        ConfigError: an argument that cannot work.
+    """
+
+    episode_s: float | None = None
+    """Seconds that an episode may take from when it begins: its turns, and all waiting for engine and environment."""
+    rollout_s: float | None = None
+    """Seconds that all of a rollout's episodes may take together, those that have not even begun included."""
+    stragglers: float | None = None
+    """As soon as this share of a rollout's episodes has finished, the others are cut off: 0.95 leaves the last 5%."""
+    late: Literal["unscored", "truncated"] = "unscored"
+    """Without a reward (``timeout``, ``straggler``), or scored as far as they came (``time_limit``)."""
+
+    def __post_init__(self) -> None:
+        check_timeouts(episode_s=self.episode_s, rollout_s=self.rollout_s)
+        if self.stragglers is not None and not 0 < self.stragglers < 1:
+            raise ConfigError(f"stragglers must be a share between 0 and 1, got {self.stragglers}")
+        if self.late not in ("unscored", "truncated"):
+            raise ConfigError(f"late must be 'unscored' or 'truncated', got {self.late!r}")
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is by the clock."""
+        return self.episode_s is not None or self.rollout_s is not None
+
+
+WAIT = Cutoff()
+"""Every episode is waited for."""
 
 
 def run_episodes(
@@ -19,6 +62,7 @@ def run_episodes(
     pool: EnvPool,
     engine: Engine,
     max_alive: int | None = None,
+    cutoff: Cutoff = WAIT,
     on_finish: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
     """Play ``episodes`` to their ends and return their trajectories in the order in which they were given.
@@ -44,6 +88,8 @@ def run_episodes(
         pool: Plays the environments.
         engine: Samples the answers.
         max_alive: How many episodes may hold an environment at once; all by default.
+        cutoff: When the slowest are no longer waited for. An environment that is stepped inline is waited for in any
+            case.
         on_finish: Is called with an episode's index and trajectory as soon as it has finished.
 
     Raises:
@@ -51,7 +97,7 @@ def run_episodes(
     """
     if max_alive is not None and max_alive < 1:
         raise ConfigError(f"max_alive must be at least 1, got {max_alive}")
-    loop = _Loop(episodes, pool, engine, on_finish)
+    loop = _Loop(episodes, pool, engine, on_finish, cutoff)
     try:
         loop.run(max_alive or len(episodes))
     finally:
@@ -69,6 +115,7 @@ def stream_episodes(
     pool: EnvPool,
     engine: Engine,
     max_alive: int,
+    cutoff: Cutoff = WAIT,
     go_on: Callable[[], bool],
     on_finish: Callable[[_Key, Trajectory], None],
 ) -> None:
@@ -95,6 +142,7 @@ def stream_episodes(
         pool: Plays the environments.
         engine: Samples the answers; is never waited for longer than one of its steps.
         max_alive: How many episodes may hold an environment at once.
+        cutoff: When an episode is no longer waited for: its ``episode_s`` only, for a stream has no end.
         go_on: Is called between any two steps of the engine.
         on_finish: Is called as soon as an episode has finished.
     """
@@ -105,7 +153,7 @@ def stream_episodes(
         del playing[index], loop.finished[index]
         on_finish(names.pop(index), trajectory)
 
-    loop = _Loop(playing, pool, engine, finish)
+    loop = _Loop(playing, pool, engine, finish, cutoff)
     admitted, more = 0, True
     try:
         while go_on() and (more or playing):
@@ -122,6 +170,7 @@ def stream_episodes(
                 admitted += 1
             if not loop.advance(block=False) and not loop.sampling:  # an engine that samples waits a little by itself
                 sleep(_IDLE_S)
+            loop.cut_old()
     finally:
         loop.abandon()
 
@@ -135,7 +184,10 @@ class _Loop:
         pool: EnvPool,
         engine: Engine,
         on_finish: Callable[[int, Trajectory], None] | None,
+        cutoff: Cutoff,
     ) -> None:
+        self._cutoff = cutoff
+        self._began: dict[int, float] = {}  # each episode that is alive, the oldest first
         self._episodes = episodes
         self._pool = pool
         self._engine = engine
@@ -145,6 +197,7 @@ class _Loop:
         self._resetting: set[int] = set()
         self._stepping: set[int] = set()
         self._sampling: dict[str, int] = {}
+        self._requests: dict[int, str] = {}  # the same the other way round
         self._turn = 0
         self._asked: dict[int, float] = {}  # when each episode began to wait for what it is waiting for
         self._env_seconds: defaultdict[int, float] = defaultdict(float)
@@ -152,16 +205,24 @@ class _Loop:
         self.finished: dict[int, Trajectory] = {}
 
     def run(self, max_alive: int) -> None:
-        admitted = 0
-        while len(self.finished) < len(self._episodes):
-            while admitted < len(self._episodes) and admitted - len(self.finished) < max_alive:
+        admitted, total, cutoff = 0, len(self._episodes), self._cutoff
+        due = None if cutoff.rollout_s is None else perf_counter() + cutoff.rollout_s
+        enough = total if cutoff.stragglers is None else min(total, max(1, ceil(cutoff.stragglers * total)))
+        while len(self.finished) < enough:
+            while admitted < total and admitted - len(self.finished) < max_alive:
                 self.admit(admitted)
                 admitted += 1
-            self.advance(block=True)
+            # Nothing that waits for an answer could look at the clock.
+            if not self.advance(block=not cutoff.timed) and cutoff.timed and not self._sampling:
+                sleep(_IDLE_S)
+            self.cut_old()
+            if due is not None and perf_counter() >= due:
+                self._cut_all(StopReason.TIMEOUT, f"the rollout took longer than {cutoff.rollout_s:g} s")
+        self._cut_all(StopReason.STRAGGLER, f"{enough} of {total} episodes had finished before it")
 
     def admit(self, index: int) -> None:
         self._resetting.add(index)
-        self._asked[index] = perf_counter()
+        self._asked[index] = self._began[index] = perf_counter()
         self._pool.reset(str(index), self._episodes[index].task)
 
     @property
@@ -179,6 +240,32 @@ class _Loop:
         for completion in completions:
             self._engine_answered(completion)
         return bool(replies or completions)
+
+    def cut_old(self) -> None:
+        """Stop what has been played for too long."""
+        limit = self._cutoff.episode_s
+        while limit is not None and self._began:
+            index, began = next(iter(self._began.items()))
+            if perf_counter() - began < limit:
+                break
+            self._cut(index, StopReason.TIMEOUT, f"the episode took longer than {limit:g} s")
+
+    def _cut_all(self, reason: StopReason, why: str) -> None:
+        for index in range(len(self._episodes)):
+            if index not in self.finished:
+                self._cut(index, reason, why)
+
+    def _cut(self, index: int, reason: StopReason, why: str) -> None:
+        """Wait no longer for an episode, whatever it is waiting for."""
+        if (request_id := self._requests.pop(index, None)) is not None:
+            del self._sampling[request_id]
+            self._engine.cancel(request_id)
+        self._resetting.discard(index)
+        self._stepping.discard(index)
+        self._finish(
+            index,
+            self._episodes[index].stopped(reason if self._cutoff.late == "unscored" else StopReason.TIME_LIMIT, why),
+        )
 
     def abandon(self) -> None:
         """Leave nothing running; after a complete rollout there is nothing left."""
@@ -199,6 +286,7 @@ class _Loop:
 
     def _engine_answered(self, completion: Completion) -> None:
         index = self._sampling.pop(completion.request_id)
+        del self._requests[index]
         self._model_seconds[index] += perf_counter() - self._asked[index]
         self._go_on(index, self._episodes[index].sampled(completion))
 
@@ -208,16 +296,20 @@ class _Loop:
             case Sample():
                 self._turn += 1
                 request = Request(f"{index}-{self._turn}", todo.prompt_ids, todo.max_tokens, todo.seed)
-                self._sampling[request.id] = index
+                self._sampling[request.id], self._requests[index] = index, request.id
                 self._engine.submit(request)
             case Act():
                 self._stepping.add(index)
                 self._pool.step(str(index), todo.action)
             case Trajectory():
-                del self._asked[index]
-                self._pool.release(str(index))
-                self.finished[index] = played = replace(
-                    todo, model_seconds=self._model_seconds.pop(index, 0.0), env_seconds=self._env_seconds.pop(index)
-                )
-                if self._on_finish:
-                    self._on_finish(index, played)
+                self._finish(index, todo)
+
+    def _finish(self, index: int, ended: Trajectory) -> None:
+        if self._began.pop(index, None) is not None:
+            del self._asked[index]
+            self._pool.release(str(index))
+        self.finished[index] = played = replace(
+            ended, model_seconds=self._model_seconds.pop(index, 0.0), env_seconds=self._env_seconds.pop(index, 0.0)
+        )
+        if self._on_finish:
+            self._on_finish(index, played)

@@ -37,6 +37,8 @@ class StopReason(StrEnum):
     """The episode's token budget has no room for another turn."""
     CONTEXT_OVERFLOW = "context_overflow"
     """The model's context has no room for another turn."""
+    TIME_LIMIT = "time_limit"
+    """A ``Cutoff`` with ``late="truncated"`` waited for it no longer; it is scored as far as it came."""
     PARSE_ERROR = "parse_error"
     """Too many answers in a row from which no action could be read."""
     INVALID_ACTION = "invalid_action"
@@ -44,7 +46,9 @@ class StopReason(StrEnum):
     ENV_ERROR = "env_error"
     """The environment raised, or returned what no environment may return."""
     TIMEOUT = "timeout"
-    """The environment or the engine did not answer in time."""
+    """The environment or the engine did not answer in time, or the episode's or the rollout's time was over."""
+    STRAGGLER = "straggler"
+    """Most others of its rollout had finished, and a ``Cutoff`` waited for it no longer."""
     CANCELLED = "cancelled"
     """The rollout was stopped, or the engine gave the request up."""
 
@@ -54,7 +58,7 @@ class StopReason(StrEnum):
         return self not in _UNSCORED
 
 
-_UNSCORED = frozenset({StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.CANCELLED})
+_UNSCORED = frozenset({StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.STRAGGLER, StopReason.CANCELLED})
 
 
 class FinishReason(StrEnum):
@@ -196,6 +200,8 @@ class Trajectory:
     error: str | None = None
     terminated: bool = False
     """The environment ended the episode; one that is scored and was not terminated was cut off."""
+    cut_observations: int = 0
+    """How many observations were too long and were shown in part."""
     model_seconds: float = field(default=0.0, compare=False)
     """From asking the engine to its answer, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)

@@ -3,7 +3,11 @@
 (8), and what has ended generates nothing more (12).
 """
 
+import itertools
+import math
 import random
+import re
+import threading
 from collections import Counter
 from time import sleep
 from typing import Any
@@ -17,7 +21,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError
 from gym_trl.pool import InlinePool, ThreadPool
-from gym_trl.rollout import run_episodes, stream_episodes
+from gym_trl.rollout import Cutoff, run_episodes, stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
 from gym_trl.types import Completion, FinishReason, StopReason, Task
@@ -325,3 +329,172 @@ def test_time_is_split_between_engine_and_environment():
     assert slow.model_seconds >= 5 * 0.02
     assert min(slow.env_seconds, quick.env_seconds, quick.model_seconds) > 0
     assert slow == quick  # the clock is no part of what was played
+
+
+def cut_rollout(count, chance, cutoff, **options):
+    """A rollout with a cutoff in which every turn takes some ticks; what each episode gave back is kept."""
+    engine = ScriptedEngine(guess, delay=lambda _: chance.randint(1, 9))
+    finished: Counter[int] = Counter()
+    with Watched(make) as pool:
+        played = run_episodes(
+            episodes(count, group_size=2),
+            pool=pool,
+            engine=engine,
+            cutoff=cutoff,
+            on_finish=lambda index, _: finished.update([index]),
+            **options,
+        )
+        assert not pool._playing  # every environment is free again
+    assert engine.pending == 0  # and so is every slot
+    assert finished == Counter(range(count))
+    assert [one.task.seed for one in played] == [index // 2 for index in range(count)]
+    return played, pool
+
+
+class Watched(InlinePool):
+    """Counts what is waiting for an answer; raises if more is than episodes are alive, or an episode asks twice."""
+
+    def __init__(self, make):
+        super().__init__(make)
+        self.asked, self.most = set(), 0
+
+    def reset(self, key, task):
+        self.note(key)
+        super().reset(key, task)
+
+    def step(self, key, action):
+        self.note(key)
+        super().step(key, action)
+
+    def note(self, key):
+        assert key not in self.asked
+        self.asked.add(key)
+        self.most = max(self.most, len(self.asked))
+
+    def collect(self, *, block):
+        replies = super().collect(block=block)
+        self.asked -= {key for key, _ in replies}
+        return replies
+
+    def release(self, key):
+        self.asked.discard(key)
+        super().release(key)
+
+
+alives = st.none() | st.integers(1, 5)
+
+
+@given(
+    st.integers(1, 14),
+    st.randoms(use_true_random=False),
+    st.floats(0.01, 0.99),
+    st.sampled_from(["unscored", "truncated"]),
+    alives,
+)
+@settings(max_examples=25)
+def test_stragglers_are_cut_off_and_nothing_is_lost_or_doubled(count, chance, share, late, alive):
+    played, pool = cut_rollout(count, chance, Cutoff(stragglers=share, late=late), max_alive=alive)
+    whole, _ = rollout(episodes(count, group_size=2))
+    reason = StopReason.STRAGGLER if late == "unscored" else StopReason.TIME_LIMIT
+    cut = [index for index, one in enumerate(played) if one.stop_reason is reason]
+    assert len(cut) <= count - max(1, math.ceil(share * count))
+    assert pool.most <= (alive or count)
+    for index, (one, complete) in enumerate(zip(played, whole, strict=True)):
+        if index in cut:  # the beginning of what it would have been
+            assert (one.prompt_ids + one.completion_ids) == (complete.prompt_ids + complete.completion_ids)[
+                : len(one.prompt_ids) + len(one.completion_ids)
+            ]
+            assert one.scored == (late == "truncated" and bool(one.turns))
+            assert "episodes had finished before it" in one.error
+        else:
+            assert one == complete
+
+
+@given(
+    st.integers(1, 14),
+    st.randoms(use_true_random=False),
+    st.builds(Cutoff, st.floats(0.001, 60), st.floats(0.001, 200), late=st.sampled_from(["unscored", "truncated"])),
+    alives,
+)
+@settings(max_examples=25)
+def test_a_time_is_kept_whatever_it_is(count, chance, cutoff, alive):
+    """On a clock that goes on by a second with every look at it."""
+    clock = itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gym_trl.rollout.perf_counter", lambda: float(next(clock)))
+        patch.setattr("gym_trl.rollout.sleep", lambda _: None)
+        played, _ = cut_rollout(count, chance, cutoff, max_alive=alive)
+    whole, _ = rollout(episodes(count, group_size=2))
+    for one, complete in zip(played, whole, strict=True):
+        if one.stop_reason in (StopReason.TIMEOUT, StopReason.TIME_LIMIT):
+            assert one.stop_reason is (StopReason.TIMEOUT if cutoff.late == "unscored" else StopReason.TIME_LIMIT)
+            assert re.fullmatch(r"the (episode|rollout) took longer than \S+ s", one.error)
+            assert one.completion_ids == complete.completion_ids[: len(one.completion_ids)]
+        else:
+            assert one == complete
+
+
+@pytest.mark.parametrize("cutoff", [Cutoff(episode_s=0.3), Cutoff(rollout_s=0.3), Cutoff(stragglers=0.5)])
+def test_an_environment_that_does_not_answer_is_left_and_the_others_are_complete(cutoff):
+    stuck = threading.Event()
+
+    class Stuck(gym.Wrapper):
+        def reset(self, *, seed=None, options=None):
+            self.seed = seed
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action):
+            if self.seed % 2:
+                assert stuck.wait(60)
+            return super().step(action)
+
+    try:
+        with ThreadPool(lambda env_id: Stuck(make(env_id))) as pool:
+            played = run_episodes(episodes(8), pool=pool, engine=ScriptedEngine(guess), cutoff=cutoff)
+            stuck.set()
+    finally:
+        stuck.set()
+    late = StopReason.STRAGGLER if cutoff.stragglers else StopReason.TIMEOUT
+    assert [one.stop_reason is late for one in played] == [False, True] * 4
+    assert played[::2] == rollout(episodes(8))[0][::2]
+
+
+def test_a_stream_lets_go_of_an_episode_whose_time_is_over():
+    engine = ScriptedEngine(guess, delay=lambda request: 10**9 if request.id.startswith("1-") else 1)
+    finished: dict[int, Any] = {}
+    with InlinePool(make) as pool:
+        stream_episodes(
+            iter(list(enumerate(episodes(4)))),
+            pool=pool,
+            engine=engine,
+            max_alive=2,
+            cutoff=Cutoff(episode_s=0.2),
+            go_on=lambda: True,
+            on_finish=finished.__setitem__,
+        )
+    assert [finished[index].stop_reason is StopReason.TIMEOUT for index in range(4)] == [False, True, False, False]
+    assert len(engine.cancelled) == 1
+    assert engine.pending == 0
+
+
+def test_what_is_cut_off_frees_its_slot_for_those_who_wait():
+    """Law 12: one slot, and the first episode would hold it for ever."""
+    engine = ScriptedEngine(guess, delay=lambda request: 10**9 if request.id.startswith("0-") else 1, slots=1)
+    with InlinePool(make) as pool:
+        played = run_episodes(episodes(3), pool=pool, engine=engine, max_alive=1, cutoff=Cutoff(episode_s=0.2))
+    assert [one.stop_reason is StopReason.TIMEOUT for one in played] == [True, False, False]
+    assert played[1:] == rollout(episodes(3))[0][1:]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"episode_s": 0}, "episode_s must be above 0"),
+        ({"rollout_s": -1.0}, "rollout_s must be above 0"),
+        ({"stragglers": 0.0}, "stragglers must be a share"),
+        ({"late": "dropped"}, "late must be 'unscored' or 'truncated', got 'dropped'"),
+    ],
+)
+def test_a_cutoff_that_cannot_be_is_refused(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        Cutoff(**wrong)

@@ -20,11 +20,13 @@ def env_reward(
     """The return of each episode, as the environment gave it; ``None`` where an episode could not be scored.
 
     >>> env_reward(episode_return=[1.0, None], success=[True, False], stop_reason=["success", "env_error"],
-    ...            num_turns=[2, 0], invalid_actions=[0, 0], log_metric=lambda name, value: print(name, value))
+    ...            num_turns=[2, 0], invalid_actions=[0, 0], cut_observations=[0, 0],
+    ...            log_metric=lambda name, value: print(name, value))
     env/return 1.0
     env/success 1.0
     env/turns 2.0
     env/invalid_actions 0.0
+    env/cut_observations 0.0
     env/unscored 0.5
     env/stop/success 0.5
     ...
@@ -33,8 +35,9 @@ def env_reward(
     [1.0, None]
 
     TRL leaves a ``None`` out of its group's baseline and gives it no advantage. The trainer's logs get the means over
-    the scored episodes (``env/return``, ``env/success``, ``env/turns``, ``env/invalid_actions``), the share that could
-    not be scored, and the share of every stop reason; its table of completions gets the same per episode.
+    the scored episodes (``env/return``, ``env/success``, ``env/turns``, ``env/invalid_actions``,
+    ``env/cut_observations``), the share that could not be scored, and the share of every stop reason; its table of
+    completions gets the same per episode.
 
     With ``environment_factory`` each environment's ``get_reward`` is a reward by itself, which must not be counted
     twice: all of this function's rewards are ``None`` then, and the logs get the same numbers and two more: the share
@@ -73,6 +76,7 @@ def _means(returns: Sequence[float | None], columns: dict[str, Sequence[Any]]) -
         "success": columns.get("success", ()),
         "turns": columns.get("num_turns", ()),
         "invalid_actions": columns.get("invalid_actions", ()),
+        "cut_observations": columns.get("cut_observations", ()),
     }
     means = [(name, fmean(float(values[i]) for i in scored)) for name, values in averaged.items() if values and scored]
     means.append(("unscored", 1 - len(scored) / len(returns)))

@@ -15,7 +15,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors import Executor, make_pool
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.pool import EnvFactory, EnvPool
-from gym_trl.rollout import run_episodes
+from gym_trl.rollout import WAIT, Cutoff, run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Task, Trajectory
 
@@ -76,13 +76,17 @@ def make_rollout_func(
     step_timeout: float | None = None,
     deterministic: bool = False,
     max_alive: int | None = None,
+    max_observation: int | None = None,
+    max_action: int | None = None,
+    cutoff: Cutoff | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
 ) -> RolloutFunc:
     """A function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
 
     It has TRL's signature ``(prompts, trainer)`` and returns a row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
-    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``step_rewards``, ``messages``, ``task`` and ``error``.
+    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_observations``, ``step_rewards``, ``messages``, ``task``
+    and ``error``.
 
     A prompt that carries a task plays it. For any other prompt ``assign`` makes a task, which is the same
     for all members of a GRPO group, on every process. An episode that failed has no return and no trained token.
@@ -104,6 +108,9 @@ def make_rollout_func(
         step_timeout: Seconds that a step may take there.
         deterministic: Environments answer in the order in which they were asked, see ``GymSpec``.
         max_alive: How many environments are open at once on a process; all by default.
+        max_observation: Characters of an observation that the model is shown, see ``GymSpec``.
+        max_action: Characters of an action that the environment is given, see ``GymSpec``.
+        cutoff: When the slowest episodes are no longer waited for; by default all are.
         on_rollout: Is called with everything that was played, for records.
     """
     return _RolloutFunc(
@@ -123,6 +130,9 @@ def make_rollout_func(
         sampling=dict(sampling or {}),
         max_context=max_context,
         max_alive=max_alive,
+        max_observation=max_observation,
+        max_action=max_action,
+        cutoff=cutoff or WAIT,
         on_rollout=on_rollout,
     )
 
@@ -139,6 +149,9 @@ class _RolloutFunc:
     sampling: dict[str, Any]
     max_context: int | None
     max_alive: int | None
+    max_observation: int | None
+    max_action: int | None
+    cutoff: Cutoff
     on_rollout: Callable[[Rollout], None] | None
     calls: Counter[tuple[str, int]] = field(default_factory=Counter)
     chats: list[tuple[Any, str | None, Chat]] = field(default_factory=list)  # by tokenizer and template
@@ -152,7 +165,9 @@ class _RolloutFunc:
         step = trainer.state.global_step
         episodes = self._episodes(prompts, trainer, chat, split, step)
         with trainer_engine(trainer, chat, self.sampling) as engine:
-            trajectories = run_episodes(episodes, pool=self.pool, engine=engine, max_alive=self.max_alive)
+            trajectories = run_episodes(
+                episodes, pool=self.pool, engine=engine, max_alive=self.max_alive, cutoff=self.cutoff
+            )
         if self.on_rollout:
             self.on_rollout(Rollout(split, step, trajectories))
         return _columns(trajectories, filler=_eos_ids(trainer)[0])
@@ -170,7 +185,13 @@ class _RolloutFunc:
 
     def _episodes(self, prompts: list[Any], trainer: Any, chat: Chat, split: str, step: int) -> list[Episode]:
         context = min((length for length in (self.max_context, _context(trainer)) if length), default=None)
-        limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, context)
+        limits = Limits(
+            self.max_tokens_per_turn,
+            trainer.args.max_completion_length,
+            context,
+            observation=self.max_observation,
+            action=self.max_action,
+        )
         group_size = trainer.num_generations if split == "train" else trainer.num_generations_eval
         first = trainer.accelerator.process_index * len(prompts)
         # A step can roll out more than once (gradient accumulation, evaluation in batches).
@@ -366,6 +387,7 @@ def _columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, list[
         "stop_reason": [episode.stop_reason.value for episode in trajectories],
         "num_turns": [len(episode.turns) for episode in trajectories],
         "invalid_actions": [episode.invalid_actions for episode in trajectories],
+        "cut_observations": [episode.cut_observations for episode in trajectories],
         "step_rewards": [[turn.reward for turn in episode.turns] for episode in trajectories],
         "messages": [[message.as_dict() for message in episode.messages] for episode in trajectories],
         "task": [episode.task.to_json() for episode in trajectories],

@@ -23,7 +23,7 @@ from gym_trl.executors import Executor, make_pool
 from gym_trl.grpo.curriculum import Curriculum, at_level
 from gym_trl.grpo.rollout_func import SAMPLING, Rollout, warn_of_bias
 from gym_trl.pool import EnvFactory
-from gym_trl.rollout import stream_episodes
+from gym_trl.rollout import WAIT, Cutoff, stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, StopReason, Task, Trajectory
 
@@ -87,6 +87,9 @@ class RolloutWorker:
         reset_timeout: Seconds that making and resetting an environment may take there.
         step_timeout: Seconds that a step may take there.
         max_alive: How many environments are open at once, if that is less than ``max_inflight_tasks``.
+        max_observation: Characters of an observation that the model is shown, see ``GymSpec``.
+        max_action: Characters of an action that the environment is given, see ``GymSpec``.
+        cutoff: After how long an episode is no longer waited for (``episode_s``); there is no rollout to end.
         on_rollout: Is called with every group, on the worker's thread; its ``step`` is the version of the model.
     """
 
@@ -109,8 +112,15 @@ class RolloutWorker:
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
         max_alive: int | None = None,
+        max_observation: int | None = None,
+        max_action: int | None = None,
+        cutoff: Cutoff | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
+        if cutoff is not None and (cutoff.rollout_s, cutoff.stragglers) != (None, None):
+            raise ConfigError(
+                "asynchronous training has no rollouts to cut off: of a Cutoff it takes episode_s and late"
+            )
         self._tasks = tasks
         self._args = args
         self._tokenizer = getattr(processing_class, "tokenizer", processing_class)
@@ -125,6 +135,8 @@ class RolloutWorker:
             make_pool, make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
         )
         self._max_alive = max_alive
+        self._longest = {"observation": max_observation, "action": max_action}
+        self._cutoff = cutoff or WAIT
         self._on_rollout = on_rollout
         self.rollout_buffer: Queue[Any] = Queue(args.queue_maxsize)
         """``RolloutSample`` objects, which the trainer takes out."""
@@ -213,6 +225,7 @@ class RolloutWorker:
                 pool=pool,
                 engine=engine,
                 max_alive=min(self._inflight(), self._max_alive or self._inflight()),
+                cutoff=self._cutoff,
                 go_on=self._go_on,
                 on_finish=self._finished,
             )
@@ -226,7 +239,8 @@ class RolloutWorker:
 
     def _episodes(self) -> Iterator[tuple[tuple[int, int], Episode] | None]:
         """Endless, the members of a group after one another; ``None`` where there is no room for another."""
-        limits = Limits(self._max_tokens_per_turn, self._args.max_completion_length, self._context())
+        tokens = (self._max_tokens_per_turn, self._args.max_completion_length, self._context())
+        limits = Limits(*tokens, **self._longest)
         while True:
             for task in self._tasks():
                 number = next(self._numbers)
@@ -321,6 +335,7 @@ class RolloutWorker:
             "env/success": [float(one.success) for one in scored],
             "env/turns": [float(len(one.turns)) for one in scored],
             "env/invalid_actions": [float(one.invalid_actions) for one in scored],
+            "env/cut_observations": [float(one.cut_observations) for one in scored],
             "completions/mean_length": [float(sum(one.mask)) for one in scored],
         }.items():
             rates[name] = (sum(values), len(values))

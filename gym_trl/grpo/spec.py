@@ -22,6 +22,7 @@ from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.pool import TextEnvironment, read_instructions
+from gym_trl.rollout import Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
@@ -89,6 +90,11 @@ class GymSpec:
         deterministic: Threads and processes play to the last bit what ``"inline"`` does, because the model is asked for
             all episodes in the same order; each then waits for the slowest step.
         max_alive: How many environments are open at once on a process; all by default.
+        max_observation: Characters of an observation that the model is shown: of a longer one the beginning and the
+            end. The logs count them (``env/cut_observations``). By default all is shown that the tokens have room for.
+        max_action: Characters of an answer; a longer one is an invalid action that the environment never gets.
+        cutoff: When the slowest episodes are no longer waited for: ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``,
+            ``Cutoff(stragglers=0.95)``, and whether they count (``late=``). By default every one is waited for.
         on_rollout: Is called with everything that was played, for records.
 
     Raises:
@@ -126,6 +132,9 @@ class GymSpec:
         step_timeout: float | None = None,
         deterministic: bool = False,
         max_alive: int | None = None,
+        max_observation: int | None = None,
+        max_action: int | None = None,
+        cutoff: Cutoff | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
         self.weights = _weights(env)
@@ -144,8 +153,10 @@ class GymSpec:
         }
         if action_format is None and (strict or invalid_penalty or end_after_invalid is not None):
             raise ConfigError("strict, invalid_penalty and end_after_invalid need an action_format")
-        if max_alive is not None:
-            _at_least_one("max_alive", max_alive)
+        counts = {"max_alive": max_alive, "max_observation": max_observation, "max_action": max_action}
+        for name, value in counts.items():
+            if value is not None:
+                _at_least_one(name, value)
         if curriculum is not None and len(self.weights) > 1:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(self.weights)}")
         self._curriculum = curriculum
@@ -163,6 +174,9 @@ class GymSpec:
             "step_timeout": step_timeout,
             **({"deterministic": True} if deterministic else {}),
             "max_alive": max_alive,
+            "max_observation": max_observation,
+            "max_action": max_action,
+            "cutoff": cutoff,
             "on_rollout": on_rollout,
         }
         self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of games

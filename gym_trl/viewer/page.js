@@ -12,8 +12,8 @@
   const CACHED = 12; // chunks that stay decoded
   const POLL_MS = 2000;
   const SVG = "http://www.w3.org/2000/svg";
-  const REASONS = ["success", "failure", "turn_limit", "token_limit", "context_overflow", "parse_error",
-    "invalid_action", "env_error", "timeout", "cancelled"];
+  const REASONS = ["success", "failure", "turn_limit", "token_limit", "context_overflow", "time_limit", "parse_error",
+    "invalid_action", "env_error", "timeout", "straggler", "cancelled"];
 
   let about = { name: "", options: {}, versions: {}, summary: {}, broken: 0 };
   let columns = {};

@@ -13,6 +13,7 @@ from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.pool import InlinePool, ThreadPool
+from gym_trl.rollout import Cutoff
 from gym_trl.types import Task
 
 ECHO, GUESS = "TrlEnv/Echo-v0", "TrlEnv/GuessNumber-v0"
@@ -198,3 +199,25 @@ class TestThePreferredExecutor:
 
         with pytest.raises(ConfigError, match="preferred_executor 'fork'"):
             GymSpec("TrlEnv/Echo-v0", num_tasks=1, wrappers=[ask])
+
+
+class TestALimit:
+    def test_is_off_where_nobody_asks_for_it_and_reaches_the_rollout_where_somebody_does(self):
+        assert guess().rollout_func.cutoff == Cutoff()
+        cutoff = Cutoff(stragglers=0.9)
+        rollout = guess(cutoff=cutoff, max_observation=100, max_action=20).rollout_func
+        assert (rollout.cutoff, rollout.max_observation, rollout.max_action) == (cutoff, 100, 20)
+
+    @pytest.mark.parametrize("limit", [{"max_observation": 9}, {"max_action": 9}, {"cutoff": Cutoff(episode_s=9)}])
+    def test_that_trls_own_loop_has_no_place_for_is_refused_there(self, limit):
+        [name] = limit
+        with pytest.raises(ConfigError, match=f"has no place for {name}"):
+            _ = guess(**limit).environment_factory
+
+    def test_must_be_one(self):
+        with pytest.raises(ConfigError, match="max_observation must be an integer of at least 1, got 0"):
+            guess(max_observation=0)
+
+    def test_of_a_whole_rollout_has_no_meaning_in_asynchronous_training(self):
+        with pytest.raises(ConfigError, match="has no rollouts to cut off"):
+            guess(cutoff=Cutoff(stragglers=0.5)).rollout_worker(None, None)
