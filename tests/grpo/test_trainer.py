@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 SCRIPT = Path(__file__).parent / "train_some_steps.py"
 
@@ -16,14 +17,13 @@ pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 def run(folder, *launcher, environment=None, **options):
     """Train in a process of its own (one process state per trainer, as users have) and read what it wrote."""
-    done = subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(folder), json.dumps(options)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [*launcher, str(SCRIPT), str(folder), json.dumps(options)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+    if launcher or environment:
+        command = [sys.executable, *command]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    else:
+        done = warm.run(*command, env=env, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
 
