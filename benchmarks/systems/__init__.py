@@ -22,10 +22,11 @@ and a line in ``SYSTEMS``. To add one:
    what it does not return (no mask, no logprobs); what it returns per turn and not per episode stays as it is too,
    concatenated as the trainer would see it.
 
-Packages that conflict with ours go to ``benchmarks/peers/NAME.txt`` (or are in ``tests/compat/peers/NAME.txt`` already);
-``make bench`` installs each list into ``.venv/.bench/NAME`` (or ``.venv/.peers/NAME``), and the system's ``folder`` is
-that NAME: systems of one folder share a process and an engine, see ``worker.py``. A system that needs patches
-before it starts lists them, in words, in ``PATCHES`` of its module. A system that raises has a row that says why.
+Packages that conflict with ours go to ``benchmarks/peers/NAME.txt`` (or are in ``tests/compat/peers/NAME.txt``
+already); ``make bench`` installs each list into ``.venv/.bench/NAME`` (or ``.venv/.peers/NAME``), and the system's
+``folder`` is that NAME: systems of one folder share a process and an engine, see ``worker.py``. What a reader must know
+(patches that it needs to start, what we add) is in ``NOTES`` of its module, a tuple of sentences. A system that raises
+has a row that says why.
 """
 
 from collections.abc import Mapping
@@ -72,6 +73,8 @@ class Played:
     logprobs: list[float | None] | None
     reward: float | None
     turns: int
+    rows: tuple["Played", ...] = ()
+    """Where the trainer gets several rows of one episode, one per turn for example: all of them, the last as above."""
 
 
 class Call(NamedTuple):
@@ -123,6 +126,10 @@ SYSTEMS: dict[str, System] = {
     "lockstep_threads": System("rollout_func, turn by turn, environments in threads", "lockstep_threads"),
     "one_by_one": System("rollout_func, episode by episode", "one_by_one", one_by_one=True),
     "openenv_harness": System("OpenEnv 0.10, build_harness_rollout_func", "openenv_harness", one_by_one=True),
+    "trl_env": System("trl-env 0.1.20", "trl_env", "trl-env", one_by_one=True),
+    "eval_protocol": System("Eval Protocol 0.3.33", "eval_protocol_rollout", "eval-protocol", one_by_one=True),
+    "verifiers": System("verifiers 0.4.0", "verifiers_env", "verifiers"),
+    "gem": System("GEM 0.1.0, vector", "gem_vector"),
 }
 """By the name that commands and results use. Peers of other folders are added here."""
 

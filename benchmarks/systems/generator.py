@@ -83,6 +83,10 @@ class Generator:
     @cached_property
     def tokenizer(self) -> Any:
         """The model's, with its chat template."""
+        return self.new_tokenizer()
+
+    def new_tokenizer(self) -> Any:
+        """One of its own, for who changes it."""
         from gym_trl.tiny import tiny_tokenizer
 
         return tiny_tokenizer()
@@ -145,8 +149,10 @@ def _learn(folder: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
     loss = torch.tensor(math.nan)
-    for _ in range(_STEPS):
+    for step in range(_STEPS):
         rows = [_transcript(chat, tokenizer, rng) for _ in range(8)]
+        if step % 8:  # whole games are slow to learn from, and teach little beside their beginnings
+            rows = [(ids[:320], mask[:320]) for ids, mask in rows]
         length = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([[*ids, *[tokenizer.pad_token_id] * (length - len(ids))] for ids, _ in rows])
         labels = torch.tensor(

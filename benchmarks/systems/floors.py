@@ -1,0 +1,54 @@
+# mypy: allow-untyped-calls
+"""What no system can beat with this engine: the same tokens in one batch, and the longest episode alone."""
+
+import time
+from itertools import groupby
+from typing import Any
+
+from systems import Counts, Game, Played
+from systems.game import delays
+from systems.generator import Generator
+
+_STEP_S = 0.002  # of the engine with one request, to guess which episode takes longest
+
+
+def generation(played: list[Played], generator: Generator) -> Counts:
+    """As many tokens for each episode as were sampled in it, all in one call."""
+    llm, lengths = generator.llm, [sum(episode.mask or []) for episode in played]
+    prompts = [{"prompt_token_ids": episode.prompt_ids} for episode in played]
+    with generator.measured() as counts:
+        llm.generate(prompts, [_exactly(length) for length in lengths], use_tqdm=False)
+    return counts
+
+
+def longest_alone(game: Game, played: list[Played], generator: Generator) -> Counts:
+    """The turns of the episode that takes longest, one after the other: as many tokens, as long a wait."""
+
+    def seconds(row: int) -> float:
+        episode = played[row]
+        return sum(delays(game.seeds[row], game.latency_s)[: episode.turns]) + _STEP_S * sum(episode.mask or [])
+
+    row = max(range(len(played)), key=seconds)
+    waits, llm = delays(game.seeds[row], game.latency_s), generator.llm
+    with generator.measured() as counts:
+        for wait, (prompt, length) in zip(waits, _turns(played[row]), strict=False):
+            llm.generate([{"prompt_token_ids": prompt}], _exactly(length), use_tqdm=False)
+            time.sleep(wait)
+    return counts
+
+
+def _turns(episode: Played) -> list[tuple[list[int], int]]:
+    """What the model was shown before each turn, and how many tokens it said."""
+    turns, at = [], 0
+    for sampled, ids in groupby(episode.mask or []):
+        length = len(list(ids))
+        if sampled:
+            turns.append((episode.prompt_ids + episode.completion_ids[:at], length))
+        at += length
+    return turns
+
+
+def _exactly(length: int) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(max_tokens=length, ignore_eos=True, logprobs=0, detokenize=False)

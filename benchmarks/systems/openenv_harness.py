@@ -1,0 +1,104 @@
+# mypy: allow-untyped-calls, disallow-any-unimported=False, allow-subclassing-any
+"""OpenEnv's own bridge to TRL: ``build_harness_rollout_func`` with its ``MCPHarnessAdapter``."""
+
+import re
+from typing import Any
+
+from gym_trl.grpo.dataset import make_dataset
+from gym_trl.types import Task
+from systems import Game, Run, first_message
+from systems.game import MOST_TURNS
+from systems.generator import Generator
+from systems.trainers import as_played, make_trainer, prompts_of, seeds_of
+
+NOTES = (
+    "the session factory takes the seed from the prompt, which is our addition: the bridge passes none",
+    "environments are in this process; through an OpenEnv server each step would cost a round trip more",
+)
+
+
+def play(game: Game, generator: Generator) -> Run:
+    """Its sessions, its adapter and its limits; the step of the model is what its interface asks a user to write."""
+    from openenv.core.harness import HarnessRunLimits, MCPHarnessAdapter, build_harness_rollout_func
+
+    sessions = _Sessions(game)
+    rollout_func = build_harness_rollout_func(
+        session_factory=sessions,
+        harness_adapter=MCPHarnessAdapter(),
+        model_step_builder=_model_step,
+        limits=HarnessRunLimits(max_turns=MOST_TURNS),
+    )
+    rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
+    trainer = make_trainer(game, generator, rows, rollout_func=rollout_func)
+    prompts = prompts_of(game)
+    with generator.measured() as counts:
+        columns = rollout_func(prompts, trainer)
+    return Run(as_played(generator, columns, "env_reward", [session.turns for session in sessions.made]), counts)
+
+
+class _Client:
+    """An environment with the interface of OpenEnv's clients."""
+
+    def __init__(self, game: Game) -> None:
+        self.env = game.make()
+        self.turns = 0
+
+    def reset(self, seed: int) -> Any:
+        from openenv.core.client_types import StepResult
+
+        observation, _ = self.env.reset(seed=seed)
+        return StepResult(observation=first_message(self.env, observation), reward=0.0, done=False)
+
+    def step(self, action: str) -> Any:
+        from openenv.core.client_types import StepResult
+
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        self.turns += 1
+        return StepResult(observation=observation, reward=float(reward), done=terminated or truncated)
+
+
+class _Sessions:
+    """OpenEnv's ``ResourceSessionFactory``."""
+
+    def __init__(self, game: Game) -> None:
+        self.game = game
+        self.made: list[_Client] = []
+
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
+        from openenv.core.env_server.mcp_types import Tool
+        from openenv.core.harness import StepEnvSessionAdapter, ToolResult
+
+        schema = {"type": "object", "properties": {"action": {"type": "string"}}}
+        self.made.append(_Client(self.game))
+        return StepEnvSessionAdapter(
+            self.made[-1],
+            seed=seeds_of([task])[0],
+            tool_specs=[Tool(name="act", description="Act in the game.", input_schema=schema)],
+            action_builder=lambda name, arguments: arguments["action"],
+            initial_messages_builder=lambda result, _: [{"role": "user", "content": result.observation}],
+            tool_result_builder=lambda name, arguments, result, state: ToolResult(
+                data=result.observation, done=result.done, metadata={"reward": result.reward}
+            ),
+        )
+
+
+def _model_step(trainer: Any, session: Any) -> Any:
+    from openenv.core.harness import ModelStepResult
+    from openenv.core.llm_client import LLMResponse, ToolCall
+
+    tokenizer = trainer.processing_class
+
+    def step(messages: list[dict[str, Any]], tools: list[Any], sampling: dict[str, Any]) -> Any:
+        # What a tool answers is said as a user says it, so that the tokens are those of the other systems.
+        said = [
+            {"role": "user" if message["role"] == "tool" else message["role"], "content": message["content"]}
+            for message in messages
+        ]
+        prompt = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+        _, [ids], [nats], _ = trainer.vllm_generation.generate([prompt], images=None, num_generations=1)
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        calls = [ToolCall(id="0", name="act", args={"action": text})] if re.search(r"\\boxed\{.*\}", text) else []
+        response = LLMResponse(content=text, tool_calls=calls)
+        return ModelStepResult(response, prompt_ids=prompt, completion_ids=ids, logprobs=[nat[0] for nat in nats])
+
+    return step

@@ -1,0 +1,78 @@
+# mypy: allow-untyped-calls, disallow-any-unimported=False
+"""A real ``GRPOTrainer`` around the engine that all systems sample with; nothing is trained."""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+from gym_trl.grpo.dataset import make_dataset
+from gym_trl.types import Task
+from systems import Game, Played, first_message
+from systems.generator import Generator
+
+
+def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any) -> Any:
+    """With colocated vLLM, batches of all episodes and the game's limits; the engine is the one that is there."""
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.generation import vllm_generation
+
+    llm, made = generator.llm, vllm_generation.LLM
+    vllm_generation.LLM = lambda **_: llm
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = GRPOTrainer(
+                model=str(generator.folder),
+                train_dataset=dataset,
+                reward_funcs=lambda completions, **_: [0.0] * len(completions),
+                args=GRPOConfig(
+                    output_dir=tempfile.mkdtemp(),
+                    per_device_train_batch_size=len(game.seeds),
+                    num_generations=game.group_size,
+                    max_completion_length=game.tokens,
+                    # TRL's own limit is of all turns together: without this each turn may have as much.
+                    generation_kwargs={"max_tokens": game.tokens_per_turn},
+                    use_vllm=True,
+                    vllm_mode="colocate",
+                    use_cpu=True,
+                    bf16=False,
+                    report_to=[],
+                    disable_tqdm=True,
+                ),
+                **{"processing_class": generator.tokenizer, **options},
+            )
+    finally:
+        vllm_generation.LLM = made
+    trainer.model.train()
+    trainer._last_loaded_step = trainer.state.global_step  # the engine has the weights: it loaded them from this folder
+    return trainer
+
+
+def prompts_of(game: Game) -> list[Any]:
+    """A prompt for each episode, which carries its task."""
+    env = game.make()
+    observation, _ = env.reset(seed=0)
+    rules = first_message(env, observation).rpartition("\n\n")[0]
+    tasks = [Task(game.env_id, seed) for seed in game.seeds]
+    return list(make_dataset(tasks, instructions={game.env_id: rules})["prompt"])
+
+
+def seeds_of(prompts: list[Any]) -> list[int]:
+    """What the tasks that prompts carry say."""
+    return [Task.from_json(prompt[-1]["task"]).seed for prompt in prompts]
+
+
+def as_played(generator: Generator, columns: dict[str, list[Any]], rewards: str, turns: list[int]) -> list[Played]:
+    """A ``rollout_func``'s columns."""
+    count = len(columns["prompt_ids"])
+    masks = columns.get("env_mask") or [None] * count
+    logprobs = columns.get("logprobs") or [None] * count
+    rows = zip(columns["prompt_ids"], columns["completion_ids"], masks, logprobs, columns[rewards], turns, strict=True)
+    return [Played(generator.seed_of(prompt), prompt, *rest) for prompt, *rest in rows]
+
+
+RolloutFunc = Callable[[list[Any], Any], dict[str, list[Any]]]
