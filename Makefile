@@ -13,6 +13,8 @@ GYMNASIUMS := 1.0.0 1.2.0
 LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.txt))
 # Systems whose needs conflict with ours, each in a folder of its own.
 PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/compat/peers/*.txt))
+# Those that only benchmarks need.
+RIVALS := $(patsubst benchmarks/peers/%.txt,$(VENV)/.bench/%,$(wildcard benchmarks/peers/*.txt))
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
@@ -27,14 +29,14 @@ test: setup $(LISTS) $(PEERS)
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
-	OLDEST_TRL=$(CURDIR)/$(VENV)/oldest-trl $(RUN) pytest -m "not vllm" --numprocesses 2 --durations 10 $(ARGS)
+	OLDEST_TRL=$(CURDIR)/$(VENV)/oldest-trl $(RUN) pytest -m "not vllm" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 30 $(ARGS)
 	$(if $(ARGS),,$(RUN) pytest -m vllm --numprocesses 2 --dist loadfile --durations 5)
 
 # `make bench ARGS="envs scale"` runs these alone.
-bench: setup $(LISTS) $(PEERS)
+bench: setup $(LISTS) $(PEERS) $(RIVALS)
 	$(VENV)/bin/python benchmarks/suite.py $(ARGS)
 
-bench-quick: setup $(LISTS) $(PEERS)
+bench-quick: setup $(LISTS) $(PEERS) $(RIVALS)
 	$(VENV)/bin/python benchmarks/suite.py --quick $(ARGS)
 
 setup: $(READY)
@@ -54,6 +56,11 @@ $(VENV)/.has-%: requirements-%.txt $(READY)
 $(VENV)/.peers/%: tests/compat/peers/%.txt | $(READY)
 	mkdir -p $(@D)
 	$(RUN) pip install --quiet --no-deps --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
+	touch $@
+
+$(VENV)/.bench/%: benchmarks/peers/%.txt | $(READY)
+	mkdir -p $(@D)
+	$(RUN) pip install --quiet --no-deps --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: its rows say so"
 	touch $@
 
 clean:
