@@ -33,6 +33,7 @@ def run(*command, env, timeout):
             process.kill()
             process.join()
             raise subprocess.TimeoutExpired(command, timeout, output=said.read_text())
+        assert process.exitcode is not None
         return subprocess.CompletedProcess(command, process.exitcode, stdout="", stderr=said.read_text())
 
 

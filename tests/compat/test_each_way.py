@@ -4,12 +4,11 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm
 
 FOLDER = Path(__file__).parent
 TRL_ENV = Path(__file__).parents[2] / ".venv/.peers/trl-env"
@@ -26,14 +25,8 @@ needs_trl_env = pytest.mark.skipif(
 def reports(tmp_path_factory):
     target = tmp_path_factory.mktemp("ways")
     routes = [*ROUTES, *(["real_trl_env"] if (TRL_ENV / "trl_env").is_dir() else []), *(["tasks"] if OPENENV else [])]
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "train_each_way.py"), str(target), *routes],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_ENV": str(TRL_ENV)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_ENV": str(TRL_ENV)}
+    done = warm.run(FOLDER / "train_each_way.py", target, *routes, env=env, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((target / "report.json").read_text())
 

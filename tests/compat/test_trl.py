@@ -10,12 +10,11 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+import warm
 from e2b_double import E2BDouble
 from vllm_double import VLLMDouble
 
@@ -423,14 +422,7 @@ SCRIPT = Path(__file__).with_name("train_code_agent.py")
 def trained(tmp_path_factory):
     """Two steps of each, in a process of its own."""
     folder = tmp_path_factory.mktemp("trained")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = warm.run(SCRIPT, folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "trained.json").read_text())
 

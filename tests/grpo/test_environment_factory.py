@@ -16,6 +16,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm_double import VLLMDouble
@@ -398,14 +399,7 @@ def test_rewards_are_the_environments_own_and_the_logs_get_the_rest():
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tools")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = warm.run(SCRIPT, folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "report.json").read_text())
 
