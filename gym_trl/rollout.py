@@ -1,9 +1,12 @@
 """The one loop: it keeps every engine slot and every environment busy, and no episode waits for another."""
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
+from threading import Lock
 from time import perf_counter, sleep
 from typing import Literal, TypeVar
 
@@ -99,7 +102,8 @@ def run_episodes(
         raise ConfigError(f"max_alive must be at least 1, got {max_alive}")
     loop = _Loop(episodes, pool, engine, on_finish, cutoff)
     try:
-        loop.run(max_alive or len(episodes))
+        with _rare_full_collections():
+            loop.run(max_alive or len(episodes))
     finally:
         loop.abandon()
     return [loop.finished[index] for index in range(len(episodes))]
@@ -156,23 +160,50 @@ def stream_episodes(
     loop = _Loop(playing, pool, engine, finish, cutoff)
     admitted, more = 0, True
     try:
-        while go_on() and (more or playing):
-            while more and len(playing) < max_alive:
-                try:
-                    arrived = next(episodes)
-                except StopIteration:
-                    more = False
-                    break
-                if arrived is None:
-                    break
-                names[admitted], playing[admitted] = arrived
-                loop.admit(admitted)
-                admitted += 1
-            if not loop.advance(block=False) and not loop.sampling:  # an engine that samples waits a little by itself
-                sleep(_IDLE_S)
-            loop.cut_old()
+        with _rare_full_collections():
+            while go_on() and (more or playing):
+                while more and len(playing) < max_alive:
+                    try:
+                        arrived = next(episodes)
+                    except StopIteration:
+                        more = False
+                        break
+                    if arrived is None:
+                        break
+                    names[admitted], playing[admitted] = arrived
+                    loop.admit(admitted)
+                    admitted += 1
+                if not loop.advance(block=False) and not loop.sampling:  # an engine that samples waits by itself
+                    sleep(_IDLE_S)
+                loop.cut_old()
     finally:
         loop.abandon()
+
+
+_FULL_COLLECTIONS = 100
+"""After so many collections of the middle generation Python looks through all there is; its own number is 10."""
+_lock = Lock()
+_thresholds: list[tuple[int, int, int]] = []  # as they were before each rollout that is going on
+
+
+@contextmanager
+def _rare_full_collections() -> Iterator[None]:
+    """Let Python look for cycles among all objects less often.
+
+    Thousands of episodes are millions of objects that live on and are in no cycle; to look through them again and again
+    takes half of the loop's time (benchmarks/bench_scale.py). What dies young is collected as ever.
+    """
+    with _lock:
+        young, middle, old = gc.get_threshold()
+        _thresholds.append((young, middle, old))
+        gc.set_threshold(young, middle, max(old, _FULL_COLLECTIONS))
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _thresholds.pop()
+            if not _thresholds:  # other threads may play on
+                gc.set_threshold(*before)
 
 
 class _Loop:

@@ -3,6 +3,7 @@
 (8), and what has ended generates nothing more (12).
 """
 
+import gc
 import itertools
 import math
 import random
@@ -498,3 +499,22 @@ def test_what_is_cut_off_frees_its_slot_for_those_who_wait():
 def test_a_cutoff_that_cannot_be_is_refused(wrong, said):
     with pytest.raises(ConfigError, match=said):
         Cutoff(**wrong)
+
+
+def test_pythons_search_for_cycles_is_as_before_after_rollouts_that_end_or_raise_inside_of_each_other():
+    before, during = gc.get_threshold(), []
+
+    def look(request):
+        during.append(gc.get_threshold())
+        if request.id == "0-1":
+            rollout(episodes(1))
+            during.append(gc.get_threshold())
+        if len(during) > 5:
+            raise KeyboardInterrupt
+        return guess(request)
+
+    with pytest.raises(KeyboardInterrupt), InlinePool(make) as pool:
+        run_episodes(episodes(4), pool=pool, engine=ScriptedEngine(look))
+    assert gc.get_threshold() == before
+    assert {found[:2] for found in during} == {before[:2]}
+    assert min(found[2] for found in during) >= 100
