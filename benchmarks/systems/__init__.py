@@ -12,12 +12,12 @@ and a line in ``SYSTEMS``. To add one:
    first observation (``first_message``); each later observation is a user message (or a tool's, where there are only
    tools); an answer is the action, whole. Reset with the episode's seed if the system can be told one. If it cannot,
    let it draw its own: the seed that was played is read from the prompt (``seed_of``), never taken from the system.
-2. Sample with ``generator.llm``, a ``vllm.LLM`` of this process, or through ``generator.url``, an OpenAI-compatible
-   server (``vllm serve``) that is started when it is first asked for. Temperature 1, nothing cut off, at most
-   ``game.tokens_per_turn`` a turn and ``game.tokens`` an episode. The end of a turn is ``generator.tokenizer``'s eos.
-3. Time nothing but the rollout: ``with generator.measured() as counts: ...`` around it. What engine calls were made,
-   how many steps and tokens they took and how long it all was is recorded at the engine, for every system in the
-   same way, and is in ``counts`` afterwards.
+2. Sample with ``generator.llm``, a ``vllm.LLM`` of this process, or with ``generator.serving(...)``, the real ``vllm
+   serve`` with a recorder at its engine. Temperature 1, nothing cut off, at most ``game.tokens_per_turn`` a turn and
+   ``game.tokens`` an episode. The end of a turn is ``generator.tokenizer``'s eos.
+3. Time nothing but the rollout: ``with generator.measured() as counts: ...`` (or the server's) around it. What engine
+   calls were made, how many steps and tokens they took and how long it all was is recorded at the engine, for every
+   system in the same way, and is in ``counts`` afterwards.
 4. Return ``Run(played, counts)``: what the system would hand to the trainer, as it is, right or wrong. ``None`` for
    what it does not return (no mask, no logprobs); what it returns per turn and not per episode stays as it is too,
    concatenated as the trainer would see it.
@@ -52,12 +52,21 @@ class Game:
     tokens_per_turn: int = 40
     tokens: int = 1400
     """Of a completion: all turns and what the environment said between them."""
+    turns: int | None = None
+    """How many every game has; by default its seed says."""
 
     def make(self) -> gym.Env[str, str]:
         """A new instance, for one episode after the other."""
         from systems.game import make
 
-        return make(self.env_id, dict(self.kwargs), self.latency_s)
+        return make(self.env_id, dict(self.kwargs), self.latency_s, self.turns)
+
+    @property
+    def most_turns(self) -> int:
+        """No game has more."""
+        from systems.game import MOST_TURNS
+
+        return self.turns or MOST_TURNS
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,8 @@ class Counts:
     """What a rollout took, as the engine saw it."""
 
     seconds: float = 0.0
+    processor_seconds: float = 0.0
+    """Of this process; on a machine that others use it says more than ``seconds``."""
     steps: int = 0
     sampled: int = 0
     prefilled: int = 0

@@ -48,7 +48,8 @@ def play(game: Game, generator: Generator) -> Run:
     from datasets import Dataset
 
     tokenizer = generator.new_tokenizer()
-    tokenizer.chat_template, tokenizer.response_template = _TEMPLATE, _CALLS
+    if "<|im_start|>" not in tokenizer.get_vocab():  # Qwen's own calls are known to TRL
+        tokenizer.chat_template, tokenizer.response_template = _TEMPLATE, _CALLS
     rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in game.seeds]
     trainer = make_trainer(
         game,

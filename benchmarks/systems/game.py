@@ -42,9 +42,10 @@ def seed_of(text: str) -> int | None:
 class FarAway(gym.Wrapper[str, str, str, str]):
     """Says which game it is, ends it after as many turns as its seed says, and takes its time."""
 
-    def __init__(self, env: gym.Env[str, str], latency_s: float) -> None:
+    def __init__(self, env: gym.Env[str, str], latency_s: float, turns: int | None = None) -> None:
         super().__init__(env)
         self._latency_s = latency_s
+        self._all_turns = turns
         self._turn, self._turns = 0, 0
         self._delays: list[float] = []
 
@@ -57,23 +58,24 @@ class FarAway(gym.Wrapper[str, str, str, str]):
         """Begin the game of this seed, or of one that is drawn."""
         seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
         observation, info = self.env.reset(seed=seed, options=options)
-        self._turn, self._turns = 0, turns_of(seed)
-        self._delays = delays(seed, self._latency_s)
+        self._turn, self._turns = 0, self._all_turns or turns_of(seed)
+        self._delays = delays(seed, self._latency_s) if self._latency_s else []
         return f"Game {seed}. {observation}", info
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         """Act, and wait."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        time.sleep(self._delays[self._turn])
+        if self._delays:
+            time.sleep(self._delays[self._turn])
         self._turn += 1
         return observation, reward, terminated, truncated or self._turn == self._turns, info
 
 
-def far_away(env: gym.Env[str, str], latency_s: float) -> gym.Env[str, str]:
+def far_away(env: gym.Env[str, str], latency_s: float, turns: int | None = None) -> gym.Env[str, str]:
     """A game whose actions are whole answers with the action in a box."""
-    return FarAway(ParseAction(env, "boxed"), latency_s)
+    return FarAway(ParseAction(env, "boxed"), latency_s, turns)
 
 
-def make(env_id: str, kwargs: dict[str, Any], latency_s: float) -> gym.Env[str, str]:
+def make(env_id: str, kwargs: dict[str, Any], latency_s: float, turns: int | None = None) -> gym.Env[str, str]:
     """The game as all systems play it."""
-    return far_away(gym.make(env_id, **kwargs), latency_s)
+    return far_away(gym.make(env_id, **kwargs), latency_s, turns)

@@ -3,9 +3,7 @@
 
 import json
 import math
-import os
 import random
-import string
 import sys
 import time
 from collections.abc import Iterator
@@ -29,7 +27,7 @@ GAMES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """More turns than ``MOST_TURNS``, so that a game's length is its seed's (but for a lucky guess)."""
 _WORDS = ("crane", "slope", "night", "audio", "bluff", "wordy")
-_STEPS = 160
+_STEPS = 400
 
 
 def game_of(name: str, *, episodes: int, latency_s: float, group_size: int = 4, first: int = 0) -> Game:
@@ -114,28 +112,36 @@ class Generator:
         self.llm.reset_prefix_cache()
         counts = Counts()
         self._recorder.begin()
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         try:
             yield counts
         finally:
-            counts.seconds = time.perf_counter() - began
+            counts.seconds, counts.processor_seconds = time.perf_counter() - began, time.process_time() - busy
             self._recorder.fill(counts)
+
+    @contextmanager
+    def serving(self, *flags: str) -> Iterator[Any]:
+        """``vllm serve`` of the model, which has a ``url`` and ``measured`` of its own."""
+        from systems.server import served
+
+        with served(self.folder, CONTEXT, *flags) as server:
+            yield server
 
     def seed_of(self, prompt_ids: list[int]) -> int | None:
         """Which game a prompt is of, by its own words."""
         return seed_of(self.tokenizer.decode(prompt_ids))
 
 
-def saved_model() -> Path:
+def saved_model(folder: Path = MODEL) -> Path:
     """The folder of the tiny model after some seconds of learning how answers are written; made once.
 
     Untrained, it would hardly ever end a turn, and so could no system's tools be called. It learns from transcripts of
-    the games themselves to say some letters, how many is drawn from a geometric distribution, and then an action in a
-    box, which is a number or a word by chance, and to say "Done." when the game is over.
+    the games themselves to say "Hmmm", as long as a geometric distribution says, and then an action in a box, which is
+    a number or a word by chance, and to say "Done." when the game is over.
     """
-    if not (MODEL / "learnt.json").exists():
-        _learn(MODEL)
-    return MODEL
+    if not (folder / "learnt.json").exists():
+        _learn(folder)
+    return folder
 
 
 def _learn(folder: Path) -> None:
@@ -167,6 +173,8 @@ def _learn(folder: Path) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        if step % 50 == 0:
+            print(f"the tiny model learns how to answer: {step} of {_STEPS}, loss {float(loss):.3f}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -201,11 +209,9 @@ def _transcript(chat: Any, tokenizer: Any, rng: random.Random) -> tuple[list[int
 
 
 def _answer(rng: random.Random) -> str:
-    letters = min(20, int(rng.expovariate(1 / 6)))
-    action = str(rng.randint(1, 1000)) if rng.random() < 0.5 else rng.choice(_WORDS)
-    return "".join(rng.choice(string.ascii_lowercase) for _ in range(letters)) + rf"\boxed{{{action}}}"
+    action = str(rng.randint(100, 999)) if rng.random() < 0.5 else rng.choice(_WORDS)
+    return f"H{'m' * min(20, int(rng.expovariate(1 / 6)))} " + rf"\boxed{{{action}}}"
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     print(saved_model(), (MODEL / "learnt.json").read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ from typing import Any
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.types import Task
 from systems import Game, Run, first_message
-from systems.game import MOST_TURNS
 from systems.generator import Generator
 from systems.trainers import as_played, make_trainer, prompts_of, seeds_of
 
@@ -26,7 +25,7 @@ def play(game: Game, generator: Generator) -> Run:
         session_factory=sessions,
         harness_adapter=MCPHarnessAdapter(),
         model_step_builder=_model_step,
-        limits=HarnessRunLimits(max_turns=MOST_TURNS),
+        limits=HarnessRunLimits(max_turns=game.most_turns),
     )
     rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
     trainer = make_trainer(game, generator, rows, rollout_func=rollout_func)

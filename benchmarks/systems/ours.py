@@ -16,10 +16,10 @@ def play(game: Game, generator: Generator) -> Run:
     spec = GymSpec(
         game.env_id,
         env_kwargs=game.kwargs,
-        wrappers=[partial(far_away, latency_s=game.latency_s)],
+        wrappers=[partial(far_away, latency_s=game.latency_s, turns=game.turns)],
         action_format=None,  # the game reads its actions itself, as for all
         max_tokens_per_turn=game.tokens_per_turn,
-        executor="thread",
+        executor="thread" if game.latency_s else "inline",
     )
     rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
     trainer = make_trainer(game, generator, rows, rollout_func=spec.rollout_func)
