@@ -161,6 +161,8 @@ class TextEnv(gym.Env[str, str], ABC):
     """What ``reward`` can be; the first is the default."""
     garbage: ClassVar[str] = "xyzzy"
     """What looks like an action and is never one."""
+    preferred_executor: ClassVar[str] = "inline"
+    """What ``GymSpec`` steps it in: a step takes microseconds."""
 
     def __init__(
         self, *, difficulty: Difficulty = "medium", reward: str | None = None, render_mode: str | None = None

@@ -25,7 +25,8 @@ from gym_trl.envs.text_env import Measured, TextEnv
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.evaluation import Exchange, optimum, play_task, random_score
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.options import DEFAULT_ENV, WRAPPING, TrainOptions, VLLMMode, read_options
+from gym_trl.loading import env_maker
+from gym_trl.options import DEFAULT_ENV, WRAPPING, ExecutorName, TrainOptions, VLLMMode, read_options
 from gym_trl.policies import person
 from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.records import to_json
@@ -36,6 +37,7 @@ from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 
 if TYPE_CHECKING:
+    from gym_trl.inspection import Finding, Report
     from gym_trl.play import PlayedGame
     from gym_trl.progress import Display
     from gym_trl.validation import Game, Validation
@@ -150,23 +152,27 @@ def _value(text: str) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
+def _make(env_id: str, kwargs: Mapping[str, Any], *, by_id: bool = False) -> TextEnvironment:
     """Make an environment, in words.
+
+    Args:
+        env_id: An id, or where an environment is, as ``env_maker`` reads it.
+        kwargs: What it is made with.
+        by_id: It will be made again by those who know ids alone.
 
     Raises:
         ConfigError: there is none of that id, or it cannot be made so.
         NotTextError: its observations or actions have no words.
     """
-    if ":" in env_id:  # gymnasium's "module:id" imports the module, which is often beside the user
-        sys.path.append(str(Path.cwd()))
     try:
-        env = gym.make(env_id, **kwargs)
+        env = _maker(env_id, by_id=by_id)(**kwargs)
     except GymTRLError:
         raise
-    except gym.error.Error as error:
-        raise ConfigError(_unknown(env_id) or f"cannot make {env_id}: {error}") from error
     except Exception as error:  # whatever an environment raises
-        raise ConfigError(f"cannot make {env_id}: {type(error).__name__}: {error}") from error
+        said = error if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"cannot make {env_id}: {said}") from error
+    if not isinstance(env, gym.Env):
+        raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(env).__name__}")
     try:
         spoken = as_text(env)
     except NotTextError:
@@ -177,11 +183,23 @@ def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
     return spoken
 
 
-def _unknown(env_id: str) -> str | None:
-    """That there is no such environment, with those that may be meant; ``None`` if there is one."""
+def _maker(env_id: str, *, by_id: bool = False) -> Callable[..., gym.Env[Any, Any]]:
+    maker = env_maker(env_id)
+    if maker is None:
+        raise ConfigError(_unknown(env_id))
+    if env_id.rpartition(":")[2] in gym.registry:
+        return functools.partial(gym.make, env_id)
+    if by_id:
+        raise ConfigError(
+            f"{env_id} is a class or a file, and this needs an id: gym.register(id='Mine/Chess-v0', "
+            "entry_point=...) in a module, and then module:Mine/Chess-v0"
+        )
+    return maker
+
+
+def _unknown(env_id: str) -> str:
+    """That there is no such environment, with those that may be meant."""
     name = env_id.rpartition(":")[2]
-    if name in gym.registry:
-        return None
     # The last one of a name stays: the newest version, and before all others this library's own.
     known = {_bare(one): one for one in sorted(gym.registry, key=_is_ours)}
     close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
@@ -201,7 +219,8 @@ def _is_ours(env_id: str) -> bool:
 
 def _description(env_id: str) -> str:
     """The first sentence of an environment's docstring."""
-    entry_point = gym.registry[env_id].entry_point
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    entry_point = env_maker(env_id) if spec is None else spec.entry_point
     creator = gym.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     paragraph = " ".join((inspect.getdoc(creator) or "").split("\n\n")[0].split()).replace("``", "")
     return paragraph.split(". ")[0].rstrip(".") + "." if paragraph else ""
@@ -270,7 +289,7 @@ def info(
     """Describe an environment: its arguments, its instructions, how well it can be played, and a game."""
     kwargs = _pairs(env)
     game = _make(env_id, kwargs)
-    if description := _description(env_id.rpartition(":")[2]):
+    if description := _description(env_id):
         _say(f"{description}\n")
     for label, text in _facts(env_id, game, kwargs):
         _say(f"{label:<14}{text}")
@@ -432,37 +451,65 @@ def _one_line(what: str, *, debug: bool) -> Iterator[None]:
         _fail(f"{what} raised {type(error).__name__}: {_sentence(error)}")
 
 
-@app.command(
-    epilog="Examples: [bold]gym-trl validate TrlEnv/GuessNumber-v0[/] · [bold]gym-trl validate --all --full[/]"
+_VALIDATE_HELP = (
+    "Check every promise that training relies on, of the library's games or of an environment of your own.\n\n"
+    "The library's games are played with their solver and their hack policies, and compared with what was measured "
+    "before. Of any other environment (text or other spaces; a registered id, module:id, package.module:Class, or a "
+    "file.py with a class in it) the report has a line for each promise: what was seen, whether that is ok, a warning "
+    "(training works and is the worse for it) or a problem, and what to change. It is played in a process of its own, "
+    "so that what hangs or crashes is a line, too.\n\n"
+    "Exit status: 0; 1 if a promise is broken, or a number is further from its reference than chance explains."
 )
+_VALIDATE_EXAMPLES = """Examples:
+
+gym-trl validate my_game.py
+
+gym-trl validate my_games.chess:Chess --env size=5 --episodes 50
+
+gym-trl validate my_games:Mine/Chess-v0 --json
+
+gym-trl validate TrlEnv/GuessNumber-v0
+
+gym-trl validate --all --full
+"""
+_ID_HELP = "An id, module:id, package.module:Class, or a file.py with one environment or :Class behind it."
+
+
+@app.command(help=_VALIDATE_HELP, epilog=_VALIDATE_EXAMPLES)
 @_clear_errors
 def validate(
-    env_id: Annotated[str | None, typer.Argument(metavar="ID", help="An environment.", show_default=False)] = None,
+    env_id: Annotated[str | None, typer.Argument(metavar="ID", help=_ID_HELP, show_default=False)] = None,
     *,
+    env: EnvOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All of this library's environments.")] = False,
-    difficulty: Annotated[str | None, typer.Option(help="Only this preset; by default every one.")] = None,
+    difficulty: Annotated[
+        str | None, typer.Option(help="Only this preset of the library's games; by default every one.")
+    ] = None,
     episodes: Annotated[
-        int | None, typer.Option(min=2, help="What each policy plays; 100, or 2000 with --full.")
+        int | None, typer.Option(min=2, help="What each policy plays: 100, or 2000 with --full; 20 for a report.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Play 2000 episodes: minutes, for small differences.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the episodes of the library's games.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each game instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead: a line for each environment.")] = False,
     remeasure: Annotated[
         bool, typer.Option("--measure", help="Write the references (all of them, 2000 episodes) instead of comparing.")
     ] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Play environments with their solver and their hack policies, and check every promise that training relies on.
-
-    Exit status 1 if a promise is broken, or a number is further from its reference than chance explains.
-    """
+    """Validate; the help is ``_VALIDATE_HELP``."""
     from gym_trl import validation
 
     if everything == (env_id is not None):
         raise ConfigError("give the id of one environment, or --all")
-    if env_id is not None:
-        _make(env_id, {}).close()
+    if env_id is not None and (env or env_id not in gym_trl.GAMES):
+        for option, given in (("--difficulty", difficulty), ("--full", full), ("--measure", remeasure)):
+            if given:
+                raise ConfigError(f"{option} is for the library's own games and their presets, not for {env_id}")
+        _inspect(env_id, _pairs(env), episodes=episodes or 20, as_json=as_json)
+        return
+    if env:
+        raise ConfigError("--env is for one environment, not for --all")
     ids = [env_id] if env_id is not None else sorted(gym_trl.GAMES)
     every = validation.games(ids)
     chosen = [game for game in every if difficulty in (None, game.difficulty)]
@@ -485,6 +532,60 @@ def validate(
         _say(f"{len(chosen)} games of {len(ids)} environments, {failed} with problems, in {seconds:.0f} s.")
     if failed:
         raise typer.Exit(1)
+
+
+def _inspect(env_id: str, kwargs: Mapping[str, Any], *, episodes: int, as_json: bool) -> None:
+    """Print the report on an environment."""
+    from rich.console import Console
+
+    from gym_trl.inspection import PROBLEM, PROMISES, inspect_env
+
+    if (maker := env_maker(env_id)) is None:
+        raise ConfigError(_unknown(env_id))
+    promises = list(PROMISES)
+    with Console(stderr=True).status(promises[0]) as status:
+
+        def next_one(found: "Finding") -> None:
+            done = promises.index(found.promise) + 1
+            status.update(f"{done} of {len(promises)}: {found.promise} {found.verdict}")
+
+        report = inspect_env(functools.partial(maker, **kwargs), name=env_id, episodes=episodes, on_finding=next_one)
+    if as_json:
+        _say(json.dumps(report.as_dict()))
+    else:
+        _show_report(report)
+    if report.count(PROBLEM):
+        raise typer.Exit(1)
+
+
+_MARKS = {
+    "ok": ("ok", "green"),
+    "warning": ("warning", "yellow"),
+    "problem": ("PROBLEM", "red"),
+    "skipped": ("-", "dim"),
+}
+
+
+def _show_report(report: "Report") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "promise", "what was seen, and what to change"):
+        table.add_column(name, no_wrap=name == "promise")
+    for found in report.findings:
+        mark, style = _MARKS[found.verdict]
+        told = Text(found.got)
+        if found.fix:
+            told.append(f"\n{found.why}", style="dim")
+            told.append(f"\n-> {found.fix}", style="bold")
+        table.add_row(Text(mark, style=style), Text(found.promise), told)
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(Text(report.name, style="bold"))
+    console.print(table, markup=False, highlight=False)
+    counts = [f"{report.count(name)} {name}" for name in _MARKS if report.count(name)]
+    console.print(Text(", ".join(counts)))
 
 
 def _verdict(found: "Validation") -> str:
@@ -556,7 +657,7 @@ def serve(
     reset takes a seed and the environment's own options. Messages of more than a megabyte are refused.
     """
     kwargs = _pairs(env)
-    _make(env_id, kwargs).close()
+    _make(env_id, kwargs, by_id=True).close()
     from gym_trl.serve import serve as serve_openenv
 
     serve_openenv(env_id, env_kwargs=kwargs, host=host, port=port, sessions=sessions, say=_say)
@@ -699,7 +800,7 @@ def _evaluate(
     if not ids:
         raise ConfigError("say what is played: the id of an environment, as gym-trl list names them")
     for env_id in ids:
-        _make(env_id, env).close()
+        _make(env_id, env, by_id=True).close()
     console = Console(stderr=True, quiet="person" in (policy or ()))
     shown = _Shown(display_on(console, episodes * len(ids) * len(players), "episode"), [] if base_url else model or [])
     try:
@@ -1022,6 +1123,10 @@ gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm
 
 gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
 
+gym-trl train TrlEnv/CodeAgent-v0 --executor process --workers 8 --step-timeout 30 --reset-timeout 60
+
+RAY_ADDRESS=10.0.0.1:6379 gym-trl train TrlEnv/CodeAgent-v0 --executor ray --workers 256
+
 gym-trl train --resume runs/sixteen
 """
 
@@ -1056,6 +1161,19 @@ def train(
     seed: Annotated[
         int, typer.Option(min=0, max=_LARGEST_SEED, help="Of the games, of the sampling and of the tiny model.")
     ] = 0,
+    executor: Annotated[
+        ExecutorName | None,
+        typer.Option(help="Where environments are stepped; by default where they ask to be, or what a look suggests."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many threads, or processes here or on the Ray cluster.")
+    ] = None,
+    step_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="An episode whose step takes longer is not scored.")
+    ] = None,
+    reset_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The same for making and resetting an environment.")
+    ] = None,
     vllm: Annotated[
         VLLMMode | None,
         typer.Option(help="Generate with vLLM: in the trainer's process, or on a server of the same --model."),
@@ -1091,9 +1209,13 @@ def train(
             action_format=action_format,
             invalid_penalty=invalid_penalty,
             eval_episodes=eval_episodes,
+            executor=executor and executor.value,
+            workers=workers,
+            reset_timeout=reset_timeout,
+            step_timeout=step_timeout,
         )
     # Before anything heavy is loaded:
-    _make(options.env, options.env_kwargs).close()
+    _make(options.env, options.env_kwargs, by_id=True).close()
     check_vllm(options.grpo)
     if os.environ.get("RANK", "0") == "0":
         _say("Loading PyTorch and TRL")

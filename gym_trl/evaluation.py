@@ -436,7 +436,8 @@ class _Plan:
             raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
         if unknown := sorted(self.wrapping.keys() - signature(GymSpec).parameters.keys()):
             raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec")
-        return GymSpec(self.env_id, env_kwargs=self.env_kwargs, **games, **self.wrapping)
+        inline = {"executor": "inline"}  # an evaluation makes its pools itself: nothing has to be found out
+        return GymSpec(self.env_id, env_kwargs=self.env_kwargs, **{**inline, **games, **self.wrapping})
 
     def check(self, seed: int) -> None:
         """Say now what cannot work."""

@@ -1,4 +1,4 @@
-"""Where environments are stepped: in this thread, in threads, or in processes that may hang, leak and crash."""
+"""Where environments are stepped: in this thread, in threads, in processes that may hang and die, on other machines."""
 
 import os
 from collections import deque
@@ -24,7 +24,7 @@ from gym_trl.types import StopReason, Task
 from gym_trl.worker import Worker, WorkerError, question
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
-"""``"inline"``, ``"thread"``, ``"process"``, or what makes a pool: ``partial(ProcessPool, recycle_after=100)``."""
+"""``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or what makes a pool: ``partial(ProcessPool, workers=9)``."""
 
 _START_S = 120.0
 _PLAIN = (str, int, float, bool, type(None))
@@ -46,7 +46,7 @@ def make_pool(
     >>> make_pool(gym.make, executor="fork")
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: executor must be 'inline', 'thread' or 'process', or make a pool, got 'fork'
+    gym_trl.errors.ConfigError: executor must be 'inline', 'thread', 'process' or 'ray', or make a pool, got 'fork'
 
     Args:
         make: Makes an environment from its id.
@@ -67,12 +67,16 @@ def make_pool(
         return GuardedPool(ThreadPool(make, **options))
     if executor == "process":
         return GuardedPool(ProcessPool(make, **options))
+    if executor == "ray":
+        from gym_trl.ray_pool import RayPool
+
+        return GuardedPool(RayPool(make, **options))
     if executor != "inline" and not callable(executor):
-        raise ConfigError(f"executor must be 'inline', 'thread' or 'process', or make a pool, got {executor!r}")
+        raise ConfigError(f"executor must be 'inline', 'thread', 'process' or 'ray', or make a pool, got {executor!r}")
     if options and executor == "inline":
         raise ConfigError(
             f"executor='inline' steps environments in the calling thread and has no {next(iter(options))}: "
-            "use 'thread' or 'process'"
+            "use 'thread', 'process' or 'ray'"
         )
     if options:
         raise ConfigError(f"an executor that makes its pool itself takes {next(iter(options))} itself")
@@ -121,10 +125,8 @@ class ProcessPool(ClosingPool):
         recycle_after: int | None = None,
         memory_limit_mb: float | None = None,
     ) -> None:
-        check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout, memory_limit_mb=memory_limit_mb)
-        for name, value in (("workers", workers), ("recycle_after", recycle_after)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+        timeouts = {"reset_timeout": reset_timeout, "step_timeout": step_timeout}
+        check_limits(workers=workers, recycle_after=recycle_after, memory_limit_mb=memory_limit_mb, **timeouts)
         self._make = make
         self._size = workers or os.cpu_count() or 1
         self._limits = {"reset": reset_timeout, "step": step_timeout}
@@ -160,7 +162,7 @@ class ProcessPool(ClosingPool):
         replies: list[tuple[str, EnvReply | EnvFailure]] = []
         while True:
             wait = block and not replies and not self._failed and bool(self._tickets)
-            for event, _ in self._selector.select(self._patience() if wait else 0):
+            for event, _ in self._selector.select(self.patience() if wait else 0):
                 self._take(event.data, replies)
             if monotonic() >= self._look:
                 self._give_up()
@@ -190,6 +192,16 @@ class ProcessPool(ClosingPool):
         self._lost.clear()
         self._failed.clear()
         _end_all(self._processes)
+
+    def fileno(self) -> int:
+        """What can be read when ``collect`` may have something to return, for an event loop."""
+        return self._selector.fileno()
+
+    def patience(self) -> float | None:
+        """Seconds until ``collect`` has something to do without an answer; ``None`` if never."""
+        if self._failed:
+            return 0.0
+        return None if self._look == float("inf") else max(0.0, self._look - monotonic())
 
     def _ask(self, key: str, work: Task | str) -> None:
         self._tickets[key] = ticket = next(self._counter)
@@ -270,7 +282,7 @@ class ProcessPool(ClosingPool):
     def _least_busy(self) -> "_Process":
         idle = min(self._processes, key=lambda place: place.load, default=None)
         if idle is None or (idle.load and len(self._processes) < self._size):
-            idle = _Process(Worker(partial(_Host, self._make, _registered())))
+            idle = _Process(Worker(partial(_Host, self._make, registered())))
             self._processes.append(idle)
             self._selector.register(idle.worker, EVENT_READ, idle)
         return idle
@@ -281,9 +293,6 @@ class ProcessPool(ClosingPool):
         if self._recycle_after is not None and place.played >= self._recycle_after:
             return True
         return self._memory_limit_mb is not None and _megabytes(place.worker.pid) > self._memory_limit_mb
-
-    def _patience(self) -> float | None:
-        return None if self._look == float("inf") else max(0.0, self._look - monotonic())
 
 
 @dataclass(eq=False)
@@ -343,7 +352,21 @@ def _exact(it: Any) -> Any:
     return int(it) if isinstance(it, int) else float(it)
 
 
-def _registered() -> list[EnvSpec]:
+def check_limits(*, workers: int | None, recycle_after: int | None, **limits: float | None) -> None:
+    """Check what every pool of processes is told.
+
+    >>> check_limits(workers=0, recycle_after=None)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: workers must be at least 1, got 0
+    """
+    check_timeouts(**limits)
+    for name, value in (("workers", workers), ("recycle_after", recycle_after)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+def registered() -> list[EnvSpec]:
     """What this program has registered itself, by classes and functions that cannot be imported elsewhere by name."""
     import cloudpickle
 

@@ -88,6 +88,8 @@ PRETRAINED = Preset(
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
 WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid")
 """Options that say how the environment is wrapped, under the names of ``GymSpec``'s arguments."""
+STEPPING = ("executor", "workers", "reset_timeout", "step_timeout")
+"""Options that say where it is stepped, under the names of ``GymSpec``'s arguments."""
 _SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "generation_batch_size",
@@ -101,6 +103,19 @@ _NOT_A_FIELD = {
     "output_dir": "the run's folder is set with --out",
     "resume_from_checkpoint": "a run is continued with --resume",
 }
+
+
+class ExecutorName(StrEnum):
+    """Where environments are stepped, as ``GymSpec`` names it."""
+
+    INLINE = "inline"
+    """In the trainer's own thread."""
+    THREAD = "thread"
+    """In threads, where they wait for something outside Python."""
+    PROCESS = "process"
+    """In processes, where they compute, hang, leak or crash."""
+    RAY = "ray"
+    """In processes on the machines of a Ray cluster."""
 
 
 class VLLMMode(StrEnum):
@@ -138,6 +153,10 @@ class TrainOptions:
     layers: int
     records_per_step: int
     grpo: Mapping[str, Any]
+    executor: str | None = None
+    workers: int | None = None
+    reset_timeout: float | None = None
+    step_timeout: float | None = None
 
     @classmethod
     def choose(
@@ -160,7 +179,7 @@ class TrainOptions:
             seed: Of the tasks, of the sampling and of the tiny model's weights.
             records_per_step: How many trajectories a step leaves in ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
-            given: Fields of ``Preset``, such as ``steps``.
+            given: Fields of ``Preset``, such as ``steps``, and where environments are stepped (``STEPPING``).
 
         Raises:
             ConfigError: a number that cannot work, or a field that ``GRPOConfig`` does not have.

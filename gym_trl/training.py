@@ -24,7 +24,7 @@ from gym_trl.evaluation import Result, Score, optimum, random_score
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.options import TrainOptions, check_grpo, read_options
+from gym_trl.options import STEPPING, TrainOptions, check_grpo, read_options
 from gym_trl.progress import Display, display_on, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
 from gym_trl.tiny import save_tiny, tiny_model, tiny_tokenizer
@@ -265,6 +265,7 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
         instructions=options.instructions,
         max_tokens_per_turn=options.max_tokens_per_turn,
         on_rollout=on_rollout,
+        **{name: getattr(options, name) for name in STEPPING},
     )
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Environments in processes that hang, die and leak, and environments that do not start."""
+"""Environments in processes here and on a Ray cluster that hang, die and leak, and environments that do not start."""
 
 import os
 import signal
@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,11 +19,14 @@ from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.executors import GuardedPool, ProcessPool, make_pool
 from gym_trl.pool import InlinePool
+from gym_trl.ray_pool import RayPool
 from gym_trl.rollout import run_episodes
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
 from gym_trl.types import Message, StopReason, Task
 
 pytestmark = pytest.mark.processes
+on_ray = [pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")]
+WHERE = ["process", pytest.param("ray", marks=on_ray)]
 
 
 class Obedient(gym.Env):
@@ -87,9 +92,29 @@ def gone(pid):
 
 
 @pytest.fixture(scope="module")
-def shared():
+def cluster():
+    """Ray as a program has it that was connected before its pools are made, and stays so."""
+    import ray
+
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    assert ray.is_initialized()
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module", params=WHERE)
+def kind(request):
+    """What makes a pool of processes, here or on a cluster."""
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+        return RayPool
+    return ProcessPool
+
+
+@pytest.fixture(scope="module")
+def shared(kind):
     """One process for what leaves it alone."""
-    with ProcessPool(lambda env_id: Obedient(), workers=1, step_timeout=20) as pool:
+    with kind(lambda env_id: Obedient(), workers=1, step_timeout=20) as pool:
         yield pool
 
 
@@ -122,7 +147,7 @@ class TestAProcess:
             begin(shared, key)
         for key in keys:
             shared.step(key, "nap 0.01")
-        deadline, replies = time.monotonic() + 20, []
+        deadline, replies = time.monotonic() + 20, list[Any]()
         while not replies and time.monotonic() < deadline:
             time.sleep(0.5)  # a step of the engine
             replies = shared.collect(block=False)
@@ -151,22 +176,24 @@ class TestAProcess:
         shared.release("a")
         shared.release("b")
 
-    def test_knows_what_the_program_has_registered_itself(self):
+    def test_knows_what_the_program_has_registered_itself(self, kind):
         gym.register("Here/Obedient-v0", entry_point=lambda **_: Obedient())
         try:
-            with ProcessPool(gym.make, workers=1) as pool:
+            with kind(gym.make, workers=1) as pool:
                 pool.reset("a", Task("Here/Obedient-v0", 0))
                 assert isinstance(collect(pool, 1)["a"], EnvReply)
         finally:
             del gym.registry["Here/Obedient-v0"]
 
 
-class TestAProcessThatEnds:
-    @pytest.fixture
-    def pool(self):
-        with ProcessPool(lambda env_id: Obedient(), workers=1, step_timeout=1.5) as pool:
-            yield pool
+@pytest.fixture(scope="module")
+def pool(kind):
+    """One whose processes end."""
+    with kind(lambda env_id: Obedient(), workers=1, step_timeout=1.5) as pool:
+        yield pool
 
+
+class TestAProcessThatEnds:
     @pytest.mark.parametrize(
         ("action", "said", "reason"),
         [
@@ -192,16 +219,18 @@ class TestAProcessThatEnds:
         assert after != before
         assert step(pool, "go").observation == after.observation
         assert gone(int(before.observation))
+        pool.release("a")
 
     def test_takes_with_it_what_it_has_started(self, pool):
         begin(pool)
         started = int(step(pool, "start").observation)
         step(pool, "hang")
         assert gone(started)
+        pool.release("a")
 
 
-def test_a_process_is_replaced_after_so_many_episodes():
-    with ProcessPool(lambda env_id: Obedient(), workers=1, recycle_after=2) as pool:
+def test_a_process_is_replaced_after_so_many_episodes(kind):
+    with kind(lambda env_id: Obedient(), workers=1, recycle_after=2) as pool:
         pids = []
         for _ in range(4):
             pids.append(begin(pool).observation)
@@ -209,8 +238,8 @@ def test_a_process_is_replaced_after_so_many_episodes():
     assert [len(set(pids)), pids[0] == pids[1], pids[2] == pids[3]] == [2, True, True]
 
 
-def test_a_process_is_replaced_when_it_holds_too_much_memory():
-    with ProcessPool(lambda env_id: Obedient(), workers=1, memory_limit_mb=180) as pool:
+def test_a_process_is_replaced_when_it_holds_too_much_memory(kind):
+    with kind(lambda env_id: Obedient(), workers=1, memory_limit_mb=180) as pool:
         first = begin(pool)
         pool.release("a")
         assert begin(pool) == first
@@ -219,8 +248,8 @@ def test_a_process_is_replaced_when_it_holds_too_much_memory():
         assert begin(pool) != first
 
 
-def test_closing_ends_the_processes_and_what_they_have_started_and_the_pool_can_be_used_again():
-    pool = ProcessPool(lambda env_id: Obedient(), workers=2)
+def test_closing_ends_the_processes_and_what_they_have_started_and_the_pool_can_be_used_again(kind):
+    pool = kind(lambda env_id: Obedient(), workers=2)
     for _ in range(2):
         pids = [int(begin(pool, key).observation) for key in "ab"]
         pids.append(int(step(pool, "start").observation))
@@ -321,6 +350,7 @@ class TestAGuardedPool:
         ({"step_timeout": 4}, "step_timeout"),
         ({"executor": "process", "workers": 0}, "workers"),
         ({"executor": "process", "step_timeout": 0}, "step_timeout"),
+        ({"executor": "ray", "workers": 0}, "workers"),
         ({"executor": partial(ProcessPool, recycle_after=0)}, "recycle_after"),
         ({"executor": ProcessPool, "workers": 2}, "workers"),
     ],
@@ -355,20 +385,26 @@ def faulty(faults, env_id):
     return FaultyEnv(gym.make(env_id), **faults)
 
 
-def test_all_executors_play_the_same_rollout_to_the_last_bit():
+@pytest.mark.parametrize("executor", ["thread", *WHERE])
+def test_all_executors_play_the_same_rollout_to_the_last_bit(executor, request):
+    if executor == "ray":
+        request.getfixturevalue("cluster")
     rollouts = []
-    for executor in ("inline", "thread", "process"):
-        with make_pool(gym.make, executor=executor) as pool:
+    for one in ({"executor": "inline"}, {"executor": executor}, {"executor": executor, "deterministic": True}):
+        with make_pool(gym.make, **one) as pool:
             played = run_episodes(games(40), pool=pool, engine=ScriptedEngine(guess))
         rollouts.append([(game.prompt_ids, game.completion_ids, game.mask, game.turns) for game in played])
     assert rollouts[0] == rollouts[1] == rollouts[2]
 
 
-def test_faults_cost_the_episodes_that_have_them_and_no_other_one():
+@pytest.mark.parametrize("executor", WHERE)
+def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, request):
     """Of every step some raise, hang, kill their process or answer nonsense; each process has one episode at a time."""
     faults = {"raises": 0.03, "hangs": 0.01, "dies": 0.02, "garbage": 0.02, "fails_to_start": 0.02}
+    if executor == "ray":
+        request.getfixturevalue("cluster")
     make = partial(faulty, faults)
-    with make_pool(make, executor="process", workers=4, step_timeout=1.0, reset_timeout=20.0) as pool:
+    with make_pool(make, executor=executor, workers=4, step_timeout=1.0, reset_timeout=20.0) as pool:
         engine = FaultyEngine(ScriptedEngine(guess), fails=0.01, late=0.01)
         played = run_episodes(games(150), pool=pool, engine=engine, max_alive=4)
     with make_pool(gym.make) as pool:

@@ -22,6 +22,7 @@ from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.pool import TextEnvironment, read_instructions
+from gym_trl.probe import choose_executor
 from gym_trl.rollout import Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
@@ -33,7 +34,7 @@ from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
 
-_EXECUTORS = ("inline", "thread", "process")  # each does what those before it do
+_EXECUTORS = ("inline", "thread", "process", "ray")  # each does what those before it do
 
 EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
@@ -81,10 +82,13 @@ class GymSpec:
             rounds instead of drawing them. Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them
             evenly, which halves the steps that a small game needs.
         executor: Where environments are stepped: ``"inline"``; in threads (``"thread"``) if they wait for something
-            outside Python; in processes (``"process"``) if they compute, hang, leak or crash; or what makes a pool,
-            such as ``partial(ProcessPool, recycle_after=100)``. By default what an environment asks for
-            (``preferred_executor``), else inline.
-        workers: How many threads or processes; 64 threads, or as many processes as there are cores, by default.
+            outside Python; in processes (``"process"``) if they compute, hang, leak or crash; in processes on the
+            machines of a Ray cluster (``"ray"``); or what makes a pool, such as
+            ``partial(ProcessPool, recycle_after=100)``. By default what an environment asks for
+            (``preferred_executor``), and for one that asks for nothing what a short look suggests
+            (``choose_executor``), or processes if any of the next three is given. The attribute ``executor`` has it.
+        workers: How many threads or processes; 64 threads, or as many processes as there are cores (of the cluster),
+            by default.
         reset_timeout: Seconds that making and resetting an environment may take in a thread or a process.
         step_timeout: Seconds that a step may take there; an episode that takes longer ends with ``timeout``.
         deterministic: Threads and processes play to the last bit what ``"inline"`` does, because the model is asked for
@@ -182,12 +186,14 @@ class GymSpec:
         self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of games
         self._instructions: dict[str, str] = {}
         self._num_instances: dict[str, int | None] = {}
-        self._preferred_executors: set[str] = set()
+        self._choices: set[str] = set()  # of executors, where none is given
         for env_id in self.weights:
             self._probe(env_id)
         if executor is None:
-            executor = max(self._preferred_executors, key=_EXECUTORS.index, default="inline")
-            self._rollout_options["executor"] = executor
+            executor = max(self._choices, key=_EXECUTORS.index)
+            if executor == "inline" and (workers or reset_timeout or step_timeout):
+                executor = "process"  # inline has none of them
+        self.executor = self._rollout_options["executor"] = executor
         # Says now what cannot work.
         make_pool(
             self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
@@ -292,7 +298,7 @@ class GymSpec:
                 f"TRL's own loop, which environment_factory plays in, has no place for {', '.join(given)}: leave it "
                 "out, or give the trainer spec.rollout_func"
             )
-        alone = 1 if executor in ("thread", "process") else None  # worker: an object has one environment
+        alone = 1 if executor in ("thread", "process", "ray") else None  # worker: an object has one environment
         pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
         penalty = self._parsing["penalty"]
         factories = {
@@ -378,11 +384,11 @@ class GymSpec:
             form, strict = self._parsing["format"], self._parsing["strict"]
             self._instructions[env_id] = bare_rules(read_instructions(env), form, strict=strict)
             self._num_instances[env_id] = _num_instances(env)
-            if env.has_wrapper_attr("preferred_executor"):
-                preferred = env.get_wrapper_attr("preferred_executor")
+            if self._rollout_options["executor"] is None:
+                preferred = choose_executor(env_id, env, self._maker).executor
                 if preferred not in _EXECUTORS:
                     raise ConfigError(f"{env_id!r} has the preferred_executor {preferred!r}, not one of {_EXECUTORS}")
-                self._preferred_executors.add(preferred)
+                self._choices.add(preferred)
         finally:
             env.close()
 

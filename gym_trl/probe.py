@@ -1,0 +1,147 @@
+"""Where an environment that says nothing about it should be stepped, from a short look at how it spends its time."""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.utils.env_checker import data_equivalence
+
+from gym_trl.envs.external.own_global_random import OwnGlobalRandom
+from gym_trl.pool import EnvFactory
+
+_log = logging.getLogger(__name__)
+_STEPS = 3
+_WAITS_S = 0.003
+_COMPUTES_S = 0.005
+_PATIENCE_S = 120.0
+
+
+class Choice(NamedTuple):
+    """An executor, and why it was chosen."""
+
+    executor: str
+    reason: str
+
+
+class Spent(NamedTuple):
+    """Seconds of a step: what the thread computed, and what it waited."""
+
+    computing: float
+    waiting: float
+
+
+def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
+    """Where to step an environment: where it says itself (``preferred_executor``), else what a short look suggests.
+
+    >>> choose_executor("TrlEnv/Echo-v0", gym.make("TrlEnv/Echo-v0"), gym.make)
+    Choice(executor='inline', reason='it says so')
+    >>> choose_executor("CartPole-v1", gym.make("CartPole-v1"), gym.make).executor
+    'inline'
+
+    An environment that does not say is reset once and stepped three times with actions drawn from its space. The
+    quickest of the steps counts, less what it waited for a processor that others had. If it waited for 3 ms or more,
+    for a server or another program, the answer is ``"thread"``, provided that the environment is made in a thread
+    beside the first one and begins there with the same observation; else ``"process"``. If it computed for 5 ms or
+    more, the answer is ``"process"``. Everything else is quickest ``"inline"``, and so is what cannot travel to another
+    process. The global random generators stay as they are. What was found is logged once (logger ``gym_trl.probe``,
+    level INFO).
+
+    Args:
+        env_id: The environment's id.
+        env: One that was made; it is left in the middle of an episode.
+        make: Makes another one of the id.
+    """
+    if env.has_wrapper_attr("preferred_executor"):
+        return Choice(env.get_wrapper_attr("preferred_executor"), "it says so")
+    choice = _probed(env_id, env, make)
+    _log.info("%s is stepped with executor=%r: %s", env_id, choice.executor, choice.reason)
+    return choice
+
+
+def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
+    try:
+        with OwnGlobalRandom(0):
+            first, spent = look(env.unwrapped)
+    except Exception as error:  # training will find out, with a real episode's actions
+        return Choice("inline", f"a look at it raised {type(error).__name__}: {error}")
+    if spent.waiting >= _WAITS_S:
+        found = f"a step waits {1000 * spent.waiting:.1f} ms for something outside Python"
+        if (objection := _in_a_thread(partial(make, env_id), first)) is None:
+            return Choice("thread", found)
+        found += f" and in a thread {objection}"
+    elif spent.computing >= _COMPUTES_S:
+        found = f"a step computes for {1000 * spent.computing:.1f} ms"
+    else:
+        return Choice("inline", f"a step takes {1000 * (spent.computing + spent.waiting):.2f} ms")
+    if (objection := _travels(make)) is not None:
+        return Choice("inline", f"{found}, but it cannot be sent to another process: {objection}")
+    return Choice("process", found)
+
+
+def look(env: gym.Env[Any, Any]) -> tuple[Any, Spent]:
+    """Reset an environment, and say how it begins and what the quickest of three steps takes.
+
+    >>> _, spent = look(gym.make("FrozenLake-v1"))
+    >>> spent.computing < 0.1
+    True
+    """
+    first, _ = env.reset(seed=0)
+    env.action_space.seed(0)
+    steps = [_step(env) for _ in range(_STEPS)]
+    return first, Spent(min(step.computing for step in steps), min(step.waiting for step in steps))
+
+
+def _step(env: gym.Env[Any, Any]) -> Spent:
+    action = env.action_space.sample()
+    began, computed, queued = time.perf_counter(), time.thread_time(), _queued_s()
+    _, _, terminated, truncated, _ = env.step(action)
+    computed = time.thread_time() - computed
+    waited = max(0.0, time.perf_counter() - began - computed - (_queued_s() - queued))
+    if terminated or truncated:
+        env.reset(seed=0)
+    return Spent(computed, waited)
+
+
+def _queued_s() -> float:
+    """How long this thread has waited for a processor that others had, where the system tells."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _in_a_thread(make: Callable[[], gym.Env[Any, Any]], first: Any) -> str | None:
+    """What speaks against a thread: it cannot be made there, or not beside another one, or begins otherwise."""
+    found: list[str | None] = []
+
+    def try_it() -> None:
+        try:
+            with OwnGlobalRandom(0):
+                env = make()
+                try:
+                    begun, _ = env.unwrapped.reset(seed=0)
+                finally:
+                    env.close()
+            found.append(None if data_equivalence(begun, first) else "it begins otherwise")
+        except Exception as error:
+            found.append(f"it raises {type(error).__name__}: {error}")
+
+    thread = Thread(target=try_it, name="gym-trl probes an environment", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    return found[0] if found else "it does not answer"
+
+
+def _travels(make: EnvFactory) -> str | None:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(make)
+    except Exception as error:  # pickles raise what they like
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,439 @@
+"""Environments on many machines: actors of a Ray cluster, each with processes that may hang, leak and crash.
+
+An actor holds a ``ProcessPool`` of its own machine, which ends what hangs or breaks there, within its deadlines and
+with everything that it has started. What is left to do here is to spread episodes over actors, and to do without an
+actor whose machine is gone. A call to an actor brings what is to be done and comes back with what has been answered,
+and some are always open, so that answers come while nobody looks.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from random import SystemRandom
+from threading import Lock
+from time import monotonic
+from typing import Any, TypeAlias
+from weakref import finalize
+
+import gymnasium as gym
+
+from gym_trl.episode import EnvFailure, EnvReply
+from gym_trl.errors import MissingDependencyError
+from gym_trl.executors import ProcessPool, check_limits, registered
+from gym_trl.pool import ClosingPool, EnvFactory, TextEnvironment
+from gym_trl.types import StopReason, Task
+
+_START_S = 180.0
+_SILENCE_S = 60.0  # an actor answers every second, whatever its environments do
+_BEAT_S = 1.0
+_OPEN_CALLS = 8
+_LINGER_S = 0.002
+_CLOSE_S = 10.0
+_PER_ACTOR = 8
+_AVOID_S = 60.0  # so long may Ray take to see that a machine is gone
+_ERROR_LENGTH = 300
+_STORE_BYTES = 100_000_000  # hardly used, and Ray's default is a third of the memory
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "180"}
+
+_Question: TypeAlias = tuple[int, str, Task | str | None]
+_Answer: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
+
+
+class RayPool(ClosingPool):
+    """Steps environments in processes on the machines of a Ray cluster.
+
+    ``GymSpec(..., executor="ray")`` makes one, and ``executor=partial(RayPool, address="10.0.0.1:6379")`` one with
+    other arguments than the defaults. The cluster is the one that the program is connected to already, else that of
+    ``address`` or ``$RAY_ADDRESS``, else one that is started on this machine and ended with the last pool that uses it.
+    Every machine needs the same Python, Ray, gym-trl and environments as this one.
+
+    Each process has environments of several episodes; an episode goes to the actor, and there to the process, that has
+    the fewest. Processes are replaced as those of a ``ProcessPool`` are, with the same reasons. An actor that is lost,
+    with its machine or without, fails the episodes that lived there with ``env_error``; one that says nothing for a
+    minute is ended, and fails them with ``timeout``. Others take their place on what machines are left. An episode has
+    one question or answer on its way at most, so that no queue grows.
+
+    Args:
+        make: Makes an environment from its id; travels by value, also a lambda.
+        workers: How many processes on all machines together; as many as the cluster has CPUs by default.
+        reset_timeout: Seconds that making and resetting an environment may take.
+        step_timeout: Seconds that a step may take.
+        recycle_after: A process is replaced after so many episodes.
+        memory_limit_mb: A process is replaced between episodes when it holds more megabytes than that.
+        address: Of the cluster, as ``ray.init`` takes it.
+        actor_options: For the actors, as Ray's ``.options()`` takes them: ``{"num_cpus": 8}`` reserves CPUs, of which
+            none is by default, ``{"resources": {"env": 1}}`` chooses machines. An actor has at most 8 processes.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        ConfigError: an argument that cannot work.
+        ConnectionError: there is no cluster at the address.
+    """
+
+    def __init__(
+        self,
+        make: EnvFactory,
+        *,
+        workers: int | None = None,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
+        recycle_after: int | None = None,
+        memory_limit_mb: float | None = None,
+        address: str | None = None,
+        actor_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        limits = {"reset_timeout": reset_timeout, "step_timeout": step_timeout, "memory_limit_mb": memory_limit_mb}
+        check_limits(workers=workers, recycle_after=recycle_after, **limits)
+        _ray()
+        self._make = make
+        self._workers = workers
+        self._limits: dict[str, Any] = {**limits, "recycle_after": recycle_after}
+        self._address = address
+        self._options = dict(actor_options or {})
+        self._size = self._per_actor = 0  # how many actors, and processes in each: known when the cluster is
+        self._avoid: dict[str, float] = {}  # machines where an actor was lost, and until when
+        self._sent: _Sent | None = None
+        self._actors: list[_Actor] = []
+        self._places: dict[str, _Actor] = {}
+        self._lost: dict[str, EnvFailure] = {}  # episodes whose actor was lost while they waited for their model
+        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
+        self._failed: list[tuple[str, EnvFailure]] = []
+        self._counter = count()
+        self._connection: list[bool] = []  # whether this pool keeps a connection open
+        self._finalizer = finalize(self, _end, self._actors, self._connection)
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key``."""
+        self._lost.pop(key, None)
+        if key not in self._places:
+            place = self._places[key] = self._least_busy()
+            place.episodes.add(key)
+        self._ask(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        if (failure := self._lost.pop(key, None)) is not None:
+            self._failed.append((key, failure))
+        else:
+            self._ask(key, action)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """What the machines have answered; ``block`` waits for at least one answer."""
+        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        while True:
+            for place in list(self._actors):
+                self._call(place)
+            wait = block and not self._failed and bool(self._tickets)
+            for place, call in self._come_back(self._patience() if wait else 0.0):
+                self._take(place, call, replies)
+            for place in [place for place in self._actors if place.due <= monotonic()]:
+                late = f"did not answer for {_SILENCE_S:g} s" if place.started else f"did not start in {_START_S:g} s"
+                self._bury(place, f"its actor {late}", StopReason.TIMEOUT)
+            replies += self._failed
+            self._failed.clear()
+            if replies or not block or not self._tickets:
+                return replies
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance will serve another one of its process."""
+        self._tickets.pop(key, None)
+        self._lost.pop(key, None)
+        self._failed = [item for item in self._failed if item[0] != key]
+        if (place := self._places.pop(key, None)) is not None:
+            place.episodes.discard(key)
+            place.questions.append((0, key, None))
+
+    def close(self) -> None:
+        """Close every instance and end the actors, and a cluster that was started for them."""
+        for book in (self._places, self._tickets, self._lost):
+            book.clear()
+        self._failed.clear()
+        _end(self._actors, self._connection)
+        self._size = 0
+
+    def _ask(self, key: str, work: Task | str) -> None:
+        self._tickets[key] = ticket = next(self._counter)
+        self._places[key].questions.append((ticket, key, work))
+
+    def _call(self, place: "_Actor") -> None:
+        """Send what there is to do, and keep calls open for what will be answered."""
+        waiting = min(_OPEN_CALLS, sum(key in self._tickets for key in place.episodes))
+        while place.questions or len(place.calls) < waiting:
+            questions, place.questions = place.questions, []
+            try:
+                call = place.handle.converse.remote(place.number, questions)
+            except _ray().exceptions.RayError as error:
+                self._bury(place, _short(error))
+                return
+            place.number += 1
+            place.calls[call] = monotonic()
+
+    def _come_back(self, timeout: float | None) -> list[tuple["_Actor", Any]]:
+        calls = {call: place for place in self._actors for call in place.calls}
+        if not calls:
+            return []
+        ready, _ = _ray().wait(list(calls), num_returns=1, timeout=timeout)
+        if len(calls) > 1:  # and all others that are back
+            ready, _ = _ray().wait(list(calls), num_returns=len(calls), timeout=0)
+        return [(calls[call], call) for call in ready]
+
+    def _take(self, place: "_Actor", call: Any, replies: list[tuple[str, EnvReply | EnvFailure]]) -> None:
+        if call not in place.calls:  # buried a moment ago
+            return
+        del place.calls[call]
+        try:
+            answers: list[_Answer] = _ray().get(call)
+        except _ray().exceptions.RayError as error:
+            self._bury(place, _short(error))
+            return
+        place.started = True
+        for ticket, key, reply in answers:
+            if self._tickets.get(key) == ticket:
+                del self._tickets[key]
+                replies.append((key, reply))
+
+    def _bury(self, place: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
+        """Do without an actor, and fail the episodes that lived there."""
+        self._actors.remove(place)
+        self._avoid[place.node] = monotonic() + _AVOID_S
+        place.calls.clear()
+        with suppress(Exception):  # it may be gone, or its machine
+            _ray().kill(place.handle)
+        for key in place.episodes:
+            del self._places[key]
+            if self._tickets.pop(key, None) is None:
+                self._lost[key] = EnvFailure(error, reason)
+            else:
+                self._failed.append((key, EnvFailure(error, reason)))
+
+    def _patience(self) -> float | None:
+        due = min((place.due for place in self._actors), default=math.inf)
+        return None if due == math.inf else max(0.0, due - monotonic())
+
+    def _least_busy(self) -> "_Actor":
+        self._connect()
+        idle = min(self._actors, key=lambda place: len(place.episodes), default=None)
+        if idle is None or (idle.episodes and len(self._actors) < self._size):
+            self._sent = self._sent or _Sent(self._make)
+            node = self._least_used()
+            actor = _ray().remote(_Agent).options(**{**_near(node), **self._options})
+            idle = _Actor(actor.remote(self._sent, {**self._limits, "workers": self._per_actor}), node)
+            self._actors.append(idle)
+        return idle
+
+    def _least_used(self) -> str:
+        """The machine with the fewest of this pool's actors; of several any, because other pools choose as well."""
+        now, nodes = monotonic(), _nodes()
+        self._avoid = {node: until for node, until in self._avoid.items() if until > now}
+        used = Counter(place.node for place in self._actors)
+        ranks = {node: (node in self._avoid, used[node]) for node in nodes}
+        return SystemRandom().choice([node for node in nodes if ranks[node] == min(ranks.values())])
+
+    def _connect(self) -> None:
+        if self._size:
+            return
+        if _open_connection(self._address):
+            self._connection.append(True)
+        nodes = _nodes()
+        workers = self._workers or max(1, int(sum(nodes.values())))
+        self._per_actor = min(_PER_ACTOR, math.ceil(workers / len(nodes)))
+        self._size = math.ceil(workers / self._per_actor)
+
+
+@dataclass(eq=False)
+class _Actor:
+    """An actor, as its pool sees it."""
+
+    handle: Any
+    node: str
+    episodes: set[str] = field(default_factory=set)
+    questions: list[_Question] = field(default_factory=list)
+    calls: dict[Any, float] = field(default_factory=dict)
+    """The calls that are open, oldest first, and when they began."""
+    number: int = 0
+    started: bool = False
+
+    @property
+    def due(self) -> float:
+        """When the oldest call must have come back."""
+        if not self.calls:
+            return math.inf
+        return next(iter(self.calls.values())) + (_SILENCE_S if self.started else _START_S)
+
+
+class _Agent:
+    """What an actor is: processes of its machine, and one conversation about them."""
+
+    def __init__(self, make: "_Sent", options: Mapping[str, Any]) -> None:
+        self._pool = ProcessPool(make, **options)
+        self._tickets: dict[str, int] = {}
+        self._inbox: dict[int, list[_Question]] = {}
+        self._next = self._answered = 0  # the next call, and how many were answered since the last one came
+        self._news = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    async def converse(self, number: int, questions: list[_Question]) -> list[_Answer]:
+        """Take questions, and wait for answers, a second at most when it is this call's turn.
+
+        The first answer goes at once. As long as nothing more is heard of the pool those after it wait for others, and
+        longer each time, because it has not so many calls open.
+        """
+        self._take(number, questions)
+        self._answered = 0
+        self._news.set()
+        async with self._turn:
+            began, answers = monotonic(), list[_Answer]()
+            linger = _LINGER_S * 2**self._answered if self._answered else 0.0
+            while True:
+                answers += [(self._tickets.get(key, -1), key, reply) for key, reply in self._pool.collect(block=False)]
+                left = began + (linger if answers else _BEAT_S) - monotonic()
+                if left <= 0:
+                    self._answered += bool(answers)
+                    return answers
+                await self._something(left)
+
+    def close(self) -> None:
+        """Close every instance and end the processes."""
+        self._pool.close()
+
+    def _take(self, number: int, questions: list[_Question]) -> None:
+        self._inbox[number] = questions
+        while self._next in self._inbox:  # calls may overtake each other
+            for question in self._inbox.pop(self._next):
+                self._do(*question)
+            self._next += 1
+
+    def _do(self, ticket: int, key: str, work: Task | str | None) -> None:
+        self._tickets[key] = ticket
+        if work is None:
+            del self._tickets[key]
+            self._pool.release(key)
+        elif isinstance(work, Task):
+            self._pool.reset(key, work)
+        else:
+            self._pool.step(key, work)
+
+    async def _something(self, timeout: float) -> None:
+        """Wait for an answer, a deadline or the next call."""
+        self._news.clear()
+        loop, answers = asyncio.get_running_loop(), self._pool.fileno()
+        loop.add_reader(answers, self._news.set)
+        patience = self._pool.patience()
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), timeout if patience is None else min(timeout, patience))
+        finally:
+            loop.remove_reader(answers)
+
+
+class _Sent:
+    """``make`` and what this program has registered, which only the environments' own processes open."""
+
+    def __init__(self, make: EnvFactory) -> None:
+        import cloudpickle
+
+        self._packed: bytes = cloudpickle.dumps((make, registered()))
+        self._path = [path for path in sys.path if path]
+        self._make: EnvFactory | None = None
+
+    def __call__(self, env_id: str) -> TextEnvironment:
+        if self._make is None:
+            import cloudpickle
+
+            known = set(sys.path)
+            sys.path += [path for path in self._path if path not in known and Path(path).exists()]
+            self._make, specs = cloudpickle.loads(self._packed)
+            for spec in specs:
+                gym.registry.setdefault(spec.id, spec)
+        assert self._make is not None
+        return self._make(env_id)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The cluster
+# ---------------------------------------------------------------------------------------------------------------------
+
+_lock = Lock()
+_opened_for = 0  # so many pools use the connection that one of them has opened
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise MissingDependencyError("environments on a Ray cluster", extra="ray") from error
+    return ray
+
+
+def _nodes() -> dict[str, float]:
+    """The CPUs of each machine that has any."""
+    found = {one["NodeID"]: one["Resources"].get("CPU", 0.0) for one in _ray().nodes() if one["Alive"]}
+    return {node: cpus for node, cpus in found.items() if cpus} or found
+
+
+def _near(node: str) -> dict[str, Any]:
+    """On that machine if there is room: Ray's own way to spread may put all actors on one."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
+
+
+def _open_connection(address: str | None) -> bool:
+    """Be connected to a cluster, and say whether a pool did that; one that is started here speaks to nobody."""
+    global _opened_for  # noqa: PLW0603 -- Ray's connection is the whole program's, too
+    with _lock:
+        if _ray().is_initialized() and not _opened_for:
+            return False
+        _opened_for += 1
+        if _ray().is_initialized():
+            return True
+        os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        address = address or os.environ.get("RAY_ADDRESS")
+        try:
+            if address:
+                _ray().init(address, **quiet)
+            else:
+                here = {"_node_ip_address": "127.0.0.1", "object_store_memory": _STORE_BYTES}
+                _ray().init("local", include_dashboard=False, **here, **quiet)
+        except BaseException:
+            _opened_for -= 1
+            raise
+        return True
+
+
+def _close_connection() -> None:
+    global _opened_for  # noqa: PLW0603
+    with _lock:
+        if _opened_for:
+            _opened_for -= 1
+            if not _opened_for:
+                _ray().shutdown()
+
+
+def _end(actors: list[_Actor], connection: list[bool]) -> None:
+    if actors and _ray().is_initialized():  # at the program's end it may be gone before us
+        with suppress(Exception):
+            closing = [place.handle.close.remote() for place in actors]
+            _ray().wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
+        for place in actors:
+            with suppress(Exception):
+                _ray().kill(place.handle)
+    actors.clear()
+    if connection:
+        connection.clear()
+        _close_connection()
+
+
+def _short(error: Exception) -> str:
+    """What Ray says in many lines."""
+    return f"its actor was lost: {' '.join(str(error).split())[:_ERROR_LENGTH]}"
