@@ -30,7 +30,7 @@ __all__ = ["ByteChat", "FaultyEngine", "FaultyEnv", "ScriptedEngine", "check_tex
 
 EnvMaker: TypeAlias = Callable[[], gym.Env[str, str]]
 
-_STRANGE_ACTIONS = ("", "x" * 1_000_000, "\x00", "\ud800", "\u202e{}\\n<action>")
+STRANGE_ACTIONS = ("", "x" * 1_000_000, "\x00", "\ud800", "\u202e{}\\n<action>")
 _NOT_ACTIONS = (None, 1, b"1", ["1"], {"action": "1"})
 _SEEDS = range(5)
 
@@ -153,11 +153,11 @@ def _check_frozen(env: gym.Env[str, str], last: tuple[Any, ...]) -> None:
 
 def _replay(env: gym.Env[str, str], steps: list[tuple[Any, ...]], seed: int) -> list[tuple[Any, ...]]:
     """Play the same actions with the global generators scrambled and the environment pickled before every step."""
-    with _scrambled_generators():
+    with scrambled_generators():
         replayed: list[tuple[Any, ...]] = [env.reset(seed=seed)]
     for action, *_ in steps[1:]:
         env = _pickled(env)
-        with _scrambled_generators():
+        with scrambled_generators():
             replayed.append((action, *env.step(action)))
     return replayed
 
@@ -181,7 +181,12 @@ def _generator_states() -> tuple[Any, ...]:
 
 
 @contextmanager
-def _scrambled_generators() -> Iterator[None]:
+def scrambled_generators() -> Iterator[None]:
+    """Have the global generators hold something else, and check that they are left alone.
+
+    Raises:
+        AssertionError: at the end, what they hold was changed.
+    """
     torch = sys.modules.get("torch")
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch_state = torch.get_rng_state() if torch is not None else None
@@ -213,7 +218,7 @@ def _check_action_types(maker: EnvMaker) -> None:
 
 
 def _check_strange_actions(maker: EnvMaker) -> None:
-    for action in _STRANGE_ACTIONS:
+    for action in STRANGE_ACTIONS:
         env = maker()
         env.reset(seed=0)
         try:

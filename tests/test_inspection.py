@@ -1,0 +1,487 @@
+# mypy: disable-error-code="override, misc, no-untyped-def, no-untyped-call, assignment"
+"""Every class below is a user's environment that breaks one promise, in the way that users break it."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gym_trl.cli import app
+from gym_trl.errors import ConfigError
+from gym_trl.inspection import OK, PROBLEM, PROMISES, SKIPPED, WARNING, Inspector, inspect_env
+from gym_trl.spaces import AnyText
+
+
+class Higher(gym.Env):
+    """Find a number from 1 to 9 in five tries."""
+
+    observation_space = AnyText()
+    action_space = AnyText()
+    instructions = "Find the number from 1 to 9. Answer with a number alone."
+    tries = 5
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.hidden = int(self.np_random.integers(1, 10))
+        self.left = self.tries
+        return "Guess.", {}
+
+    def step(self, action):
+        if self.left <= 0:
+            return "Over.", 0.0, True, False, {"action_valid": True, "success": False}
+        self.left -= 1
+        valid = action in map(str, range(1, 10))
+        found = valid and int(action) == self.hidden
+        if found:
+            self.left = 0
+        said = "Found." if found else "No." if not valid else "Higher." if int(action) < self.hidden else "Lower."
+        return said, float(found), self.left == 0, False, {"action_valid": valid, "success": found}
+
+    def random_policy(self, seed):
+        rng = random.Random(seed)
+        return lambda observation: str(rng.randint(1, 9))
+
+    def solver(self):
+        bounds, last = [1, 9], [0]
+
+        def policy(observation):
+            if observation == "Higher.":
+                bounds[0] = last[0] + 1
+            elif observation == "Lower.":
+                bounds[1] = last[0] - 1
+            last[0] = sum(bounds) // 2
+            return str(last[0])
+
+        return policy
+
+
+def changed(**methods: Any) -> type[Higher]:
+    return type("Changed", (Higher,), methods)
+
+
+def stepping(change) -> type[Higher]:
+    """What a step returns, changed."""
+    return changed(step=lambda self, action: change(self, action, *Higher.step(self, action)))
+
+
+def resetting(change) -> type[Higher]:
+    return changed(reset=lambda self, *, seed=None, options=None: change(self, *Higher.reset(self, seed=seed)))
+
+
+class NoArguments(Higher):
+    def __init__(self, size):
+        self.size = size
+
+
+class SlowToMake(Higher):
+    def __init__(self):
+        time.sleep(0.02)
+
+
+class OldReset(Higher):
+    def reset(self, seed=None):
+        return super().reset(seed=seed)
+
+
+class BareReset(Higher):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class GlobalRandom(Higher):
+    def reset(self, *, seed=None, options=None):
+        _, info = super().reset(seed=seed)
+        return f"Guess. Lucky number: {random.random()}.", info
+
+
+class Clock(Higher):
+    def step(self, action):
+        said, *rest = super().step(action)
+        return (f"{said} It is {time.perf_counter_ns()}.", *rest)
+
+
+class Reseeds(Higher):
+    def reset(self, *, seed=None, options=None):
+        np.random.seed(seed)
+        return super().reset(seed=seed)
+
+
+class Remembers(Higher):
+    def __init__(self):
+        self.seen = 0
+
+    def reset(self, *, seed=None, options=None):
+        _, info = super().reset(seed=seed)
+        self.seen += 1
+        return f"Guess, this is game {self.seen}.", info
+
+
+class LeftOver(Higher):
+    """Is set up again only after its end."""
+
+    left = 0
+
+    def reset(self, *, seed=None, options=None):
+        left = self.left
+        told = super().reset(seed=seed)
+        self.left = left or self.tries
+        return told
+
+
+class OneGame(Higher):
+    def reset(self, *, seed=None, options=None):
+        told = super().reset(seed=seed)
+        self.hidden = 5
+        return told
+
+
+class Endless(Higher):
+    tries = 10**9
+
+    def random_policy(self, seed):
+        return lambda observation: "0"
+
+
+class Raises(Higher):
+    def step(self, action):
+        if self.left == 3:
+            raise ZeroDivisionError("by\x1b[31m zero")
+        return super().step(action)
+
+
+class PaysOn(Higher):
+    def step(self, action):
+        return (*super().step(action)[:1], 1.0, *super().step(action)[2:])
+
+
+class Strict(Higher):
+    def step(self, action):
+        int(action)
+        return super().step(action)
+
+
+class Hinting(Higher):
+    def step(self, action):
+        return super().step(action or str(self.hidden))
+
+
+class PoorSolver(Higher):
+    def solver(self):
+        return lambda observation: "0"
+
+
+class Proud(Higher):
+    optimal_success = 0.5
+
+
+class Repeats(Higher):
+    said = "Here is what happened so far."
+
+    def reset(self, *, seed=None, options=None):
+        _, info = super().reset(seed=seed)
+        self.told = self.said
+        return self.told, info
+
+    def step(self, action):
+        said, *rest = super().step(action)
+        self.told += f"\nYou said {action}. {said}"
+        return (self.told, *rest)
+
+
+class Talkative(Higher):
+    def step(self, action):
+        said, *rest = super().step(action)
+        return (f"{said} {str(self.left) * 20_000}", *rest)
+
+
+class Shares(Higher):
+    """Keeps its game in the class, as a global would be."""
+
+    games: ClassVar[dict[str, int]] = {}
+
+    def reset(self, *, seed=None, options=None):
+        told = super().reset(seed=seed)
+        self.games["hidden"] = self.hidden
+        return told
+
+    def step(self, action):
+        time.sleep(0.001)
+        self.hidden = self.games["hidden"]
+        return super().step(action)
+
+
+class MainThread(Higher):
+    def reset(self, *, seed=None, options=None):
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("signal only works in main thread")
+        return super().reset(seed=seed)
+
+
+class Leaks(Higher):
+    def __init__(self):
+        self.file = os.dup(1)
+
+
+class ClosesOnce(Higher):
+    open = True
+
+    def close(self):
+        if not self.open:
+            raise RuntimeError("closed already")
+        self.open = False
+
+
+class Slow(Higher):
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+class Array(Higher):
+    """Shows numbers of the wrong kind."""
+
+    observation_space = gym.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(9, start=1)
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([0.5, 3.0]), super().reset(seed=seed)[1]
+
+    def step(self, action):
+        _, *rest = super().step(str(action))
+        return (np.array([0.5, 3.0]), *rest)
+
+
+class Picture(Array):
+    observation_space = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+
+NoInstructions: Any = changed(instructions=property(lambda self: (_ for _ in ()).throw(AttributeError("instructions"))))
+
+BROKEN = [
+    ("construction", NoArguments, PROBLEM, "raised TypeError: NoArguments.__init__() missing 1 required"),
+    ("construction", lambda: "no environment", PROBLEM, "made str 'no environment'"),
+    ("reset", OldReset, PROBLEM, r"reset(seed=0, options=None) raised TypeError"),
+    ("reset", BareReset, PROBLEM, "returned str 'Guess.'"),
+    ("reset", resetting(lambda self, said, info: (said, None)), PROBLEM, "info is NoneType None"),
+    ("step", stepping(lambda self, action, *step: step[:4]), PROBLEM, "returned 4 values"),
+    ("step", stepping(lambda self, action, said, _, *rest: (said, float("nan"), *rest)), PROBLEM, "reward float nan"),
+    ("step", stepping(lambda self, action, said, _, *rest: (said, None, *rest)), PROBLEM, "reward NoneType None"),
+    ("step", stepping(lambda self, action, *step: (*step[:2], 0, *step[3:])), PROBLEM, "terminated = int 0"),
+    ("step", stepping(lambda self, action, *step: (*step[:4], [])), PROBLEM, "info = list []"),
+    ("spaces", changed(observation_space=gym.spaces.Text(20)), PROBLEM, "is not in Text(1, 20"),
+    ("spaces", Array, PROBLEM, "of float64 (2,), which is not in Box(0.0, 1.0, (2,), float32)"),
+    ("words", Picture, PROBLEM, "cannot be said in words"),
+    (
+        "words",
+        resetting(lambda self, said, info: (b"Guess.", info)),
+        PROBLEM,
+        "the observation must be text, got bytes",
+    ),
+    ("words", resetting(lambda self, said, info: ("\x1b[1mGuess.", info)), WARNING, "control characters"),
+    ("words", resetting(lambda self, said, info: ("\udcff", info)), PROBLEM, "a lone surrogate"),
+    ("determinism", GlobalRandom, PROBLEM, "seed 0, turn 0: observation "),
+    ("determinism", Clock, PROBLEM, "seed 0, turn 1: observation "),
+    ("own generator", Reseeds, WARNING, "a game of seed 0 changed a global generator"),
+    ("fresh start", Remembers, PROBLEM, "one that was used is another: seed 1, turn 0"),
+    ("fresh start", LeftOver, PROBLEM, "one that was left in the middle is another"),
+    ("variety", OneGame, WARNING, "10 seeds gave one game"),
+    ("end", Endless, PROBLEM, "did not end in 1000 turns"),
+    ("end", Raises, PROBLEM, "raised ZeroDivisionError: by�[31m zero (test_inspection.py:"),
+    ("end", stepping(lambda self, action, *step: (*step[:3], step[2], step[4])), WARNING, "terminated and truncated"),
+    ("after the end", PaysOn, WARNING, "paid 3 more"),
+    ("invalid actions", Strict, PROBLEM, "step('') raised ValueError: invalid literal"),
+    (
+        "invalid actions",
+        stepping(lambda self, action, *step: (*step[:4], {"success": step[4]["success"]})),
+        WARNING,
+        "info does not say what was valid",
+    ),
+    ("instructions", NoInstructions, WARNING, "there are none: its docstring begins"),
+    ("instructions", changed(instructions=b"Guess."), PROBLEM, "they are bytes"),
+    ("instructions", changed(instructions="Guess. " * 1000), WARNING, "7,000 characters"),
+    ("success", stepping(lambda self, action, *step: (*step[:4], {})), WARNING, "info never says it"),
+    ("success", stepping(lambda self, action, *step: (*step[:4], {"success": "no"})), PROBLEM, "= str 'no'"),
+    (
+        "success",
+        stepping(lambda self, action, *step: (*step[:2], False, step[2], {"success": True})),
+        WARNING,
+        "solved and truncated",
+    ),
+    ("reward", stepping(lambda self, action, *step: (step[0], 0.0, *step[2:])), WARNING, "always the same"),
+    ("for free", Hinting, WARNING, "always '' returns 1, random play 0."),
+    ("solver", PoorSolver, PROBLEM, "which is less than random play"),
+    ("solver", Proud, PROBLEM, "and 0.500 is promised"),
+    ("info", stepping(lambda self, action, *step: (*step[:4], {"f": lambda: 1})), PROBLEM, "does not pickle"),
+    ("info", stepping(lambda self, action, *step: (*step[:4], {"x": "x" * 200_000})), WARNING, "200 kB a step"),
+    ("info", stepping(lambda self, action, *step: (*step[:4], {"action_valid": "yes"})), PROBLEM, "= str 'yes'"),
+    ("size", Repeats, WARNING, "each repeats the one before"),
+    ("size", Talkative, WARNING, "characters an observation"),
+    ("speed", Slow, WARNING, "a step 2"),
+    ("threads", Shares, WARNING, "seed "),
+    ("threads", MainThread, WARNING, "raised ValueError: signal only works in main thread"),
+    ("closing", Leaks, WARNING, "five that were closed left 5 files"),
+    ("closing", ClosesOnce, PROBLEM, "raised RuntimeError: closed already"),
+    ("gymnasium", NoArguments, PROBLEM, "raised TypeError"),
+    ("gymnasium", changed(observation_space=gym.spaces.Box(0, 1, (2,))), PROBLEM, "check_env raised"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gym_trl.inspection._SLOW_STEP_S", 0.015)
+
+
+@pytest.mark.parametrize(
+    ("promise", "broken", "verdict", "got"), BROKEN, ids=[f"{one[0]}: {one[3]:.30}" for one in BROKEN]
+)
+def test_a_broken_promise_is_named_with_what_was_seen_and_what_to_change(
+    promise: str, broken: Any, verdict: str, got: str
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = Inspector(broken, episodes=20).look_at(promise)
+    assert found.verdict == verdict, found
+    assert got in found.got, found
+    assert found.fix
+    assert found.why == PROMISES[promise]
+
+
+@pytest.mark.parametrize("promise", [promise for promise in PROMISES if promise != "processes"])
+def test_an_environment_that_keeps_every_promise_is_told_so(promise: str) -> None:
+    found = Inspector(Higher, episodes=20).look_at(promise)
+    assert (found.verdict, found.fix) == (OK, ""), found
+
+
+def test_every_promise_is_broken_here() -> None:
+    assert {one[0] for one in BROKEN} == PROMISES.keys() - {"processes"}
+
+
+def test_what_cannot_be_looked_at_is_not_called_kept() -> None:
+    inspector = Inspector(OldReset, episodes=6)
+    seen = {promise: inspector.look_at(promise).verdict for promise in PROMISES if promise != "processes"}
+    assert {promise for promise, verdict in seen.items() if verdict == OK} <= {
+        *("construction", "instructions", "solver", "closing")
+    }
+    assert seen["step"] == seen["determinism"] == seen["speed"] == SKIPPED
+
+
+def test_a_global_generator_is_told_from_a_clock() -> None:
+    assert "self.np_random" in Inspector(GlobalRandom, episodes=6).look_at("determinism").fix
+    assert "no clock" in Inspector(Clock, episodes=6).look_at("determinism").fix
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In the other process
+# ---------------------------------------------------------------------------------------------------------------------
+
+GAME = """
+import gymnasium as gym
+from gym_trl.spaces import AnyText
+
+class Game(gym.Env):
+    '''Say yes.'''
+    observation_space = action_space = AnyText()
+    instructions = "Answer with yes."
+    def __init__(self, wanted="yes"):
+        self.wanted = wanted
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return START, {}
+    def step(self, action):
+        ACT
+        return "Over.", float(action == self.wanted), True, False, {"success": action == self.wanted}
+"""
+
+
+def written(folder: Path, name: str, *, start: str = '"Say it."', act: str = "pass") -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(GAME.replace("START", start).replace("ACT", act), encoding="utf-8")
+    return path
+
+
+def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-P", "-m", "gym_trl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=120)
+
+
+@pytest.mark.processes
+def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "yes_game", act="print('[red]noise[/]')")
+    ran = run(tmp_path, "validate", path.name, "--json", "--episodes", "5", "--env", "wanted=no")
+    report = json.loads(ran.stdout)
+    found = {one["promise"]: one for one in report["findings"]}
+    assert (ran.returncode, report["version"], report["id"], report["problem"]) == (0, 1, "yes_game.py", 0), ran.stderr
+    assert list(found) == list(PROMISES)
+    assert report["warning"] == sum(one["verdict"] == WARNING for one in found.values()) > 0
+    assert found["invalid actions"]["verdict"] == WARNING
+    assert found["variety"]["got"] == "10 seeds gave one game"
+    assert "[red]noise[/]" in ran.stderr
+
+
+@pytest.mark.processes
+def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_path: Path) -> None:
+    # The order of a set of strings is another one in every process.
+    written(tmp_path, "order_game", start="' '.join({str(one) for one in range(50)})")
+    ran = run(tmp_path, "validate", "order_game:Game", "--episodes", "3")
+    assert ran.returncode == 1
+    assert re.search(r"PROBLEM +processes +seed 0, turn 0: observation '", ran.stdout)
+    assert "-> nothing may depend on the order of a set" in ran.stdout
+    assert re.search(r"\n[0-9]+ ok, [0-9]+ warning, 1 problem\n$", ran.stdout)
+    assert "\x1b" not in ran.stdout
+
+
+@pytest.mark.processes
+def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    written(tmp_path, "hanging_game", act="__import__('time').sleep(60) if action in ('\\0', 'xyzzy') else 0")
+    from gym_trl.loading import env_maker
+
+    hanging, dying = env_maker("hanging_game:Game"), None
+    assert hanging is not None
+    report = inspect_env(hanging, episodes=3, patience_s=2.0)
+    found = {one.promise: one for one in report.findings}
+    assert found["invalid actions"].got == "no answer within 2 s"
+    assert found["instructions"].verdict == OK
+    assert found["for free"].got == "no answer within 2 s"
+    assert found["solver"].got == "not looked at: see above"
+    written(tmp_path, "dying_game", act="__import__('os').kill(__import__('os').getpid(), 9) if action == '' else 0")
+    dying = env_maker("dying_game:Game")
+    assert dying is not None
+    found = {one.promise: one for one in inspect_env(dying, episodes=3).findings}
+    assert (found["invalid actions"].verdict, found["instructions"].verdict) == (PROBLEM, OK)
+    assert found["invalid actions"].got.endswith("has ended by signal SIGKILL")
+
+
+def test_what_cannot_travel_and_numbers_that_make_no_sense_are_refused() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match="cannot be sent to another process"):
+        inspect_env(lambda: (lock, Higher())[1])
+    with pytest.raises(ConfigError, match="episodes must be at least 2"):
+        inspect_env(Higher, episodes=1)
+
+
+def test_options_of_the_library_s_own_games_are_refused_for_others() -> None:
+    ran = CliRunner().invoke(app, ["validate", "FrozenLake-v1", "--full"])
+    assert "--full is for the library's own games" in ran.output
+    ran = CliRunner().invoke(app, ["validate", "--all", "--env", "a=1"])
+    assert "--env is for one environment" in ran.output
+
+
+@pytest.mark.parametrize("env_id", ["TrlEnv/TicTacToe-v0", "TrlEnv/Wordle-v0", "TrlEnv/ToolUse-v0"])
+def test_the_librarys_own_games_have_no_problems(env_id: str) -> None:
+    inspector = Inspector(partial(gym.make, env_id, disable_env_checker=True), episodes=5)
+    seen = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
+    assert [one for one in seen if one.verdict != OK and one.promise != "reward"] == []
