@@ -1,0 +1,239 @@
+# mypy: allow-untyped-calls
+"""An engine that answers at once, always the same: what is left of a rollout's time is the system's own.
+
+It stands where vLLM would, with what the systems use of it, so that each pays for its own way to ask: requests,
+sampling parameters, answers with vLLM's own classes, and tokenizing where prompts are text, as ``LLM.generate`` does.
+For a system that asks over HTTP it is a server in another process, whose time is not counted.
+"""
+
+import json
+import string
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from systems import Counts, Game
+
+ANSWER = '<tool_call>\n{"name": "act", "arguments": {"action": "\\\\boxed{500000}"}}\n</tool_call><|im_end|>'
+"""A call for the systems that play with tools only; for the others an answer with an action in a box."""
+_DONE = "Done.<|im_end|>"
+_LENGTH = 10**7
+_LOGPROB = -0.5
+
+
+def game_of(turns: int) -> Game:
+    """Two episodes of so many turns, of a game that is never won."""
+    numbers = {"low": 1, "high": 10**9, "turns": 10**6}
+    return Game("TrlEnv/GuessNumber-v0", numbers, (0, 0), 2, 0.0, tokens_per_turn=64, tokens=10**6, turns=turns)
+
+
+class FreeGenerator:
+    """In place of ``systems.generator.Generator``; its seconds are those of the processor."""
+
+    def __init__(self, vocabulary: int, *, calls: int | None = None) -> None:
+        self.vocabulary, self.folder = vocabulary, saved_model(vocabulary)
+        self.tokenizer = self.new_tokenizer()
+        self.llm = FreeLLM(self.tokenizer, calls)
+
+    def new_tokenizer(self) -> Any:
+        """One of its own, for who changes it."""
+        return qwen3_tokenizer(self.vocabulary)
+
+    def seed_of(self, prompt_ids: list[int]) -> int | None:
+        """Nobody asks here."""
+        return None
+
+    @contextmanager
+    def measured(self) -> Iterator[Counts]:
+        """The processor's seconds of this process, all threads together."""
+        self.llm.calls = 0
+        counts, began = Counts(), time.process_time()
+        yield counts
+        counts.seconds = time.process_time() - began
+
+    @contextmanager
+    def serving(self, *flags: str) -> Iterator[Any]:
+        """The same as a server."""
+        answer = json.dumps(self.llm.answer.token_ids)
+        command = [sys.executable, "-m", "systems.free", answer]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            yield SimpleNamespace(url=server.stdout.readline().strip(), measured=self.measured)
+        finally:
+            server.kill()
+            server.wait()
+
+
+class FreeLLM:
+    """What systems use of ``vllm.LLM``; after so many ``calls`` of ``generate`` it says that it is done."""
+
+    def __init__(self, tokenizer: Any, most_calls: int | None) -> None:
+        self._tokenizer, self._most_calls, self.calls = tokenizer, most_calls, 0
+        self.answer, self._done = (_sampled(tokenizer, text) for text in (ANSWER, _DONE))
+        self.llm_engine = FreeEngine(self.answer)
+
+    def generate(self, prompts: list[Any], sampling_params: Any = None, *, use_tqdm: bool = True) -> list[Any]:
+        """One answer for each."""
+        self.calls += 1
+        sampled = self._done if self._most_calls is not None and self.calls > self._most_calls else self.answer
+        return [_output("", self._ids(prompt), sampled) for prompt in prompts]
+
+    def _ids(self, prompt: Any) -> list[int]:
+        ids: list[int] = self._tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt["prompt_token_ids"]
+        return ids
+
+    def reset_prefix_cache(self) -> None:
+        """There is none."""
+
+
+class FreeEngine:
+    """What is used of ``LLMEngine``."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self._waiting: list[tuple[str, list[int]]] = []
+        self.model_config = SimpleNamespace(max_model_len=_LENGTH, logprobs_mode="processed_logprobs")
+
+    def is_sleeping(self) -> bool:
+        """Never."""
+        return False
+
+    def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
+        """It is answered at the next step."""
+        self._waiting.append((request_id, prompt["prompt_token_ids"]))
+
+    def abort_request(self, request_ids: list[str]) -> None:
+        """Forget them."""
+        self._waiting = [(id_, prompt) for id_, prompt in self._waiting if id_ not in request_ids]
+
+    def step(self) -> list[Any]:
+        """All answers."""
+        waiting, self._waiting = self._waiting, []
+        return [_output(id_, prompt, self._answer) for id_, prompt in waiting]
+
+
+def _output(request_id: str, prompt_ids: list[int], sampled: Any) -> Any:
+    return SimpleNamespace(request_id=request_id, prompt_token_ids=prompt_ids, outputs=[sampled], finished=True)
+
+
+def _sampled(tokenizer: Any, text: str) -> Any:
+    from vllm.logprobs import Logprob
+
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    logprobs = [{id_: Logprob(_LOGPROB, rank=1, decoded_token="")} for id_ in ids]
+    said = text.removesuffix("<|im_end|>")
+    return SimpleNamespace(index=0, token_ids=ids, logprobs=logprobs, text=said, finish_reason="stop")
+
+
+@cache
+def _vocabulary(size: int) -> Any:
+    """Byte-level BPE with so many entries: all bytes, pairs of what can be printed, and those with a letter more."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    marks = [AddedToken(mark, special=True) for mark in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
+    words = [AddedToken(mark, special=False) for mark in ("<think>", "</think>", "<tool_call>", "</tool_call>")]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    printable = [chr(code) for code in range(33, 127)]
+    merges = [(first, second) for first in printable for second in printable]
+    merges += [(first + second, third) for first, second in merges for third in string.ascii_lowercase]
+    merges = merges[: size - len(alphabet) - len(marks) - len(words)]
+    entries = dict.fromkeys([*alphabet, *(first + second for first, second in merges)])
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(entries)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(marks)
+    tokenizer.add_tokens(words)
+    return tokenizer
+
+
+def qwen3_tokenizer(size: int) -> Any:
+    """A tokenizer of that size with Qwen3's chat template, as TRL ships it."""
+    from transformers import PreTrainedTokenizerFast
+    from trl.chat_template_utils import qwen3_chat_template
+
+    marks = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": qwen3_chat_template}
+    return PreTrainedTokenizerFast(tokenizer_object=_vocabulary(size), clean_up_tokenization_spaces=False, **marks)
+
+
+@cache
+def saved_model(vocabulary: int) -> Path:
+    """A folder with a model that is never run and the tokenizer, which trainers and renderers load."""
+    from gym_trl.tiny import tiny_model
+
+    folder, tokenizer = Path(tempfile.mkdtemp(prefix="gym-trl-free-")), qwen3_tokenizer(vocabulary)
+    model = tiny_model(tokenizer, width=32, layers=1)
+    model.config.max_position_embeddings = _LENGTH
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def play(module: str, turns: int, vocabulary: int, repeats: int, _: Any) -> float:
+    """Microseconds of the processor a turn: the system's and the game's, the best of some repeats."""
+    from importlib import import_module
+
+    game = game_of(turns)
+    generator = FreeGenerator(vocabulary, calls=turns if module == "environment_factory" else None)
+    system, best = import_module(f"systems.{module}"), float("inf")
+    for _ in range(repeats):
+        run = system.play(game, generator)
+        played = [episode.turns for episode in run.played]
+        if played != [turns] * len(game.seeds):
+            raise RuntimeError(f"{module} played {played} turns of {turns}")
+        best = min(best, run.counts.seconds)
+    return best / turns / len(game.seeds) * 1e6
+
+
+def game_alone(turns: int, repeats: int, _: Any) -> float:
+    """Microseconds of the processor a turn of the game itself."""
+    game, best = game_of(turns), float("inf")
+    for _ in range(repeats):
+        began = time.process_time()
+        env = game.make()
+        env.reset(seed=0)
+        for _ in range(turns):
+            env.step(ANSWER)
+        best = min(best, time.process_time() - began)
+    return best / turns * 1e6
+
+
+def _serve(answer: list[int]) -> None:
+    content = [{"token": f"token_id:{id_}", "logprob": _LOGPROB} for id_ in answer]
+    choice = {"index": 0, "token_ids": answer, "logprobs": {"content": content}, "finish_reason": "stop"}
+    answers = {"POST": {"request_id": "free", "choices": [choice]}, "GET": {"object": "list", "data": []}}
+    bodies = {method: json.dumps(body).encode() for method, body in answers.items()}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(bodies[self.command])))
+            self.end_headers()
+            self.wfile.write(bodies[self.command])
+
+        def do_GET(self) -> None:
+            self.headers["Content-Length"] = "0"
+            self.do_POST()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve(json.loads(sys.argv[1]))

@@ -1,0 +1,129 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+"""trl-env: its own ``make_rollout_func`` with its own vLLM decoder, one episode after the other."""
+
+import importlib.util
+import re
+import sys
+from copy import copy
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import SimpleNamespace
+
+NOTES = (
+    "it is for Python 3.12 alone: its `type` statements are read as assignments",
+    "its decoder makes a second engine from the trainer's model: it is given the one that all systems have",
+)
+
+
+class _OlderPython(SourceFileLoader):
+    def get_data(self, path):
+        source = super().get_data(path)
+        return re.sub(rb"^type (\w+) = ", rb"\1 = ", source, flags=re.MULTILINE) if path.endswith(".py") else source
+
+    def path_stats(self, path):
+        raise OSError("what is compiled of the original source is of no use")
+
+
+def package():
+    """The modules of trl-env that a rollout needs."""
+    spec = importlib.util.find_spec("trl_env")
+    if spec is None:
+        raise ModuleNotFoundError("trl-env is not installed: see tests/compat/peers/trl-env.txt")
+    folder = Path(spec.submodule_search_locations[0])
+    for name in ("environment", "decoder", "processor", "tokenizer", "decoder_vllm", "rollout"):
+        full = f"trl_env.{name}"
+        if full not in sys.modules:
+            loader = _OlderPython(full, str(folder / f"{name}.py"))
+            module = importlib.util.module_from_spec(importlib.util.spec_from_loader(full, loader))
+            sys.modules[full] = module
+            loader.exec_module(module)
+    return SimpleNamespace(**{name: sys.modules[f"trl_env.{name}"] for name in ("processor", "tokenizer", "rollout")})
+
+
+class GameEnv:
+    """The game in trl-env's protocol; its seed is the prompt."""
+
+    def __init__(self, game):
+        from systems import first_message
+
+        self._env, self._first = game.make(), first_message
+        self.reward, self.alive, self.turns = 0.0, True, []
+
+    def reset(self, seed):
+        """Begin the game of this seed."""
+        observation, _ = self._env.reset(seed=int(seed))
+        self.reward, self.alive = 0.0, True
+        self.turns.append(0)
+        return self, self._first(self._env, observation)
+
+    def step(self, action):
+        """Act."""
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        self.reward += float(reward)
+        self.alive = not (terminated or truncated)
+        self.turns[-1] += 1
+        return self, observation
+
+
+class OneEngine:
+    """trl-env's factory without the engine of its own."""
+
+    def __init__(self, trainer, game):
+        from trl_env.decoder_vllm import VLLMDecoder
+
+        vllm = copy(trainer.vllm_generation)  # everything that samples is TRL's own
+        vllm.max_completion_length = game.tokens_per_turn
+        vllm.generation_kwargs = {  # what trl_env.decoder_vllm passes
+            "stop_token_ids": [trainer.processing_class.eos_token_id],
+            "skip_special_tokens": False,
+            "include_stop_str_in_output": True,
+        }
+        self._decoder = VLLMDecoder(vllm=vllm)
+
+    def make_decoder(self, trainer):
+        """The one that there is."""
+        return self._decoder
+
+
+def processor_of(theirs, tokenizer):
+    """The preset for Qwen3 where the tokenizer is of that family; else the same class with the template's own marks."""
+    if "<|im_start|>" in tokenizer.get_vocab():
+        return theirs.processor.qwen3_processor
+    marks = {"prefix_system": "", "suffix_system": "", "prefix_user": "<|user|>", "begin_answer": "</think>"}
+    config = theirs.processor.Type1ProcessorConfig(**marks, suffix_user="<|end|><|assistant|>", end_answer="<|end|>")
+    return theirs.processor.Type1Processor(config)
+
+
+def play(game, generator):
+    """One call of the rollout function that trl-env makes for the trainer."""
+    from gym_trl.grpo.dataset import make_dataset
+    from gym_trl.types import Task
+    from systems import Played, Run
+    from systems.trainers import make_trainer
+
+    theirs = package()
+    trainer = make_trainer(game, generator, make_dataset([Task(game.env_id, seed) for seed in game.seeds]))
+    envs = []
+
+    def make_env():
+        envs.append(GameEnv(game))
+        return envs[-1]
+
+    rollout_func = theirs.rollout.make_rollout_func(
+        processor=processor_of(theirs, generator.tokenizer),
+        tokenizer=theirs.tokenizer.TransformerTokenizer(generator.tokenizer),
+        decoder_factory=OneEngine(trainer, game),
+        env_factory=make_env,
+        system_prompt="",
+        max_conversation_length=game.tokens,
+    )
+    with generator.measured() as counts:
+        rows = rollout_func([str(seed) for seed in game.seeds], trainer)
+    keys = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "reward")
+    played = [
+        Played(generator.seed_of(prompt), prompt, completion, mask, logprobs, reward, turns)
+        for (prompt, completion, mask, logprobs, reward), turns in zip(
+            zip(*(rows[key] for key in keys), strict=True), envs[0].turns, strict=True
+        )
+    ]
+    return Run(played, counts)

@@ -1,0 +1,159 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+"""verifiers 0.4: an ``Env`` around the game, its interception server, its renderer, and ``vllm serve``."""
+
+import asyncio
+import os
+import sys
+
+import verifiers.v1 as vf
+from openai import AsyncOpenAI
+from verifiers.v1.clients import ModelContext
+from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.runtimes import ProgramResult
+
+__all__ = ["ChatHarness", "Games", "Play"]
+
+NOTES = (
+    "its harness is ours, in this process, which its documentation allows: its own starts an interpreter for each turn",
+    "it has no engine of its own, only a server: `vllm serve --enable-scale-out`",
+)
+_PLUGIN = "gym_trl_benchmark_plugin"  # verifiers looks plugins up by the names of top-level modules
+sys.modules[_PLUGIN] = sys.modules[__name__]
+_PLAYING = {}
+"""What the plugins of this process play: they are made from settings, which hold no environments."""
+
+
+class ChatHarnessConfig(vf.HarnessConfig):
+    """Without settings."""
+
+
+class ChatHarness(vf.Harness[ChatHarnessConfig]):
+    """One answer, through the interception server, with the client that verifiers' own harness uses."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None):  # noqa: PLR0917
+        """What verifiers calls for each segment of an episode."""
+        said = data.prompt
+        messages = [{"role": "user", "content": said}] if isinstance(said, str) else list(map(message_to_wire, said))
+        client = _PLAYING["clients"].get((endpoint, secret))
+        if client is None:
+            client = _PLAYING["clients"][endpoint, secret] = AsyncOpenAI(base_url=endpoint, api_key=secret)
+        await client.chat.completions.create(model=ctx.model, messages=messages)
+        return ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+class GameData(vf.TaskData):
+    """The seed beside the first message."""
+
+    seed: int = 0
+
+
+class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):
+    """A game of one seed."""
+
+
+class GamesConfig(vf.TasksetConfig):
+    """Without settings."""
+
+
+class Games(vf.Taskset[GameTask, GamesConfig]):
+    """A task per group."""
+
+    def load(self):
+        """Each with the first observation as its prompt."""
+        from systems import first_message
+
+        game = _PLAYING["game"]
+        for seed in game.seeds[:: game.group_size]:
+            env = game.make()
+            observation, _ = env.reset(seed=seed)
+            yield GameTask(GameData(prompt=first_message(env, observation), seed=seed), self.config.task)
+
+
+class PlayConfig(vf.EnvConfig):
+    """One player, on this machine."""
+
+    player: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+
+
+class Play(vf.Env[PlayConfig]):
+    """As verifiers' own TextArena environment plays, with the game's steps in threads, because they wait."""
+
+    async def run(self, task, agents):
+        """One episode."""
+        env = _PLAYING["game"].make()
+        env.reset(seed=task.data.seed)
+        earned = 0.0
+        async with agents.player.interaction(task) as interaction:
+            segment = await interaction.turn()
+            while not segment.terminated:
+                observation, reward, *over, _ = await asyncio.to_thread(env.step, segment.last_reply)
+                earned += float(reward)
+                if any(over):
+                    break
+                segment = await interaction.turn(observation)
+        interaction.trace.record_reward("game", earned, 1.0)
+
+
+def play(game, generator):
+    """All episodes at once, as its evaluation runs them."""
+    from systems import Run
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with generator.serving("--enable-scale-out") as server:
+        asyncio.run(rollout(game, generator, server.url, warm_up=True))
+        with server.measured() as counts:
+            episodes = asyncio.run(rollout(game, generator, server.url))
+    return Run([_as_played(generator, episode) for episode in episodes], counts)
+
+
+async def rollout(game, generator, url, *, warm_up=False):
+    """Verifiers' episodes of this game, in the order of the seeds."""
+    from renderers import DefaultRendererConfig, Qwen3RendererConfig
+
+    renderer = Qwen3RendererConfig if "<|im_start|>" in generator.tokenizer.get_vocab() else DefaultRendererConfig
+    _PLAYING.update(game=game, clients={})
+    config = PlayConfig(taskset={"id": _PLUGIN}, player={"harness": {"id": _PLUGIN}, "runtime": {"type": "subprocess"}})
+    client = vf.TrainClientConfig(
+        base_url=f"{url}/v1",
+        api_key_var="NO_KEY",
+        renderer=renderer(),
+        renderer_model_name=str(generator.folder),
+    )
+    sampling = vf.SamplingConfig(max_completion_tokens=game.tokens_per_turn, temperature=1.0)
+    context = ModelContext(model="tiny", client=client, sampling=sampling)
+    env = Play(config)
+    async with env.serving():
+        slots = [slot for task in env.taskset for slot in env.slots(task, game.group_size)]
+        slots = slots[:1] if warm_up else slots[: len(game.seeds)]
+        try:
+            return await asyncio.gather(*(env.run_slot(slot, context) for slot in slots))
+        finally:
+            for made in _PLAYING["clients"].values():
+                await made.close()
+
+
+def _as_played(generator, episode):
+    """A row to train on for each branch of the trace: a prompt that does not go on from the last begins one."""
+    from systems import Played
+
+    if not episode.traces or not episode.traces[0].branches:
+        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        raise RuntimeError(f"verifiers: {[error.message for error in errors]}")
+    trace = episode.traces[0]
+    rows = []
+    for branch in trace.branches:
+        mask = list(map(int, branch.sampled_mask))
+        begins = mask.index(1) if 1 in mask else len(mask)
+        ids, nats = branch.token_ids, branch.logprobs
+        seed = generator.seed_of(ids)
+        reward = sum(reward.value for reward in trace.rewards.values())
+        rows.append(Played(seed, ids[:begins], ids[begins:], mask[begins:], nats[begins:], reward, 0))
+    last = rows[-1]
+    turns = sum(node.sampled for node in trace.nodes)
+    fields = (last.seed, last.prompt_ids, last.completion_ids, last.mask, last.logprobs, last.reward, turns)
+    return Played(*fields, tuple(rows))
