@@ -6,24 +6,22 @@ $ python benchmarks/bench_learning.py --vllm      # generating with a colocated 
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import vllm_cpu
+from report import QUICK, Cell, Table, publish
 
 from gym_trl.records import read_json_lines
 
-RESULTS = Path(__file__).parent / "results"
 GUESS, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Echo-v0"
-RUNS = [(GUESS, seed) for seed in range(6)] + [(ECHO, seed) for seed in range(3)]
-RUNS_WITH_VLLM = [(GUESS, seed) for seed in range(3)]
+RUNS = [(ECHO, 0)] if QUICK else [(GUESS, seed) for seed in range(6)] + [(ECHO, seed) for seed in range(3)]
+RUNS_WITH_VLLM = [(GUESS, seed) for seed in range(1 if QUICK else 3)]
 RATIO = "sampling/importance_sampling_ratio"
 
 
@@ -58,22 +56,28 @@ def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main(vllm: bool) -> None:
-    """Train with every seed, print a table and write the results."""
+def table(name: str, runs: list[dict[str, Any]]) -> Table:
+    """A line for each run."""
     names = ["success_before", "success_after", "success_after_greedy", "return_after", "steps", "seconds"]
-    if vllm:
+    if "ratio_min" in runs[0]:
         names += ["ratio_min", "ratio_mean_lowest", "ratio_mean_highest", "ratio_max"]
-    print(f"{'environment':24} seed " + " ".join(f"{name:>20}" for name in names))
-    rows = []
+    rows: list[list[Cell]] = [
+        [
+            run["env"].removeprefix("TrlEnv/"),
+            run["seed"],
+            *(f"{run[name]:.6f}" if "ratio" in name else run[name] for name in names),
+        ]
+        for run in runs
+    ]
+    return Table(name, ["environment", "seed", *(name.replace("_", " ") for name in names)], rows)
+
+
+def main(vllm: bool) -> None:
+    """Train with every seed; what is done is written after each run."""
+    name, runs = "learning_vllm" if vllm else "learning", []
     for env_id, seed in RUNS_WITH_VLLM if vllm else RUNS:
-        rows.append(train(env_id, seed, vllm=vllm))
-        shown = (f"{rows[-1][name]:20.{6 if 'ratio' in name else 3}f}" for name in names)
-        print(f"{env_id:24} {seed:4} " + " ".join(shown), flush=True)
-        RESULTS.mkdir(exist_ok=True)
-        machine = {"machine": platform.machine(), "python": platform.python_version()}
-        report = {**machine, "date": time.strftime("%Y-%m-%d"), "runs": rows}
-        name = "learning_vllm.json" if vllm else "learning.json"
-        (RESULTS / name).write_text(json.dumps(report, indent=2) + "\n")
+        runs.append(train(env_id, seed, vllm=vllm))
+        publish(name, {"runs": runs}, tables=[table(name, runs)])
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ SUITE = (
     Benchmark("server", "How much of a server's speed is left?"),
     Benchmark("records", "What does writing every episode down cost?"),
     Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
-    Benchmark("learning", "What is learnt per minute and per episode?", limit_minutes=20.0),
+    Benchmark("learning_beside_trl", "What is learnt per episode and per minute?", limit_minutes=20.0),
 )
 
 
