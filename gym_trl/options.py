@@ -10,7 +10,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Self, get_args, get_origin
 
+import gymnasium as gym
+
 from gym_trl.errors import ConfigError
+from gym_trl.executors import make_pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +186,7 @@ class TrainOptions:
 
         Raises:
             ConfigError: a number that cannot work, or a field that ``GRPOConfig`` does not have.
+            MissingDependencyError: environments are to be stepped on a Ray cluster without Ray.
         """
         preset = PRETRAINED if model else TINY.get(env, TINY_ELSEWHERE)
         known = {**{item.name: getattr(preset, item.name) for item in fields(preset)}, "seed": seed}
@@ -199,6 +203,8 @@ class TrainOptions:
         for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
             if isinstance(known[name], bool) or not isinstance(known[name], int) or known[name] < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {known[name]!r}")
+        if stepping := {name: known[name] for name in STEPPING if name in known}:  # says now what cannot work
+            make_pool(gym.make, **{"executor": "process", **stepping}).close()
         return cls(env=env, model=model, records_per_step=records_per_step, **known)
 
 

@@ -65,6 +65,8 @@ def test_looking_and_playing_loads_nothing_heavy(arguments: list[str]) -> None:
         ["train", "--resume", "nope"],
         ["train", "--grpo", "num_generations=0"],
         ["train", "--vllm", "server"],
+        ["train", "--executor", "inline", "--workers", "2"],
+        ["train", "--step-timeout", "0"],
     ],
     ids=" ".join,
 )

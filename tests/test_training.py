@@ -21,7 +21,9 @@ from gym_trl.cli import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
+from gym_trl.executors import make_pool
+from gym_trl.options import PRETRAINED, STEPPING, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
+from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.records import read_json_lines, read_records
 from gym_trl.run_folder import last_checkpoint
 
@@ -389,6 +391,35 @@ def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path
 # ---------------------------------------------------------------------------------------------------------------------
 # Options and errors
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_where_environments_are_stepped_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepping = {"executor": "process", "workers": 1, "step_timeout": 30.0, "reset_timeout": 60.0}
+    asked: list[dict[str, Any]] = []
+
+    def made(make: EnvFactory, **given: Any) -> EnvPool:
+        asked.append(given)
+        return make_pool(make, **given)
+
+    monkeypatch.setattr("gym_trl.grpo.rollout_func.make_pool", made)
+    train(options("TrlEnv/Echo-v0", steps=1, **stepping), out=tmp_path / "run", console=silent())
+    resume(tmp_path / "run", steps=2, console=silent())
+    assert [{name: given[name] for name in stepping} for given in asked] == [stepping, stepping]
+    assert [line["env/unscored"] for line in lines(tmp_path / "run")] == [0, 0]
+
+
+def test_train_takes_where_environments_are_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[TrainOptions] = []
+
+    def trained(options: TrainOptions, out: Path | None) -> dict[str, Any]:
+        asked.append(options)
+        return {"interrupted": False}
+
+    monkeypatch.setattr("gym_trl.training.train", trained)
+    arguments = ["train", "--executor", "process", "--workers", "8", "--step-timeout", "30", "--reset-timeout", "60"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    [chosen] = asked
+    assert [getattr(chosen, name) for name in STEPPING] == ["process", 8, 60.0, 30.0]
 
 
 def test_presets_are_overridden_one_by_one() -> None:
