@@ -27,8 +27,8 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         ...
     RuntimeError: a fault that was asked for
 
-    What goes wrong follows from the seed of the episode, so that a run can be repeated. Each is the probability that it
-    happens at a step, and at most one of them does.
+    What goes wrong follows from the seed of the episode, so that a run can be repeated, and the members of a group have
+    the same faults. Each is the probability that it happens at a step, and at most one of them does.
 
     Args:
         env: What is played otherwise.
@@ -39,6 +39,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         slow_start_s: Mean seconds that a reset takes, exponentially distributed.
         fails_to_start: The probability that a reset raises.
         hang_s: How long a step that hangs takes.
+        repeatable: Whether it follows from the seed; if not, every episode has faults of its own.
 
     Raises:
         ConfigError: a probability that is none, or several that add up to more than 1.
@@ -55,6 +56,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         fails_to_start: float = 0.0,
         slow_start_s: float = 0.0,
         hang_s: float = _FOR_EVER_S,
+        repeatable: bool = True,
     ) -> None:
         chances = {"raises": raises, "hangs": hangs, "dies": dies, "garbage": garbage}
         _check(**chances)
@@ -64,16 +66,18 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
             "fails_to_start": fails_to_start,
             "slow_start_s": slow_start_s,
             "hang_s": hang_s,
+            "repeatable": repeatable,
         }
         gym.utils.RecordConstructorArgs.__init__(self, **recorded)
         gym.Wrapper.__init__(self, env)
         self.chances = chances
         self.fails_to_start, self.slow_start_s, self.hang_s = fails_to_start, slow_start_s, hang_s
+        self.repeatable = repeatable
         self._chance = random.Random()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, perhaps late, and perhaps not at all."""
-        if seed is not None:
+        if seed is not None and self.repeatable:
             self._chance.seed(derive_seed(seed, "faults"))
         if self.slow_start_s:
             time.sleep(self._chance.expovariate(1 / self.slow_start_s))

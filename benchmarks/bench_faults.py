@@ -1,0 +1,419 @@
+"""What do environments and servers that fail cost, and is anything lost?
+
+$ python benchmarks/bench_faults.py
+
+10,000 episodes (1,250 groups of 8) of GuessNumber in 64 processes, on a server over HTTP, twice: without faults, and
+with 5% of the steps raising, 1% hanging for an hour, 0.5% killing their process and 0.5% returning nonsense, while the
+server is killed and started again twice. Steps take 300 ms in the mean (exponential), the model 200 ms a turn (the same
+for the same request), and the deadline of a step is 5 s, which one in 17 million of such steps takes. What is counted:
+every episode, by its stop reason and its error; what came back of each group; that each scored episode is to the last
+token the one that was played without faults; how long the server was away, and how long after it answered again the
+first request was served.
+
+$ python benchmarks/bench_faults.py learning
+
+Does ``GRPOTrainer`` learn as much with the same faults? The tiny model on Echo, with several seeds.
+"""
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gymnasium as gym
+from report import QUICK, Table, publish
+
+from gym_trl.engines.server import ServerEngine
+from gym_trl.episode import Episode, Limits
+from gym_trl.executors import make_pool
+from gym_trl.rollout import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.testing import ByteChat, FaultyEnv
+from gym_trl.types import Completion, StopReason, Task, Trajectory
+
+TESTS = Path(__file__).parents[1] / "tests"
+FAULTS = {"raises": 0.05, "hangs": 0.01, "dies": 0.005, "garbage": 0.005}
+CHAT = ByteChat()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much is played, and how long everything takes."""
+
+    episodes: int
+    group_size: int = 8
+    alive: int = 64
+    """Episodes at once, and processes."""
+    step_s: float = 0.3
+    """Mean of an exponential distribution."""
+    model_s: float = 0.2
+    step_timeout: float = 5.0
+    away_s: float = 2.0
+    """How long the server stays away when it was killed, and then it has to start."""
+    repeatable: bool = False
+    """The same faults in each run, and in all members of a group."""
+
+
+@dataclass
+class Outcome:
+    """What became of one rollout."""
+
+    played: list[Trajectory]
+    finished: Counter[int]
+    wall_s: float
+    processor_s: float
+    """Of this process and all that it started."""
+    load: tuple[float, ...]
+    """The machine's load averages at the end: of 1, 5 and 15 minutes."""
+    restarts: list[dict[str, float]] = field(default_factory=list)
+
+
+class Slow(gym.Wrapper[str, str, str, str]):
+    """Answers after a while."""
+
+    def __init__(self, env: gym.Env[str, str], mean_s: float) -> None:
+        super().__init__(env)
+        self.mean_s = mean_s
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        """Wait and play."""
+        time.sleep(random.expovariate(1 / self.mean_s))
+        return self.env.step(action)
+
+
+def make(setting: Setting, faults: Mapping[str, float], env_id: str) -> gym.Env[str, str]:
+    """A game that takes its time, and that things go wrong with."""
+    env = Slow(gym.make(env_id, turns=4), setting.step_s)
+    return FaultyEnv(env, **faults, repeatable=setting.repeatable) if faults else env
+
+
+def games(setting: Setting) -> list[Episode]:
+    """All episodes; the members of a group play one game."""
+    return [
+        Episode(
+            Task("TrlEnv/GuessNumber-v0", index // setting.group_size),
+            chat=CHAT,
+            limits=Limits(tokens_per_turn=9),
+            seed=derive_seed("sampling", index),
+        )
+        for index in range(setting.episodes)
+    ]
+
+
+class Server:
+    """A double of ``vllm serve`` in a process of its own, which can be killed and started again."""
+
+    def __init__(self, port: int, model_s: float) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [sys.executable, str(Path(__file__)), "serve", str(port), str(model_s)]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                return
+            time.sleep(0.02)
+        raise TimeoutError(f"the server at {self.url} does not start")
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+
+def answer(seed: int) -> list[int]:
+    """What the model says to a request."""
+    return CHAT.say(str(random.Random(seed).randint(1, 50)))
+
+
+def serve(port: int, model_s: float) -> None:
+    """Be the server, until standard input ends."""
+    sys.path.insert(0, str(TESTS))
+    from vllm_double import VLLMDouble
+
+    def delay(body: Mapping[str, Any]) -> float:
+        return random.Random(body["seed"]).expovariate(1 / model_s)
+
+    double = VLLMDouble(lambda body: answer(body["seed"]), delay=delay)  # type: ignore[no-untyped-call]
+    double.port = port
+    with double:
+        sys.stdin.read()
+
+
+class Noting(ServerEngine):
+    """Knows when it was answered last."""
+
+    answered_at = 0.0
+
+    def collect(self, *, block: bool) -> list[Completion]:
+        """What has been answered."""
+        found = super().collect(block=block)
+        if any(one.ids for one in found):
+            self.answered_at = time.monotonic()
+        return found
+
+
+def play(setting: Setting, faults: Mapping[str, float], *, restarts: int = 0) -> Outcome:
+    """Play all episodes; the server is killed and started again ``restarts`` times on the way."""
+    sys.path.insert(0, str(TESTS))
+    from free_port import free_port
+
+    finished: Counter[int] = Counter()
+    marks = [setting.episodes * (number + 1) // (restarts + 1) for number in range(restarts)]
+    log: list[dict[str, float]] = []
+    threads: list[threading.Thread] = []
+
+    def restart() -> None:
+        server.kill()
+        began = time.monotonic()
+        time.sleep(setting.away_s)
+        server.start()
+        back = time.monotonic()
+        while engine.answered_at < back and time.monotonic() < back + 60:
+            time.sleep(0.005)
+        log.append({"away_s": back - began, "served_after_s": engine.answered_at - back})
+
+    def note(index: int, played: Trajectory) -> None:
+        finished[index] += 1
+        if marks and finished.total() >= marks[0]:
+            marks.pop(0)
+            threads.append(threading.Thread(target=restart))
+            threads[-1].start()
+
+    with ExitStack() as stack:
+        server = Server(free_port(), setting.model_s)
+        stack.callback(server.kill)
+        engine = stack.enter_context(Noting(server.url, eos_ids=CHAT.stop_ids, check=False))
+        pool = make_pool(
+            partial(make, setting, faults),
+            executor="process",
+            workers=setting.alive,
+            reset_timeout=60.0,
+            step_timeout=setting.step_timeout,
+        )
+        stack.enter_context(pool)
+        began, processor = time.monotonic(), processor_seconds()
+        played = run_episodes(games(setting), pool=pool, engine=engine, max_alive=setting.alive, on_finish=note)
+        wall_s = time.monotonic() - began
+        for thread in threads:
+            thread.join(120)
+    return Outcome(played, finished, wall_s, processor_seconds() - processor, os.getloadavg(), log)
+
+
+def processor_seconds() -> float:
+    """What this process and those that it has ended have used."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def counts(setting: Setting, outcome: Outcome, faultless: Sequence[Trajectory]) -> dict[str, int]:
+    """What became of everything, as numbers of episodes; whatever should not be is a number that should be 0."""
+    played = outcome.played
+    starts = range(0, setting.episodes, setting.group_size)
+    groups = [played[start : start + setting.group_size] for start in starts]
+    pairs = list(zip(played, faultless, strict=True))
+    raised = [one.error or "" for one in played if one.stop_reason is StopReason.ENV_ERROR]
+    return {
+        "episodes": len(played),
+        "lost": sum(outcome.finished[index] == 0 for index in range(setting.episodes)),
+        "finished twice": sum(times > 1 for times in outcome.finished.values()),
+        "out of order": sum(one.task.seed != index // setting.group_size for index, one in enumerate(played)),
+        "groups that do not show one game": sum(len({tuple(one.prompt_ids) for one in group}) != 1 for group in groups),
+        "scored": sum(one.scored for one in played),
+        "scored otherwise than without faults": sum(
+            one.scored and (one.completion_ids, one.mask, one.turns) != (other.completion_ids, other.mask, other.turns)
+            for one, other in pairs
+        ),
+        "groups with a member that is not scored": sum(not all(one.scored for one in group) for group in groups),
+        "raised": sum("RuntimeError" in error for error in raised),
+        "hung": sum(one.stop_reason is StopReason.TIMEOUT for one in played),
+        "killed their process": sum("SIGKILL" in error and "another" not in error for error in raised),
+        "lost with another episode's process": sum("another episode" in error for error in raised),
+        "returned nonsense": sum(
+            one.stop_reason is StopReason.ENV_ERROR and ("TypeError" in error or "ValueError" in error)
+            for one in played
+            for error in [one.error or ""]
+        ),
+        "without an answer of the server": sum(one.stop_reason is StopReason.CANCELLED for one in played),
+        "turns": sum(len(one.turns) for one in played),
+    }
+
+
+def table() -> None:
+    """The fault table."""
+    setting = Setting(400, alive=32) if QUICK else Setting(10_000)
+    faultless = play(setting, {})
+    print(f"without faults: {faultless.wall_s:.0f} s", flush=True)
+    faulty = play(setting, FAULTS, restarts=2)
+    print(f"with faults: {faulty.wall_s:.0f} s", flush=True)
+    found = {
+        name: counts(setting, outcome, faultless.played) for name, outcome in (("without", faultless), ("with", faulty))
+    }
+    rows: list[list[str | float | None]] = [
+        [what, found["without"][what], found["with"][what]] for what in found["with"]
+    ]
+    rows.append(["seconds", faultless.wall_s, faulty.wall_s])
+    rows.append(["times the faultless run", 1.0, faulty.wall_s / faultless.wall_s])
+    rows.append(["processor seconds", faultless.processor_s, faulty.processor_s])
+    rows.append(["programs that wanted a core meanwhile (load of 5 minutes)", faultless.load[1], faulty.load[1]])
+    for number, restart in enumerate(faulty.restarts, 1):
+        rows.append(
+            [f"server killed the {('first', 'second')[number - 1]} time: seconds away", None, restart["away_s"]]
+        )
+        rows.append(["seconds from then to the first answer", None, restart["served_after_s"]])
+    publish(
+        "faults",
+        {
+            "setting": asdict(setting),
+            "faults": FAULTS,
+            "counts": found,
+            "restarts": faulty.restarts,
+            "runs": {
+                name: {"seconds": one.wall_s, "processor_seconds": one.processor_s, "load": one.load}
+                for name, one in (("without", faultless), ("with", faulty))
+            },
+        },
+        tables=[Table("faults", ["", "without faults", "with faults"], rows)],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Does a trainer learn through it?
+# ---------------------------------------------------------------------------------------------------------------------
+
+LESSON: dict[str, Any] = {"steps": 80, "episodes": 64, "group_size": 8, "held_out": 256}
+WORD: dict[str, Any] = {"alphabet": "abc", "word_length": 1, "turns": 2}
+
+
+def learn(
+    faults: Mapping[str, float],
+    seed: int,
+    *,
+    steps: int,
+    episodes: int,
+    group_size: int,
+    held_out: int,
+    workers: int = 16,
+) -> dict[str, Any]:
+    """Train the tiny model on Echo in ``workers`` processes; held-out success and what was logged.
+
+    The held-out games are played without faults.
+    """
+    import torch
+    from trl import GRPOConfig, GRPOTrainer
+
+    from gym_trl import GymSpec
+    from gym_trl.options import TINY
+    from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+    torch.set_num_threads(1)
+    common: dict[str, Any] = {"env_kwargs": WORD, "seed": seed, "action_format": "plain", "instructions": ""}
+    common |= {
+        "num_tasks": episodes // group_size,
+        "num_eval_tasks": held_out,
+        "max_tokens_per_turn": WORD["word_length"],
+    }
+    elsewhere: dict[str, Any] = {
+        "executor": "process",
+        "workers": workers,
+        "max_alive": workers,
+        "step_timeout": 1.0,
+        "reset_timeout": 60.0,
+    }
+    options: dict[str, Any] = {**faults, "repeatable": False}
+    broken = [partial(FaultyEnv, **options)] if faults else []
+    spec, clean = GymSpec("TrlEnv/Echo-v0", wrappers=broken, **common, **elsewhere), GymSpec("TrlEnv/Echo-v0", **common)
+    tokenizer = tiny_tokenizer()
+    with TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=tiny_model(tokenizer, seed=seed),
+            processing_class=tokenizer,
+            args=GRPOConfig(
+                **{**TINY["TrlEnv/Echo-v0"].grpo, "learning_rate": 5e-3},
+                output_dir=folder,
+                max_steps=steps,
+                per_device_train_batch_size=episodes,
+                num_generations=group_size,
+                shuffle_dataset=False,
+                seed=seed,
+                save_strategy="no",
+                logging_steps=1,
+                report_to="none",
+                disable_tqdm=True,
+            ),
+            train_dataset=spec.train_dataset,
+            reward_funcs=spec.reward_funcs,
+            rollout_func=spec.rollout_func,
+        )
+
+        def success() -> float:
+            trainer.model.eval()
+            columns = clean.rollout_func(list(clean.eval_dataset["prompt"]), trainer)
+            assert None not in columns["episode_return"]
+            return sum(columns["success"]) / held_out
+
+        before, began = success(), time.monotonic()
+        trainer.model.train()
+        trainer.train()
+        seconds = time.monotonic() - began
+        logs = [entry for entry in trainer.state.log_history if "env/unscored" in entry]
+        return {
+            "faults": bool(faults),
+            "seed": seed,
+            "before": before,
+            "after": success(),
+            "unscored": sum(entry["env/unscored"] for entry in logs) / len(logs),
+            "steps": len(logs),
+            "seconds": seconds,
+        }
+
+
+def learning() -> None:
+    """What is learnt with faults and without, each run in a process of its own."""
+    lesson = {**LESSON, "steps": 10} if QUICK else LESSON
+    runs = []
+    for seed in range(1 if QUICK else 3):
+        for faults in ({}, FAULTS):
+            words = json.dumps({"faults": faults, "seed": seed, **lesson})
+            command = [sys.executable, str(Path(__file__)), "learn", words]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=1200)
+            runs.append(json.loads(done.stdout.splitlines()[-1]))
+            print(runs[-1], flush=True)
+    columns = ("faults", "seed", "before", "after", "unscored", "seconds")
+    rows = [["yes" if run["faults"] else "no", *(run[name] for name in columns[1:])] for run in runs]
+    header = ["faults", "seed", "success before", "after", "share of episodes unscored", "seconds of training"]
+    publish(
+        "faults_learning",
+        {"lesson": lesson, "word": WORD, "faults": FAULTS, "runs": runs},
+        tables=[Table("faults_learning", header, rows)],
+    )
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    if words[:1] == ["serve"]:
+        serve(int(words[1]), float(words[2]))
+    elif words[:1] == ["learn"]:
+        print(json.dumps(learn(**json.loads(words[1]))), flush=True)
+    elif words[:1] == ["learning"]:
+        learning()
+    else:
+        table()
