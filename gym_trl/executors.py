@@ -26,6 +26,9 @@ from gym_trl.worker import Worker, WorkerError, question
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
 """``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or what makes a pool: ``partial(ProcessPool, workers=9)``."""
 
+STEPPING = ("executor", "workers", "reset_timeout", "step_timeout")
+"""The arguments that say where environments are stepped, by name."""
+
 _START_S = 120.0
 _PLAIN = (str, int, float, bool, type(None))
 _AHEAD = 16

@@ -13,7 +13,7 @@ from typing import Any, Self, get_args, get_origin
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.executors import make_pool
+from gym_trl.executors import STEPPING, make_pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,6 @@ PRETRAINED = Preset(
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
 WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid")
 """Options that say how the environment is wrapped, under the names of ``GymSpec``'s arguments."""
-STEPPING = ("executor", "workers", "reset_timeout", "step_timeout")
-"""Options that say where it is stepped, under the names of ``GymSpec``'s arguments."""
 _SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "generation_batch_size",

@@ -21,10 +21,11 @@ from rich.console import Console
 
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation import Result, Score, optimum, random_score
+from gym_trl.executors import STEPPING
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.options import STEPPING, TrainOptions, check_grpo, read_options
+from gym_trl.options import TrainOptions, check_grpo, read_options
 from gym_trl.progress import Display, display_on, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
 from gym_trl.tiny import save_tiny, tiny_model, tiny_tokenizer

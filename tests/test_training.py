@@ -21,8 +21,8 @@ from gym_trl.cli import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors import make_pool
-from gym_trl.options import PRETRAINED, STEPPING, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
+from gym_trl.executors import STEPPING, make_pool
+from gym_trl.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
 from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.records import read_json_lines, read_records
 from gym_trl.run_folder import last_checkpoint

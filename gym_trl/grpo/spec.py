@@ -14,7 +14,7 @@ import numpy as np
 from gym_trl.chat import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors import Executor, make_pool
+from gym_trl.executors import STEPPING, Executor, GuardedPool, OrderedPool, make_pool
 from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory, bare_rules
@@ -207,6 +207,11 @@ class GymSpec:
             return self._stack(env_id)
         levels = self._curriculum.levels
         return Levels(self._stack(env_id, **levels[0]), levels, make=partial(self._stack, env_id))
+
+    def make_pool(self) -> GuardedPool | OrderedPool:
+        """A pool of its environments, where and with the deadlines that they are stepped in training."""
+        stepping: dict[str, Any] = {name: self._rollout_options[name] for name in STEPPING}
+        return make_pool(self._maker, **stepping)
 
     @property
     def _maker(self) -> Callable[[str], TextEnvironment]:
