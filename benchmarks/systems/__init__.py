@@ -49,7 +49,7 @@ class Game:
     group_size: int
     latency_s: float
     """The mean of what a step takes; each step draws its own from (seed, turn)."""
-    tokens_per_turn: int = 40
+    tokens_per_turn: int = 64
     tokens: int = 1400
     """Of a completion: all turns and what the environment said between them."""
     turns: int | None = None

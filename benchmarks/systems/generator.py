@@ -6,7 +6,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,8 @@ GAMES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """More turns than ``MOST_TURNS``, so that a game's length is its seed's (but for a lucky guess)."""
 _WORDS = ("crane", "slope", "night", "audio", "bluff", "wordy")
-_STEPS = 400
+_STEPS = 200
+_SHARPER = 1.3  # the logits, so that what is not meant is hardly ever sampled after so little learning
 
 
 def game_of(name: str, *, episodes: int, latency_s: float, group_size: int = 4, first: int = 0) -> Game:
@@ -140,23 +141,25 @@ def saved_model(folder: Path = MODEL) -> Path:
     a number or a word by chance, and to say "Done." when the game is over.
     """
     if not (folder / "learnt.json").exists():
-        _learn(folder)
+        from gym_trl.tiny import tiny_tokenizer
+
+        learn(folder, tiny_tokenizer(), transcript)
     return folder
 
 
-def _learn(folder: Path) -> None:
+def learn(folder: Path, tokenizer: Any, transcript: Callable[..., tuple[list[int], list[int]]]) -> None:
+    """Train a tiny model to go on as ``transcript(chat, tokenizer, rng)`` does, and save both."""
     import torch
 
     from gym_trl.chat import TemplateChat
-    from gym_trl.tiny import tiny_model, tiny_tokenizer
+    from gym_trl.tiny import tiny_model
 
-    tokenizer = tiny_tokenizer()
     model, chat, rng = tiny_model(tokenizer, head_width=32), TemplateChat(tokenizer), random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
     loss = torch.tensor(math.nan)
     for step in range(_STEPS):
-        rows = [_transcript(chat, tokenizer, rng) for _ in range(8)]
+        rows = [transcript(chat, tokenizer, rng) for _ in range(8)]
         if step % 8:  # whole games are slow to learn from, and teach little beside their beginnings
             rows = [(ids[:320], mask[:320]) for ids, mask in rows]
         length = max(len(ids) for ids, _ in rows)
@@ -174,18 +177,33 @@ def _learn(folder: Path) -> None:
         optimizer.step()
         schedule.step()
         if step % 50 == 0:
-            print(f"the tiny model learns how to answer: {step} of {_STEPS}, loss {float(loss):.3f}", flush=True)
+            print(f"the tiny model learns how to answer: {step} of {_STEPS}, loss {loss.item():.3f}", flush=True)
+    with torch.no_grad():
+        model.model.norm.weight *= _SHARPER
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "learnt.json").write_text(json.dumps({"steps": _STEPS, "loss": float(loss)}), encoding="utf-8")
+    (folder / "learnt.json").write_text(json.dumps({"steps": _STEPS, "loss": loss.item()}), encoding="utf-8")
 
 
-def _transcript(chat: Any, tokenizer: Any, rng: random.Random) -> tuple[list[int], list[int]]:
+def _answer(rng: random.Random) -> str:
+    action = str(rng.randint(100, 999)) if rng.random() < 0.5 else rng.choice(_WORDS)
+    return f"H{'m' * min(20, int(rng.expovariate(1 / 6)))} " + rf"\boxed{{{action}}}"
+
+
+def transcript(
+    chat: Any,
+    tokenizer: Any,
+    rng: random.Random,
+    *,
+    answer: Callable[[random.Random], str] = _answer,
+    game: Game | None = None,
+    turns: int | None = None,
+) -> tuple[list[int], list[int]]:
     """A game as this model is to play it: ids, and a 1 where it speaks."""
     from systems import first_message
 
-    env = make(*GAMES[rng.choice(list(GAMES))], 0.0)
+    env = game.make() if game else make(*GAMES[rng.choice(list(GAMES))], 0.0)
     seed = rng.randrange(2**16)
     observation, _ = env.reset(seed=seed)
     # The rules are long and say nothing about how to write: one prompt in four has them.
@@ -194,23 +212,18 @@ def _transcript(chat: Any, tokenizer: Any, rng: random.Random) -> tuple[list[int
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
     mask = [0] * len(ids)
     over = False
-    for turn in range(turns_of(seed) + 1):
+    for turn in range((turns or turns_of(seed)) + 1):
         if turn:
             heard = chat.reply(observation + (" The game is over." if over else ""), closed=True)
             ids, mask = [*ids, *heard], [*mask, *[0] * len(heard)]
-        answer = "Done." if over else _answer(rng)
-        said = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
+        words = "Done." if over else answer(rng)
+        said = [*tokenizer.encode(words, add_special_tokens=False), tokenizer.eos_token_id]
         ids, mask = [*ids, *said], [*mask, *[1] * len(said)]
         if over:
             break
-        observation, _, terminated, truncated, _ = env.step(answer)
+        observation, _, terminated, truncated, _ = env.step(words)
         over = terminated or truncated
     return ids, mask
-
-
-def _answer(rng: random.Random) -> str:
-    action = str(rng.randint(100, 999)) if rng.random() < 0.5 else rng.choice(_WORDS)
-    return f"H{'m' * min(20, int(rng.expovariate(1 / 6)))} " + rf"\boxed{{{action}}}"
 
 
 if __name__ == "__main__":
