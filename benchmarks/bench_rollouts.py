@@ -1,6 +1,6 @@
 """Whole rollouts of real games, next to other systems and to what no system can beat: the real vLLM on a CPU.
 
-$ python benchmarks/bench_rollouts.py [--quick] [names of systems]
+$ python benchmarks/bench_rollouts.py [--quick] [minutes] [names of systems]
 
 64 episodes in groups of four, of GuessNumber and Wordle: 2 to 20 turns, by a Pareto draw from the game's seed, of about
 15 tokens each, by a tiny model that has learnt how answers are written (``systems/generator.py``) and nothing about the
@@ -10,26 +10,29 @@ threads where they wait. Rounds alternate; figures are medians.
 
 Two floors: all tokens of our rollout in one batch, whose engine steps and seconds are the least that generating them
 takes, and the turns and waits of the episode that takes longest, alone. The larger of both is the floor of the seconds.
-Systems that play one episode after the other play the first sixteen, once; their steps and seconds are multiplied by
+Systems that play one episode after the other play the first eight, once; their steps and seconds are multiplied by
 the turns that are missing.
 """
 
 import statistics
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from report import QUICK, Cell, Table, publish
-from systems import SYSTEMS, Game, Run, System
+from systems import SYSTEMS, Counts, Game, Run, System
+from systems.game import turns_of
 from systems.generator import game_of, saved_model
 from systems.worker import PlayError, Worker
 
 EPISODES = 32 if QUICK else 64
-FEW = 8 if QUICK else 16
+FEW = 8
 GAMES = ("GuessNumber",) if QUICK else ("GuessNumber", "Wordle")
-LATENCIES_MS = (0, 100) if QUICK else (0, 20, 100)
+LATENCIES_MS = (100, 0) if QUICK else (100, 0, 20)  # in the order of interest, should time be short
 ROUNDS = 1 if QUICK else 3
+MINUTES = 1 if QUICK else 9
 QUICK_SYSTEMS = ("gym_trl", "lockstep_threads", "environment_factory")
 OURS = "gym_trl"
 
@@ -39,6 +42,7 @@ class Row:
     """What a system did under one condition, round by round."""
 
     seconds: list[float] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
     prefilled: list[float] = field(default_factory=list)
@@ -49,6 +53,7 @@ class Row:
         """Write down a round; ``scale`` stands for the episodes that were left out."""
         counts = run.counts
         self.seconds.append(counts.seconds * scale)
+        self.processor_seconds.append(counts.processor_seconds * scale)
         self.steps.append(counts.steps * scale)
         self.sampled.append(counts.sampled * scale)
         self.prefilled.append(counts.prefilled * scale)
@@ -76,14 +81,6 @@ class Workers:
         self._stack.close()
 
 
-def measure(names: list[str]) -> list[dict[str, Any]]:
-    """One entry for each game and latency."""
-    with Workers() as workers:
-        for name in names:  # what an engine and a trainer make on first use
-            attempt(workers, name, game_of("GuessNumber", episodes=FEW, latency_s=0.0))
-        return [under(workers, names, game_name, latency_ms) for game_name in GAMES for latency_ms in LATENCIES_MS]
-
-
 def attempt(workers: Workers, name: str, game: Game) -> Run | str:
     """A rollout, or why there is none."""
     try:
@@ -93,43 +90,78 @@ def attempt(workers: Workers, name: str, game: Game) -> Run | str:
     return run
 
 
-def under(workers: Workers, names: list[str], game_name: str, latency_ms: int) -> dict[str, Any]:
-    """All systems under one condition, in turn, and the floors."""
-    whole = game_of(game_name, episodes=EPISODES, latency_s=latency_ms / 1000)
-    few = game_of(game_name, episodes=FEW, latency_s=latency_ms / 1000)
-    rows = {name: Row() for name in names}
-    floors: dict[str, list[float]] = {"steps": [], "generation_s": [], "alone_s": []}
-    share = 1.0
-    for number in range(ROUNDS):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            row, alone = rows[name], SYSTEMS[name].one_by_one
-            if row.error or (alone and row.seconds):
-                continue
-            run = attempt(workers, name, few if alone else whole)
-            if isinstance(run, str):
-                row.error = run
-            else:
-                row.add(run, share if alone else 1.0)
-                print(f"{game_name}, {latency_ms} ms, {name}: {row.seconds[-1]:.2f} s", flush=True)
-            if name == OURS and not isinstance(run, str):
-                share = sum(one.turns for one in run.played) / sum(one.turns for one in run.played[:FEW])
-                worker = workers.of(SYSTEMS[OURS])
-                batch = worker.call("floors", "generation", run.played)
-                longest = worker.call("floors", "longest_alone", whole, run.played)
-                floors["steps"].append(batch.steps)
-                floors["generation_s"].append(batch.seconds)
-                floors["alone_s"].append(longest.seconds)
-    least = {name: statistics.median(values) for name, values in floors.items()}
-    return {
-        "game": game_name,
-        "latency_ms": latency_ms,
-        "floors": {**least, "seconds": max(least["generation_s"], least["alone_s"])},
-        "systems": {name: vars(row) for name, row in rows.items()},
-    }
+class Condition:
+    """A game and a latency: what each system did, and the floors."""
+
+    def __init__(self, game_name: str, latency_ms: int, names: list[str]) -> None:
+        self.name, self.latency_ms = game_name, latency_ms
+        self.whole = game_of(game_name, episodes=EPISODES, latency_s=latency_ms / 1000)
+        self.few = game_of(game_name, episodes=FEW, latency_s=latency_ms / 1000)
+        self.rows = {name: Row() for name in names}
+        self.floors: dict[str, list[float]] = {
+            name: [] for name in ("steps", "generation_s", "generation_processor_s", "alone_s")
+        }
+
+    def play(self, workers: Workers, name: str) -> None:
+        """Let a system play, unless it failed before or has been measured enough."""
+        row, few = self.rows[name], SYSTEMS[name].one_by_one
+        if row.error or (few and row.seconds):
+            return
+        run = attempt(workers, name, self.few if few else self.whole)
+        if isinstance(run, str):
+            row.error = run
+            print(f"{self.name}, {self.latency_ms} ms, {name}: {run}", flush=True)
+            return
+        row.add(run, share() if few else 1.0)
+        print(f"{self.name}, {self.latency_ms} ms, {name}: {row.seconds[-1]:.2f} s", flush=True)
+        if name == OURS:
+            self._measure_floors(workers, run)
+
+    def _measure_floors(self, workers: Workers, run: Run) -> None:
+        worker = workers.of(SYSTEMS[OURS])
+        batch: Counts = worker.call("floors", "generation", run.played)
+        longest: Counts = worker.call("floors", "longest_alone", self.whole, run.played)
+        for values, value in zip(
+            self.floors.values(), (batch.steps, batch.seconds, batch.processor_seconds, longest.seconds), strict=True
+        ):
+            values.append(value)
+
+    def result(self) -> dict[str, Any]:
+        """For the report."""
+        least = {name: statistics.median(values) for name, values in self.floors.items()}
+        return {
+            "game": self.name,
+            "latency_ms": self.latency_ms,
+            "floors": {**least, "seconds": max(least["generation_s"], least["alone_s"])},
+            "systems": {name: vars(row) for name, row in self.rows.items()},
+        }
+
+
+def share() -> float:
+    """How many times as many turns all episodes have as the few do."""
+    whole, few = (game_of(GAMES[0], episodes=count, latency_s=0.0).seeds for count in (EPISODES, FEW))
+    return sum(map(turns_of, whole)) / sum(map(turns_of, few))
+
+
+def measure(names: list[str], minutes: float) -> list[dict[str, Any]]:
+    """A result for each condition that there was time for: all of them once, then once more."""
+    deadline = time.monotonic() + 60 * minutes
+    conditions = [Condition(game_name, latency_ms, names) for latency_ms in LATENCIES_MS for game_name in GAMES]
+    with Workers() as workers:
+        for name in names:  # what an engine and a trainer make on first use
+            attempt(workers, name, game_of("GuessNumber", episodes=FEW, latency_s=0.0))
+        for number in range(ROUNDS):
+            turn = number % len(names)
+            for condition in conditions:
+                for name in names[turn:] + names[:turn]:
+                    if time.monotonic() < deadline:
+                        condition.play(workers, name)
+    done = [condition.result() for condition in conditions if condition.floors["steps"]]
+    return sorted(done, key=lambda entry: (GAMES.index(entry["game"]), entry["latency_ms"]))
 
 
 HEADER = (
-    *("", "latency", "engine steps", "of the floor"),
+    *("", "latency", "engine steps", "of the floor", "seconds of processor"),
     *("tokens/s", "seconds", "of the floor", "ours is so many times as fast"),
 )
 
@@ -141,16 +173,19 @@ def table(measured: list[dict[str, Any]], game_name: str) -> Table:
         if entry["game"] != game_name:
             continue
         latency, floors, systems = f"{entry['latency_ms']} ms", entry["floors"], entry["systems"]
-        rows.append(["floors", latency, round(floors["steps"]), 1.0, None, floors["seconds"], 1.0, None])
+        busy = floors["generation_processor_s"]
+        rows.append(["floors", latency, round(floors["steps"]), 1.0, busy, None, floors["seconds"], 1.0, None])
         ours = statistics.median(systems[OURS]["seconds"])
+        systems = {name: system for name, system in systems.items() if system["seconds"] or system["error"]}
         done = {name: system for name, system in systems.items() if system["seconds"] and not system["error"]}
         for name, system in sorted(done.items(), key=lambda item: statistics.median(item[1]["seconds"])):
             seconds, steps = statistics.median(system["seconds"]), statistics.median(system["steps"])
             speed = statistics.median(system["sampled"]) / seconds
-            over = [steps / floors["steps"], speed, seconds, seconds / floors["seconds"], seconds / ours]
+            busy = statistics.median(system["processor_seconds"]) or None  # of servers nobody knows
+            over = [steps / floors["steps"], busy, speed, seconds, seconds / floors["seconds"], seconds / ours]
             rows.append([SYSTEMS[name].title, latency, round(steps), *over])
         rows += [
-            [SYSTEMS[name].title, latency, system["error"], *[None] * 5]
+            [SYSTEMS[name].title, latency, system["error"], *[None] * 6]
             for name, system in systems.items()
             if name not in done
         ]
@@ -182,12 +217,14 @@ def draw(measured: list[dict[str, Any]], figure: Any) -> None:
 
 def main() -> None:
     """Measure and publish."""
-    wanted = [word for word in sys.argv[1:] if not word.startswith("-")]
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    wanted = [word for word in words if not word.isdigit()]
+    minutes = next((int(word) for word in words if word.isdigit()), MINUTES)
     if wrong := [name for name in wanted if name not in SYSTEMS]:
         raise SystemExit(f"no system is called {wrong[0]!r}: there are {', '.join(SYSTEMS)}")
     names = [OURS, *(name for name in wanted or (QUICK_SYSTEMS if QUICK else SYSTEMS) if name != OURS)]
     saved_model()
-    measured = measure(names)
+    measured = measure(names, minutes)
     publish(
         "rollouts",
         {"episodes": EPISODES, "rounds": ROUNDS, "conditions": measured},

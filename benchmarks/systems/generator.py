@@ -1,13 +1,14 @@
 # mypy: allow-untyped-calls
 """What all systems sample with: one tiny model, one engine, and a recorder at the engine."""
 
+import atexit
 import json
 import math
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,9 @@ class Generator:
         self.max_num_seqs = max_num_seqs
         self.folder = saved_model()
         self._recorder: Any = None
+        self._servers: dict[tuple[str, ...], Any] = {}
+        self._open = ExitStack()
+        atexit.register(self._open.close)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -122,11 +126,12 @@ class Generator:
 
     @contextmanager
     def serving(self, *flags: str) -> Iterator[Any]:
-        """``vllm serve`` of the model, which has a ``url`` and ``measured`` of its own."""
+        """``vllm serve`` of the model, with a ``url`` and ``measured`` of its own; started once, it ends with us."""
         from systems.server import served
 
-        with served(self.folder, CONTEXT, *flags) as server:
-            yield server
+        if flags not in self._servers:
+            self._servers[flags] = self._open.enter_context(served(self.folder, CONTEXT, *flags))
+        yield self._servers[flags]
 
     def seed_of(self, prompt_ids: list[int]) -> int | None:
         """Which game a prompt is of, by its own words."""

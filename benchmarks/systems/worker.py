@@ -23,6 +23,7 @@ HERE = Path(__file__).parents[1]
 VENV = HERE.parent / ".venv"
 LOGS = HERE.parent / "runs" / "benchmarks"
 _START_S = 120.0
+_END_S = 20.0
 
 
 class PlayError(Exception):
@@ -83,7 +84,9 @@ class Worker:
 
     def close(self) -> None:
         """End the process and all that it started."""
-        self._connection.close()
+        self._connection.close()  # which ends it; what it has started ends with it
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_END_S)
         self._kill()
         self._place.cleanup()
 
