@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gym_trl.inspection import Finding, Report
     from gym_trl.play import PlayedGame
     from gym_trl.progress import Display
+    from gym_trl.rivals import Opposing, Race
     from gym_trl.validation import Game, Validation
 
 _P = ParamSpec("_P")
@@ -355,23 +356,46 @@ def _indented(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
-@app.command(epilog="Examples: [bold]gym-trl play TrlEnv/GuessNumber-v0 --env high=8 --seed 3[/]")
+_ID_HELP = "An id, module:id, package.module:Class, or a file.py with one environment or :Class behind it."
+_PLAY_HELP = (
+    'Play an environment yourself, in the terminal; "quit", Ctrl-C or Ctrl-D leaves.\n\n'
+    '":undo" takes your last action back, ":hint" asks the environment\'s solver, ":history" shows the game so far, '
+    "and the arrow keys bring back what you typed.\n\n"
+    "With --against somebody plays against you: solver, random or another of the environment's own policies, a model's "
+    "path, hub id or run, the address of an OpenAI-compatible server (its key is $OPENAI_API_KEY), or "
+    "package.module:function. In games for two it has the other side. In games for one it plays the same game beside "
+    "you, a turn for each of yours, and the ends are compared: by the return, and then by the turns."
+)
+_PLAY_EXAMPLES = """Examples:
+
+gym-trl play TrlEnv/GuessNumber-v0 --env high=8 --seed 3
+
+gym-trl play TrlEnv/TicTacToe-v0 --against solver
+
+gym-trl play TrlEnv/GuessNumber-v0 --against runs/first --env high=8 --env turns=4
+
+gym-trl play TrlEnv/KuhnPoker-v0 --against http://localhost:8000/v1
+"""
+
+
+@app.command(help=_PLAY_HELP, epilog=_PLAY_EXAMPLES)
 @_clear_errors
 def play(
-    env_id: Annotated[str, typer.Argument(metavar="ID", help="An environment, such as TrlEnv/GuessNumber-v0.")],
+    env_id: Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP)],
     *,
     env: EnvOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the game; a new one each time by default.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="Who plays against you; see above.", show_default=False)
+    ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Play an environment yourself, in the terminal; "quit", Ctrl-C or Ctrl-D leaves.
-
-    ":undo" takes your last action back, ":hint" asks the environment's solver, ":history" shows the game so far, and
-    the arrow keys bring back what you typed.
-    """
+    """Play; the help is ``_PLAY_HELP``."""
     from gym_trl.play import PlayedGame
 
-    game = PlayedGame(functools.partial(_make, env_id, _pairs(env)), random.randrange(2**31) if seed is None else seed)
+    kwargs, chosen = _pairs(env), random.randrange(2**31) if seed is None else seed
+    rival = _Rival(None, None) if against is None else _rival(against, env_id, kwargs, chosen)
+    game = PlayedGame(functools.partial(_make, env_id, {**kwargs, **rival.arguments}), chosen)
     if hasattr(sys.stdin, "reconfigure"):  # bytes that are no text are played as lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
     with suppress(ImportError):
@@ -380,24 +404,118 @@ def play(
         if instructions := read_instructions(game.env):
             _say(f"{_coloured(instructions, dim=True)}\n")
         with _one_line("reset", debug=debug):
-            _say(game.start())
+            first = game.start()
+        rival.tell(game)
+        _say(first)
         while not game.over:
             if (action := _ask()) is None:
                 _say(f"\nLeft after {counted(len(game.played), 'turn')}, return {game.total:g}.")
                 return
             if action.strip() in _COMMANDS:
                 _say(_COMMANDS[action.strip()](game))
+                rival.forget()
                 continue
             with _one_line("step", debug=debug):
                 reply = game.step(action)
+            rival.tell(game)
             _say(reply.observation)
             if reply.reward:
                 _say(_coloured(f"(reward {reply.reward:g})", fg="green" if reply.reward > 0 else "red"))
         solved = reply.info.get("success", reply.reward > 0)
         verdict = _coloured("Solved" if solved else "Not solved", fg="green" if solved else "red", bold=True)
         _say(f"\n{verdict} in {counted(len(game.played), 'turn')}, return {game.total:g}.")
+        rival.compare(game, solved=bool(solved))
     finally:
+        rival.close()
         game.close()
+
+
+class _Rival:
+    """What a game shows of who plays against the person; nothing where there is nobody."""
+
+    def __init__(self, opposing: "Opposing | None", race: "Race | None", name: str = "") -> None:
+        self.opposing, self.race, self.name = opposing, race, name
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self.opposing.arguments if self.opposing else {}
+
+    def tell(self, game: "PlayedGame") -> None:
+        """Say what it has done since the last time."""
+        if self.opposing:
+            for said in self.opposing.spoken:
+                read = "" if said.action == said.answer else f" (read as {said.action!r})"
+                unread = " (no action in it: a random one is played)" if said.action is None else read
+                _say(_coloured(f"{self.name}: {said.answer}{unread}", fg="magenta"))
+            self.forget()
+        if self.race and game.played:
+            was, stopped = self.race.turns, self.race.stopped
+            self.race.play(len(game.played))
+            if self.race.turns > was or self.race.stopped != stopped or len(game.played) == was:
+                _say(_coloured(f"({self._standing()})", dim=True))
+
+    def forget(self) -> None:
+        """What was answered to tries of a hint or an undo is nobody's business."""
+        if self.opposing:
+            self.opposing.spoken.clear()
+
+    def compare(self, game: "PlayedGame", *, solved: bool) -> None:
+        """Say who did better, where both played the same game."""
+        from gym_trl.rivals import winner
+
+        if not self.race:
+            return
+        other = self.race.play()
+        _say(f"\n{self.name}, the same game:")
+        for exchange in other.played:
+            _say(f"{_coloured(f'> {exchange.action}', fg='magenta')}\n{exchange.reply.observation}")
+        _say(f"\n{self._standing()}.")
+        if other.stopped is None:
+            better = winner((game.total, solved, len(game.played)), (other.total, other.solved, other.turns))
+            _say(_coloured({1: "You win.", 0: "Nobody wins.", -1: f"{self.name} wins."}[better], bold=True))
+
+    def close(self) -> None:
+        if self.race:
+            self.race.close()
+
+    def _standing(self) -> str:
+        assert self.race is not None
+        turns = counted(self.race.turns, "turn")
+        if self.race.stopped is not None:
+            return f"{self.name} could not play on after {turns}: {self.race.stopped}"
+        if not self.race.over:
+            return f"{self.name} has played {turns}"
+        return f"{self.name}: {'solved' if self.race.solved else 'not solved'} in {turns}, return {self.race.total:g}"
+
+
+def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _Rival:
+    from gym_trl.evaluation import as_player
+    from gym_trl.policies import Model, server
+    from gym_trl.rivals import Challenger, Opposing, Race, check_against, is_for_two
+
+    if against == "person":
+        raise ConfigError(
+            "the person is you; --against is solver, random, a model, a server or package.module:function"
+        )
+    action_format: str | None = "tag"
+    env = _make(env_id, kwargs)
+    check_against(env, kwargs)
+    for_two = is_for_two(env)
+    env.close()
+    if against.startswith(("http://", "https://")):
+        player: Any = server(against, api_key=os.environ.get("OPENAI_API_KEY"))
+    elif _is_run(Path(against)):
+        run = read_options(Path(against))
+        action_format = run.action_format
+        player = Model(str(Path(against, "model")), label=against, max_tokens=run.max_tokens_per_turn or 256)
+    else:
+        player = as_player(against)
+    if isinstance(player, Model):
+        _say_aside(f"Loading {player.name}")
+    challenger = Challenger(player, action_format)
+    if for_two:
+        return _Rival(Opposing(challenger, lambda **more: _make(env_id, {**kwargs, **more}), seed), None, player.name)
+    return _Rival(None, Race(challenger, lambda: _make(env_id, kwargs), seed), player.name)
 
 
 def _undo(game: "PlayedGame") -> str:
@@ -472,7 +590,6 @@ gym-trl validate TrlEnv/GuessNumber-v0
 
 gym-trl validate --all --full
 """
-_ID_HELP = "An id, module:id, package.module:Class, or a file.py with one environment or :Class behind it."
 
 
 @app.command(help=_VALIDATE_HELP, epilog=_VALIDATE_EXAMPLES)

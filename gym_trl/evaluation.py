@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from gym_trl.episode import EnvReply, as_turn, reason_to_stop
 from gym_trl.errors import ConfigError, EngineError
+from gym_trl.executors import STEPPING
 from gym_trl.grpo.spec import GymSpec, kwargs_by_id
 from gym_trl.policies import (
     Attempt,
@@ -303,7 +304,8 @@ def evaluate(
         seed: Of the games and of what is random in a policy.
         env_kwargs: For ``gym.make``; with several ids, ``{id: kwargs}``.
         action_format: How language models mark their actions; the other policies act without marks.
-        spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``.
+        spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``, or ``executor`` and
+            ``step_timeout`` for those that run here.
         out: The folder of the records.
         tokens: Keep the ids, mask and logprobs of models that run here.
         retry: Play again what could not be scored before.
@@ -317,12 +319,12 @@ def evaluate(
     """
     envs = [env] if isinstance(env, str) else list(env)
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
-    players = [_player(one) for one in given]
+    players = [as_player(one) for one in given]
     _check_counts(episodes, attempts)
     if len({player.name for player in players}) < len(players):
         raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
     plans = [
-        _Plan(player, env_id, kwargs, _wrapping(player, action_format, spec))
+        _Plan(player, env_id, kwargs, _wrapping(player, action_format, spec), _stepping(player, spec))
         for player in players
         for env_id, kwargs in kwargs_by_id(envs, env_kwargs).items()
     ]
@@ -362,13 +364,21 @@ def evaluate(
 
                 if isinstance(player, Model):
                     loaded = loaded or player.load()
-                    loaded.play(plan.spec(seed).make, left, seed, write)
+                    loaded.play(plan.spec(seed, **plan.stepping).make_pool(), left, seed, write)
                 else:
                     _play_in_words(player, plan.spec(seed).make, left, seed, write)
     return Evaluation(board.rows(), folder.path, missing)
 
 
-def _player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Player:
+def as_player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Player:
+    """Who plays, by what ``evaluate`` takes as a policy.
+
+    >>> as_player("solver").name, as_player("math:sqrt").name, as_player("Qwen/Qwen3-0.6B").path
+    ('solver', 'math:sqrt', 'Qwen/Qwen3-0.6B')
+
+    Raises:
+        ConfigError: there is no such function, or it is the address of a server.
+    """
     if isinstance(given, Words | Model):
         return given
     if not isinstance(given, str):
@@ -396,7 +406,15 @@ def _check_counts(episodes: int, attempts: int) -> None:
 
 def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
     """How a player's environments are wrapped, by the names of ``GymSpec``'s arguments."""
-    return {"action_format": action_format, **(spec or {})} if player.marks else {"action_format": None}
+    if not player.marks:
+        return {"action_format": None}
+    return {"action_format": action_format, **{name: it for name, it in (spec or {}).items() if name not in STEPPING}}
+
+
+def _stepping(player: Player, spec: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where a model's environments are stepped; those of other policies are beside them, in their own threads."""
+    given = {name: it for name, it in (spec or {}).items() if name in STEPPING}
+    return {"executor": None, **given} if isinstance(player, Model) else {}
 
 
 def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
@@ -428,20 +446,21 @@ class _Plan:
     env_id: str
     env_kwargs: Mapping[str, Any]
     wrapping: Mapping[str, Any]
+    stepping: Mapping[str, Any]
 
-    def spec(self, seed: int, num_tasks: int = 1) -> GymSpec:
+    def spec(self, seed: int, num_tasks: int = 1, **stepping: Any) -> GymSpec:
         # Games are drawn by their seeds, so that a longer evaluation begins with the games of a shorter one.
         games: dict[str, Any] = {"num_tasks": 1, "num_eval_tasks": num_tasks, "seed": seed, "spread": False}
         if mine := sorted(games.keys() & self.wrapping.keys()):
             raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
         if unknown := sorted(self.wrapping.keys() - signature(GymSpec).parameters.keys()):
             raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec")
-        inline = {"executor": "inline"}  # an evaluation makes its pools itself: nothing has to be found out
-        return GymSpec(self.env_id, env_kwargs=self.env_kwargs, **{**inline, **games, **self.wrapping})
+        stepping = stepping or {"executor": "inline"}  # nothing has to be found out for its tasks
+        return GymSpec(self.env_id, env_kwargs=self.env_kwargs, **games, **self.wrapping, **stepping)
 
     def check(self, seed: int) -> None:
         """Say now what cannot work."""
-        spec = self.spec(seed)
+        spec = self.spec(seed, **(self.stepping if any(self.stepping.values()) else {}))
         if isinstance(self.player, Words):
             env = spec.make(self.env_id)
             try:

@@ -1,5 +1,6 @@
 """Who plays an evaluation: models, servers, the environments' own policies, a Python function, or a person."""
 
+import itertools
 import sys
 import time
 import weakref
@@ -10,13 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.chat import TemplateChat
 from gym_trl.engines.protocol import Engine
-from gym_trl.episode import Episode, Limits
+from gym_trl.episode import Act, EnvReply, Episode, Limits, Sample
 from gym_trl.errors import ConfigError, EngineError, GymTRLError, MissingDependencyError
+from gym_trl.executors import GuardedPool, OrderedPool
 from gym_trl.parsing import split_thinking
-from gym_trl.pool import EnvFactory, InlinePool, TextEnvironment, read_instructions
+from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.rollout import stream_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Message, Policy, StopReason, Task, TokenIds, Trajectory
+from gym_trl.types import Completion, Message, Policy, Request, StopReason, Task, TokenIds, Trajectory
 from gym_trl.wrappers.inner import load_function
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
@@ -368,24 +370,56 @@ class LoadedModel:
     context: int | None
     decode: Callable[[TokenIds], str]
 
-    def play(self, make: EnvFactory, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed) -> None:
-        """Play ``attempts``, telling of each as soon as it is over."""
-        model = self.model
-        limits = Limits(model.max_tokens, model.max_completion, self.context)
-        preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
-        episodes = (
-            (one, Episode(one.task, chat=self.chat, limits=limits, preamble=preamble, seed=one.seed(seed)))
-            for one in attempts
-        )
-        with InlinePool(make) as pool:
+    def play(
+        self, pool: GuardedPool | OrderedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed
+    ) -> None:
+        """Play ``attempts`` on a pool's environments, telling of each as soon as it is over, and close the pool."""
+        episodes = ((one, self._episode(one.task, one.seed(seed))) for one in attempts)
+        with pool:
             stream_episodes(
                 episodes,
                 pool=pool,
                 engine=self.engine,
-                max_alive=model.concurrency,
+                max_alive=self.model.concurrency,
                 go_on=lambda: True,
                 on_finish=lambda one, played: on_played(one, played, self.decode),
             )
+
+    def policy(self, env: TextEnvironment, seed: int) -> Policy:
+        """A policy for one episode, which is asked turn by turn; it answers with its marks, as the model does.
+
+        It raises ``ModelStopped`` where the model's budgets have no room for another turn.
+        """
+        episode, rules = self._episode(Task("a conversation", seed), seed), read_instructions(env)
+        turns = itertools.count()
+
+        def answer(observation: str) -> str:
+            todo: Sample | Act | Trajectory
+            if (turn := next(turns)) == 0:
+                todo = episode.started(EnvReply(observation, instructions=rules))
+            else:
+                todo = episode.stepped(EnvReply(observation))
+            if isinstance(todo, Sample):
+                self.engine.submit(Request(f"{seed}-{turn}", todo.prompt_ids, todo.max_tokens, todo.seed))
+                todo = episode.sampled(self._completion(f"{seed}-{turn}"))
+            if isinstance(todo, Act):
+                return todo.action
+            assert isinstance(todo, Trajectory)
+            raise ModelStopped(todo.stop_reason, todo.error or "there is no room for another turn")
+
+        return answer
+
+    def _completion(self, request: str) -> Completion:
+        while True:
+            for completion in self.engine.collect(block=True):
+                if completion.request_id == request:
+                    return completion
+
+    def _episode(self, task: Task, seed: int) -> Episode:
+        model = self.model
+        limits = Limits(model.max_tokens, model.max_completion, self.context)
+        preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
+        return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed)
 
 
 def _with_transformers(model: Model) -> LoadedModel:

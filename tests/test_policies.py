@@ -3,18 +3,17 @@
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 import gymnasium as gym
 import pytest
 import vllm_cpu
 import vllm_run
+from chat_server import Answer, ChatServer, said
 
 from gym_trl import policies
 from gym_trl.errors import ConfigError, EngineError
@@ -26,65 +25,6 @@ from gym_trl.tiny import save_tiny
 pytest.importorskip("httpx")
 
 GUESS = "TrlEnv/GuessNumber-v0"
-Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
-
-
-class ChatServer(ThreadingHTTPServer):
-    """Answers ``POST /v1/chat/completions`` as OpenAI's interface says, with ``answer(body, times asked before)``."""
-
-    daemon_threads = True
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer = answer
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[str | None] = []
-        self.asked: Counter[str] = Counter()
-        self.lock = Lock()
-        self.working = self.peak = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: ChatServer
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._send(200, {"object": "list", "data": [{"id": "the-model"}]})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        home = self.server
-        with home.lock:
-            home.bodies.append(body)
-            home.headers.append(self.headers["Authorization"])
-            times = home.asked[json.dumps(body)]
-            home.asked[json.dumps(body)] += 1
-            home.working += 1
-            home.peak = max(home.peak, home.working)
-        status, answer = home.answer(body, times)
-        with home.lock:
-            home.working -= 1
-        self._send(status, answer)
-
-    def _send(self, status: int, answer: Any) -> None:
-        content = json.dumps(answer).encode() if not isinstance(answer, bytes) else answer
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-def said(text: str, **message: Any) -> dict[str, Any]:
-    usage = {"prompt_tokens": 40, "completion_tokens": 5}
-    return {"choices": [{"message": {"role": "assistant", "content": text, **message}}], "usage": usage}
 
 
 def solve(body: dict[str, Any], times: int) -> tuple[int, Any]:
@@ -259,6 +199,16 @@ def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) ->
     alone = said(1)
     assert alone == said(24)
     assert len({str(answers) for answers in alone.values()}) > 12
+
+
+def test_a_models_environments_can_be_stepped_elsewhere(tiny: Path) -> None:
+    def said(**spec: Any) -> list[list[str]]:
+        records = play(Model(str(tiny), max_tokens=2), episodes=4, spec=spec, **PLAIN)
+        return sorted([turn["answer"] for turn in record["turns"]] for record in records)
+
+    assert said(executor="process", workers=1, step_timeout=60.0) == said(workers=1) == said()
+    with pytest.raises(ConfigError, match="inline"):
+        said(executor="inline", workers=1)
 
 
 def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

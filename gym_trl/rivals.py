@@ -1,0 +1,263 @@
+"""Who plays against a person: the other side of a game for two, or the same game beside them."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from gym_trl.envs.two_player import TwoPlayerEnv
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.evaluation import Exchange, Player
+from gym_trl.parsing import extract_action
+from gym_trl.policies import Model, ModelStopped
+from gym_trl.pool import MAX_TURNS, TextEnvironment, read_step
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Policy
+from gym_trl.wrappers.parse_action import ParseAction
+
+PolicyFor = Callable[[TextEnvironment, int], Policy]
+
+
+class Said(NamedTuple):
+    """What an opponent answered, and what was read from it."""
+
+    answer: str
+    action: str | None
+
+
+class Challenger:
+    """A policy by any of the names that ``gym-trl eval`` takes, which can play against a person.
+
+    Args:
+        player: Who it is; a model is loaded here.
+        action_format: How a language model marks its actions.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+
+    def __init__(self, player: Player, action_format: str | None = "tag") -> None:
+        self.name = player.name
+        self.action_format = action_format if player.marks else None
+        self._player = player
+        self._make: PolicyFor = player.load().policy if isinstance(player, Model) else player.make
+
+    def dressed(self, env: TextEnvironment) -> TextEnvironment:
+        """The environment as it is told to the policy."""
+        return env if self.action_format is None else ParseAction(env, self.action_format)
+
+    def policy(self, env: TextEnvironment, seed: int) -> Policy:
+        """The policy of one game, which answers with its marks.
+
+        Raises:
+            ConfigError: the environment has no such policy.
+        """
+        if not isinstance(self._player, Model):
+            self._player.check(env)
+        return self._make(env, seed)
+
+    def read(self, answer: str) -> str | None:
+        """The action in an answer."""
+        return answer if self.action_format is None else extract_action(answer, self.action_format)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games for two
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def is_for_two(env: TextEnvironment) -> bool:
+    """Whether somebody else can be given the other side.
+
+    >>> import gymnasium as gym
+    >>> is_for_two(gym.make("TrlEnv/Nim-v0")), is_for_two(gym.make("TrlEnv/Echo-v0"))
+    (True, False)
+    """
+    return isinstance(env.unwrapped, TwoPlayerEnv)
+
+
+class Opposing:
+    """The other side of a game for two; what it was asked once it answers again, so that a game can be undone.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.evaluation import as_player
+    >>> opposing = Opposing(Challenger(as_player("solver")), lambda **more: gym.make("TrlEnv/TicTacToe-v0", **more), 0)
+    >>> env = gym.make("TrlEnv/TicTacToe-v0", seat="first", **opposing.arguments)
+    >>> _ = env.reset(seed=0), env.step("1")
+    >>> opposing.spoken  # only the middle does not lose
+    [Said(answer='5', action='5')]
+
+    An answer that is no legal action is replaced by a random one, as in any game for two. ``random`` is the game's own
+    opponent, because only the game knows what is legal.
+
+    Args:
+        challenger: Who plays it.
+        make: Makes the environment, with further arguments.
+        seed: Of the game.
+
+    Raises:
+        ConfigError: the game has no such policy.
+    """
+
+    def __init__(self, challenger: Challenger, make: Callable[..., TextEnvironment], seed: int) -> None:
+        self.spoken: list[Said] = []
+        """What it has answered since this was last emptied."""
+        self._challenger = challenger
+        self._seed = seed
+        self._answers: dict[tuple[str, ...], str] = {}
+        self._playing: dict[tuple[str, ...], Policy] = {}  # by what each was told
+        # Who plays without instructions is shown the other side of the table, too: its solver plays either side.
+        own = {} if challenger.action_format is not None else {"opponent": "self"}
+        self._told = challenger.dressed(make(**own))
+        self._told.reset(seed=seed)
+        if challenger.name != "random":
+            self._begun()  # says now what cannot work
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the environment of the person is made with."""
+        return {"opponent": "random" if self._challenger.name == "random" else self._begin}
+
+    def _begin(self) -> Policy:
+        """The policy of one game."""
+        told: tuple[str, ...] = ()
+
+        def answer(observation: str) -> str:
+            nonlocal told
+            told = (*told, observation)
+            if told not in self._answers:
+                self._answers[told] = self._ask(told)
+            said = self._answers[told]
+            action = self._challenger.read(said)
+            self.spoken.append(Said(said, action))
+            return said if action is None else action
+
+        return answer
+
+    def _ask(self, told: tuple[str, ...]) -> str:
+        """What is answered to the last of these, by somebody who was told as many of the others as anybody was."""
+        known = max((past for past in self._playing if told[: len(past)] == past), key=len, default=None)
+        policy = self._begun() if known is None else self._playing.pop(known)
+        self._playing[told] = policy
+        for observation in told[len(known or ()) :]:
+            said = _asked(policy, observation)
+        return said
+
+    def _begun(self) -> Policy:
+        return self._challenger.policy(self._told, derive_seed(self._seed, "opponent"))
+
+
+def _asked(policy: Policy, observation: str) -> str:
+    """An answer; what stops the model is no reason to stop the game."""
+    try:
+        return policy(observation)
+    except ModelStopped as stopped:
+        return f"({stopped.reason}: {stopped})"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games for one
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Race:
+    """The same game, played by somebody else turn by turn.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.evaluation import as_player
+    >>> race = Race(Challenger(as_player("solver")), lambda: gym.make("TrlEnv/GuessNumber-v0", high=8), 1)
+    >>> race.play(1).turns, race.play().over, race.total
+    (1, True, 1.0)
+
+    Args:
+        challenger: Who plays it.
+        make: Makes the environment.
+        seed: Of the game.
+
+    Raises:
+        ConfigError: the game has no such policy.
+    """
+
+    def __init__(self, challenger: Challenger, make: Callable[[], TextEnvironment], seed: int) -> None:
+        self.name = challenger.name
+        self.played: list[Exchange] = []
+        self.stopped: str | None = None
+        """Why it could not play on."""
+        self._env = challenger.dressed(make())
+        self._observation, _ = self._env.reset(seed=seed)
+        self._policy = challenger.policy(self._env, derive_seed(seed, "race"))
+
+    @property
+    def turns(self) -> int:
+        """How many it has played."""
+        return len(self.played)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come to an end."""
+        last = self.played[-1].reply if self.played else None
+        return self.stopped is not None or (last is not None and (last.terminated or last.truncated))
+
+    @property
+    def total(self) -> float:
+        """The return so far."""
+        return math.fsum(exchange.reply.reward for exchange in self.played)
+
+    @property
+    def solved(self) -> bool:
+        """Whether it has solved the game."""
+        return self.over and self.stopped is None and solves(self.played[-1].reply.info, self.played[-1].reply.reward)
+
+    def play(self, turns: int = MAX_TURNS) -> "Race":
+        """Play until there are so many turns, or to the end.
+
+        Raises:
+            EngineError: a server refuses, or generation itself failed.
+        """
+        while not self.over and self.turns < turns:
+            try:
+                action = self._policy(self._observation)
+                reply = read_step(*self._env.step(action))
+            except EngineError:
+                raise
+            except Exception as error:  # whatever a policy raises; the person plays on
+                self.stopped = f"{type(error).__name__}: {error}"
+                return self
+            self.played.append(Exchange(self._observation, action, reply))
+            self._observation = reply.observation
+        return self
+
+    def close(self) -> None:
+        """Close its environment."""
+        self._env.close()
+
+
+def solves(info: Mapping[str, Any], reward: float) -> bool:
+    """Whether the last step of a game solved it: ``info`` says so, or else it was paid for."""
+    return bool(info.get("success", reward > 0))
+
+
+def winner(mine: tuple[float, bool, int], other: tuple[float, bool, int]) -> int:
+    """1 if the first of two results is the better one, -1 if it is not, 0 where none is.
+
+    >>> winner((1.0, True, 4), (1.0, True, 5)), winner((0.2, False, 3), (1.0, True, 5))
+    (1, -1)
+    >>> winner((0.0, False, 4), (0.0, False, 5))
+    0
+
+    A result is a return, whether that solved the game, and the turns it took. The higher return is better; of the same
+    one, that which took fewer turns, if the game was solved.
+    """
+    (total, solved, turns), (others, _, longer) = mine, other
+    if not math.isclose(total, others, abs_tol=1e-9):
+        return 1 if total > others else -1
+    return 0 if not solved or turns == longer else 1 if turns < longer else -1
+
+
+def check_against(env: TextEnvironment, arguments: Mapping[str, Any]) -> None:
+    """Check that the other side of a game for two is not given twice.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if is_for_two(env) and "opponent" in arguments:
+        raise ConfigError("--env opponent=... and --against both say who the opponent is: give one of them")

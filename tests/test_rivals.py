@@ -1,0 +1,320 @@
+"""Playing against somebody, as a person does: typed into the command, on a terminal and in a pipe."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from chat_server import ChatServer, said
+from typer.testing import CliRunner
+
+from gym_trl.cli import app
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation import as_player
+from gym_trl.options import TrainOptions
+from gym_trl.play import PlayedGame
+from gym_trl.policies import Words
+from gym_trl.rivals import Challenger, Opposing, Race, Said, winner
+from gym_trl.tiny import save_tiny
+from gym_trl.types import Policy
+
+TWO = {
+    "TrlEnv/TicTacToe-v0": [str(cell) for cell in range(1, 10)],
+    "TrlEnv/ConnectFour-v0": [str(column) for column in range(1, 8)],
+    "TrlEnv/Nim-v0": [f"take {count} from {heap}" for count in range(1, 4) for heap in range(1, 5)],
+    "TrlEnv/KuhnPoker-v0": ["pass", "bet"],
+}
+
+
+def played(*lines: str, env_id: str, against: str, options: tuple[str, ...] = (), status: int = 0) -> str:
+    command = ["play", env_id, "--against", against, "--seed", "4", *options]
+    result = CliRunner().invoke(app, command, input="".join(f"{line}\n" for line in lines))
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def against(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> tuple[PlayedGame, Opposing]:
+    make = partial(gym.make, env_id, **kwargs)
+    opposing = Opposing(Challenger(who), make, seed)
+    return PlayedGame(lambda: make(**opposing.arguments), seed), opposing
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games for two
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", TWO)
+@pytest.mark.parametrize("who", ["solver", "random", "constant"])
+def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str, who: str) -> None:
+    game, opposing = against(env_id, as_player(who))
+    game.start()
+    while not game.over:
+        before = list(game.played)
+        action = game.env.get_wrapper_attr("random_policy")(len(before))(game.observation)
+        reply = game.step(action)
+        game.undo()
+        assert game.played == before
+        assert game.step(action) == reply
+    assert (who == "random") != bool(opposing.spoken) or not game.played
+    game.close()
+
+
+def test_the_solver_is_not_beaten_at_tic_tac_toe() -> None:
+    for seed in range(20):
+        game, _ = against("TrlEnv/TicTacToe-v0", as_player("solver"), seed)
+        game.start()
+        while not game.over:
+            game.step(game.env.get_wrapper_attr("random_policy")(seed)(game.observation))
+        assert game.total <= 0
+
+
+def test_an_opponent_is_asked_again_only_where_the_game_took_another_way() -> None:
+    asked: list[tuple[int, str]] = []
+    games = iter(range(100))
+
+    def make(env: Any, seed: int) -> Policy:
+        number = next(games)
+
+        def policy(observation: str) -> str:
+            asked.append((number, observation))
+            # The first free cell, and another one whenever it is asked again.
+            free: list[str] = re.findall("[1-9]", observation)
+            return free[len(asked) % 2]
+
+        return policy
+
+    game, opposing = against("TrlEnv/TicTacToe-v0", Words("fickle", make), seat="first")
+    game.start()
+    first = game.step("9").observation
+    game.step("8" if "8" in first else "7")
+    before = list(asked)
+    game.undo()
+    game.undo()
+    assert game.step("9").observation == first
+    assert asked == before
+    game.undo()
+    game.step("5")
+    assert len(asked) == len(before) + 1
+    assert opposing.spoken[-1].answer == opposing.spoken[-1].action
+    assert len({number for number, _ in asked}) == 2
+    game.close()
+
+
+def test_the_command_shows_what_the_opponent_plays_and_takes_it_back() -> None:
+    output = played(
+        *("1", ":undo", "5", ":hint", ":history", "3", "quit"), env_id="TrlEnv/TicTacToe-v0", against="solver"
+    )
+    assert output.count("solver: 1\nYou are O.") == 1  # X begins with the corner, once
+    assert "solver: 2\nYou are O.\nX X 3\n4 O 6\n7 8 9" in output
+    assert "3 (does not win, as far as the solver sees)" in output
+    assert "> 5\nYou are O.\nX X 3" in output  # the history
+    assert "solver: 7\nYou are O.\nX X O\n4 O 6\nX 8 9" in output
+
+
+def test_a_draw_against_a_perfect_player_is_no_win_of_its() -> None:
+    output = played("5", "3", "4", "8", "9", env_id="TrlEnv/TicTacToe-v0", against="solver")
+    assert "Draw." in output
+    assert "return 0." in output
+    assert "the same game" not in output
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games for one
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_game_for_one_is_a_race_whose_ends_are_compared() -> None:
+    options = ("--env", "high=8")
+    output = played(
+        "4", ":undo", "4", "2", "1", "3", "6", env_id="TrlEnv/GuessNumber-v0", against="solver", options=options
+    )
+    assert output.count("(solver has played 1 turn)") == 2
+    assert output.count("(solver: solved in 2 turns, return 1)") == 1
+    # What the solver found out is shown at the end, and not before.
+    assert output.index("Solved in 5 turns") < output.index("solver, the same game:\n> 4\nHigher.\n> 6\nCorrect.")
+    assert output.endswith("solver: solved in 2 turns, return 1.\nsolver wins.\n")
+    output = played("6", env_id="TrlEnv/GuessNumber-v0", against="random", options=options)
+    assert output.endswith("You win.\n")
+
+
+def test_who_races_plays_the_same_game_whatever_the_person_does() -> None:
+    seen = set()
+    for actions in (["1"], ["8", "8", "2"]):
+        make = partial(gym.make, "TrlEnv/GuessNumber-v0", high=8)
+        race = Race(Challenger(as_player("random")), make, 5)
+        for turn in range(len(actions)):
+            race.play(turn + 1)
+        seen.add(tuple(exchange.action for exchange in race.play().played))
+        assert race.over
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "better"),
+    [
+        ((1.0, True, 3), (1.0, True, 3), 0),
+        ((1.0, True, 3), (1.0, True, 4), 1),
+        ((0.5, False, 3), (0.5, False, 4), 0),
+        ((-1.0, False, 1), (0.0, False, 9), -1),
+        ((0.1 + 0.2, True, 2), (0.3, True, 2), 0),
+    ],
+)
+def test_the_higher_return_wins_and_then_the_shorter_way(mine: Any, other: Any, better: int) -> None:
+    assert winner(mine, other) == better == -winner(other, mine)
+
+
+def test_a_rival_that_raises_stops_and_the_person_plays_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_rival.py").write_text(
+        "def make(env):\n    def policy(observation):\n        raise ValueError('no idea')\n    return policy\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    output = played("woadw", env_id="TrlEnv/Echo-v0", against="broken_rival:make", options=("--seed", "0"))
+    assert "(broken_rival:make could not play on after 0 turns: ValueError: no idea)" in output
+    assert output.endswith("could not play on after 0 turns: ValueError: no idea.\n")
+    output = played("5", env_id="TrlEnv/TicTacToe-v0", against="broken_rival:make", status=1)
+    assert "Error: reset raised ValueError: no idea" in output
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    def first_free(body: dict[str, Any], times: int) -> tuple[int, Any]:
+        board = body["messages"][-1]["content"].rpartition("You are")[2]
+        return 200, said(f"<think>Hm.</think>I take <action>{re.findall('[1-9]', board)[0]}</action>.")
+
+    one = ChatServer(first_free)
+    Thread(target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield one
+    one.shutdown()
+    one.server_close()
+
+
+def test_a_server_is_told_the_rules_and_its_action_is_read(server: ChatServer) -> None:
+    pytest.importorskip("httpx")
+    output = played("5", ":undo", "5", "3", "quit", env_id="TrlEnv/TicTacToe-v0", against=server.url)
+    assert "the-model: I take <action>1</action>. (read as '1')\nYou are O.\nX 2 3\n" in output
+    assert "the-model: I take <action>2</action>. (read as '2')\nYou are O.\nX X 3\n4 O 6\n" in output
+    assert [len(body["messages"]) for body in server.bodies] == [1, 3, 5]  # undoing asks nothing
+    rules = server.bodies[0]["messages"][0]["content"]
+    assert rules.startswith("Tic-tac-toe: ")
+    assert "Put your action between <action> and </action>." in rules
+    assert rules.endswith("You are X.\n1 2 3\n4 5 6\n7 8 9")
+    assert "You play both sides" not in rules
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, as far as playing needs it."""
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("rivals") / "run"
+    save_tiny(folder / "model")
+    options = TrainOptions.choose("TrlEnv/Nim-v0")
+    (folder / "config.json").write_text(json.dumps({"options": asdict(options)}), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.trl
+@pytest.mark.parametrize("env_id", TWO)
+def test_a_model_that_babbles_is_an_opponent_of_whom_random_actions_are_played(env_id: str, run: Path) -> None:
+    actions = ["1", ":undo", ":hint", *TWO[env_id] * 3]
+    output = played(*actions, env_id=env_id, against=str(run), options=("--env", "mistakes=100"))
+    assert f"{run}: " in output or "KuhnPoker" in env_id
+    assert re.search(r"(Solved|Not solved) in [0-9]+ turns?, return|Left after", output)
+
+
+@pytest.mark.trl
+def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
+    output = played("1", "2", "3", "4", "5", "6", "7", "8", env_id="TrlEnv/GuessNumber-v0", against=str(run))
+    assert "the same game:\n> " in output
+    assert re.search(r"run: (not )?solved in [0-9]+ turns?, return [01]\.\n", output)
+
+
+@pytest.mark.trl
+def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(run: Path) -> None:
+    from gym_trl.policies import Model
+
+    model = Model(str(run / "model"), label="tiny", max_tokens=4, max_completion=5)
+    game, opposing = against("TrlEnv/ConnectFour-v0", model, seat="first")
+    game.start()
+    for _ in range(3):
+        game.step("4")
+    assert opposing.spoken[-1] == Said("(token_limit: there is no room for another turn)", None)
+    game.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What cannot be
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env_id", "who", "options", "said_"),
+    [
+        ("FrozenLake-v1", "solver", (), "has no policy 'solver': it offers none of solver, baselines"),
+        ("TrlEnv/Nim-v0", "random", ("--env", "opponent=random"), "both say who the opponent is"),
+        ("TrlEnv/Nim-v0", "person", (), "the person is you"),
+        ("TrlEnv/Nim-v0", "math:nothing", (), "'math:nothing' names no function"),
+        ("TrlEnv/Nim-v0", "./no/such/folder", (), "cannot load './no/such/folder'"),
+    ],
+)
+def test_what_cannot_play_is_named(env_id: str, who: str, options: tuple[str, ...], said_: str) -> None:
+    assert said_ in " ".join(played(env_id=env_id, against=who, options=options, status=1).split())
+
+
+def test_a_policy_that_an_environment_does_not_have_is_refused_before_the_game() -> None:
+    with pytest.raises(ConfigError, match="has no policy 'solver'"):
+        Race(Challenger(as_player("solver")), partial(gym.make, "FrozenLake-v1"), 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# On a terminal
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
+def test_on_a_terminal_the_opponent_has_a_colour() -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "gym_trl", "play", "TrlEnv/TicTacToe-v0", "--against", "solver", "--seed", "4"]
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=env, close_fds=True)
+    os.close(follower)
+    shown, deadline = b"", time.monotonic() + 60
+    try:
+        for typed, until in ((b"5\n", b"4 O 6"), (b":undo\n", b"X 2 3\r\n4 5 6"), (b"quit\n", b"Left after 0 turns")):
+            while b"> " not in shown.splitlines()[-1:][0] if shown else True:
+                shown += _read(leader, deadline)
+            os.write(leader, typed)
+            rest = b""
+            while until not in rest:
+                rest += _read(leader, deadline)
+            shown += rest
+        assert b"\x1b[35msolver: 1\x1b[0m" in shown
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(leader)
+
+
+def _read(leader: int, deadline: float) -> bytes:
+    ready, _, _ = select.select([leader], [], [], max(0.0, deadline - time.monotonic()))
+    assert ready, "nothing more came in time"
+    return os.read(leader, 4096)
