@@ -19,7 +19,7 @@ RIVALS := $(patsubst benchmarks/peers/%.txt,$(VENV)/.bench/%,$(wildcard benchmar
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo test bench bench-quick setup clean
+.PHONY: demo test bench bench-quick docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -38,6 +38,13 @@ bench: setup $(LISTS) $(PEERS) $(RIVALS)
 
 bench-quick: setup $(LISTS) $(PEERS) $(RIVALS)
 	$(VENV)/bin/python benchmarks/suite.py --quick $(ARGS)
+
+# The site of docs/ in site/; `make docs-serve` shows it on this machine and follows what is written.
+docs: setup $(VENV)/.has-docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+
+docs-serve: setup $(VENV)/.has-docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs serve $(ARGS)
 
 setup: $(READY)
 
@@ -64,4 +71,4 @@ $(VENV)/.bench/%: benchmarks/peers/%.txt | $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site

@@ -20,6 +20,9 @@ from gym_trl.validation import Game, games
 
 PAGE = Path(__file__).parent / "games.md"
 LINES = 60
+PRESETS = ("easy", "medium", "hard")
+BEFORE_TABLE = """The shares of games that random legal actions win, and the solver, by preset:
+"""
 HEAD = """# Games
 
 Every game that comes with the library, one played by its solver, and what can be reached. `solver` and `random` are
@@ -33,8 +36,25 @@ This page is written by `python docs/make_games.py`; `make test` checks that it 
 def page() -> str:
     """The whole page."""
     ids = sorted(gym_trl.GAMES)
-    index = "\n".join(f"* [{env_id}](#{anchor(env_id)}): {summary(env_id)}" for env_id in ids)
-    return "\n".join([HEAD, index, *map(section, ids)])
+    return "\n".join([HEAD, overview(ids), *map(section, ids)])
+
+
+def overview(ids: list[str]) -> str:
+    """A line for each game: what it is about, and how far random play is from the solver."""
+    lines = [BEFORE_TABLE, "| game | what to do | easy | medium | hard |", "|---|---|---|---|---|"]
+    for env_id in ids:
+        reached = {game.difficulty or "medium": reach(game) for game in games([env_id])}
+        cells = [f"[{env_id}](#{anchor(env_id)})", summary(env_id), *(reached.get(name, "") for name in PRESETS)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def reach(game: Game) -> str:
+    """The shares of games that random legal actions and the solver win, as they were measured."""
+    env = game.make().unwrapped
+    assert isinstance(env, TextEnv)
+    measured = [env.baselines[name].measured for name in ("random", "solver")]
+    return "→".join("?" if one is None else f"{one.success:.2f}" for one in measured)
 
 
 def anchor(env_id: str) -> str:

@@ -70,7 +70,7 @@ REASONS = {
     "waits for a person",
 }
 LANGUAGES = {"python", "pycon", "console", "toml", "yaml", "json", "text"}
-FOREIGN = {"accelerate", "apt", "docker", "export", "ray", "vllm"}  # programs of which nothing more is known here
+FOREIGN = {"accelerate", "apt", "docker", "ray", "source", "vllm"}  # programs of which nothing more is known here
 IN_THE_BACKGROUND = "run in the background"
 PATIENCE_S = 120.0
 GROUP = typer.main.get_command(app)
@@ -119,6 +119,7 @@ def _own_folder(tmp_path, monkeypatch):
     """A page's folder, and what it registers and imports is forgotten after it."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     registered, modules = dict(gym.registry), set(sys.modules)
     yield
     gym.registry.clear()
@@ -207,7 +208,8 @@ def run_python(block: Block, names: dict[str, object]) -> None:
     if ">>> " in block.body:
         assert block.runs, f"{block}: with prompts it runs"
         test = doctest.DocTestParser().get_doctest(block.body, names, str(block), str(block), block.line - 1)
-        runner, said = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), []
+        said: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         runner.run(test, out=said.append, clear_globs=False)
         names.update(test.globs)
         assert runner.summarize(verbose=False).failed == 0, "".join(said)

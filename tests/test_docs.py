@@ -1,0 +1,231 @@
+# mypy: allow-untyped-defs
+"""The site is built strictly, offline, and everything that it says is there."""
+
+import functools
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+import yaml
+from for_viewer import chromium, needs_chromium
+
+import gym_trl
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+# Modules that are no interface: how games, pools and pages are made inside.
+INSIDE = {
+    "gym_trl.cli",
+    "gym_trl.compat.openenv_client",
+    "gym_trl.compat.timed_callback",
+    "gym_trl.envs.external.adapter",
+    "gym_trl.envs.external.browser",
+    "gym_trl.envs.external.own_global_random",
+    "gym_trl.envs.openenv_session",
+    "gym_trl.envs.words",
+    "gym_trl.envs.words.make_lists",
+    "gym_trl.grpo.vllm_check",
+    "gym_trl.progress",
+    "gym_trl.run_folder",
+    "gym_trl.sandbox.driver",
+    "gym_trl.sandbox.isolation",
+    "gym_trl.viewer.run",
+    "gym_trl.worker",
+    "gym_trl.wrappers.frozen",
+    "gym_trl.wrappers.inner",
+    "gym_trl.wrappers.mcp_connection",
+    "gym_trl.wrappers.minigrid_text",
+    "gym_trl.wrappers.toy_text",
+}
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+    "embed": "src",
+}
+LOADED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "modulepreload", "preconnect", "dns-prefetch", "manifest"}
+PATIENCE_S = 240.0
+
+
+def pages_in(nav: Any) -> list[str]:
+    """The files that the navigation names."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for item in (nav.values() if isinstance(nav, dict) else nav) for page in pages_in(item)]
+
+
+class Page(HTMLParser):
+    """What a page of HTML has: ids, links, and what the browser loads for it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.styles = ""
+        self._in_style = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value for name, value in attrs if value}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in LOADS and "src" in given:
+            self.loads.append(given["src"])
+        if tag == "link" and "href" in given and LOADED_LINKS & set(given.get("rel", "").split()):
+            self.loads.append(given["href"])
+        self.styles += given.get("style", "")
+        self._in_style = tag == "style"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_style:
+            self.styles += data
+            self._in_style = False
+
+
+def test_every_page_is_in_the_navigation():
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    named = pages_in(CONFIG["nav"])
+    assert not (orphans := written - set(named)), f"add a line to nav in mkdocs.yml for {sorted(orphans)}"
+    assert not (missing := set(named) - written), f"nav in mkdocs.yml names {sorted(missing)}, which are not in docs/"
+    assert len(named) == len(set(named)), "nav in mkdocs.yml names a page twice"
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the site, built as ``make docs`` builds it."""
+    if not all(map(find_spec, ("mkdocs", "material", "mkdocstrings", "griffe"))):
+        pytest.skip("mkdocs-material or mkdocstrings is not installed: make test does it")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "http_proxy": DEAD, "https_proxy": DEAD},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+DEAD = "http://127.0.0.1:9"  # whoever wants the network while the site is built does not get it
+
+
+@pytest.fixture(scope="session")
+def pages(site):
+    return {str(file.relative_to(site)): Page(file.read_text(encoding="utf-8")) for file in site.rglob("*.html")}
+
+
+def test_no_page_loads_anything_from_elsewhere(site, pages):
+    assert len(pages) > 30
+    for name, page in pages.items():
+        outside = [url for url in page.loads if urlsplit(url).netloc]
+        assert not outside, f"{name} loads {outside}"
+        assert "http" not in page.styles, f"{name} has a style that loads something"
+    for sheet in site.rglob("*.css"):
+        asked = re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]*)", sheet.read_text(encoding="utf-8"))
+        assert not asked, f"{sheet.relative_to(site)} loads {asked}"
+
+
+def test_every_link_inside_of_the_site_leads_somewhere(site, pages):
+    looked_at = 0
+    for name, page in pages.items():
+        if name == "404.html":
+            continue
+        for link in page.links:
+            if urlsplit(link).scheme or urlsplit(link).netloc:
+                continue
+            path, _, anchor = urljoin(name, link).partition("#")
+            target = unquote(path) or name
+            assert (site / target).is_file(), f"{name} links to {link}, and there is no {target}"
+            if anchor and target in pages:
+                looked_at += 1
+                assert unquote(anchor) in pages[target].ids, f"{name} links to {link}, and {target} has no such heading"
+    assert looked_at > 1_000
+
+
+def test_every_public_name_is_on_an_api_page(pages):
+    shown = set().union(*(page.ids for name, page in pages.items() if name.startswith("api/")))
+    for name in gym_trl.__all__:
+        where = importlib.import_module(gym_trl._MODULES[name])
+        found = f"{where.__name__}.{name}"
+        assert found in shown, f"{found} is on no page of docs/api/"
+    unseen = [module for module in public_modules() if not any(one.startswith(f"{module}.") for one in shown)]
+    assert not unseen, f"nothing of {unseen} is on a page of docs/api/: add them, or to INSIDE of this test"
+
+
+def public_modules() -> list[str]:
+    """Modules that somebody imports from, by the files that there are; a game is in the gallery."""
+    games = {path.partition(":")[0] for path in gym_trl._ENVS.values()}
+    found = {module.name for module in pkgutil.walk_packages(gym_trl.__path__, "gym_trl.")}
+    return sorted(name for name in found - INSIDE - games if "._" not in name and defines(name))
+
+
+def defines(module: str) -> bool:
+    """Whether a module has public classes or functions of its own."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    return re.search(r"^(class|def|async def) [A-Za-z]", source, re.MULTILINE) is not None
+
+
+def test_every_game_is_in_the_gallery(pages):
+    for env_id in gym_trl.GAMES:
+        assert env_id.lower().replace("/", "") in pages["games.html"].ids
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_a_browser_that_reaches_nothing_else_shows_the_pages_and_finds_words(site):
+    handler = functools.partial(Quiet, directory=str(site))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/"
+    try:
+        with chromium("--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1") as look:
+            for name in ("index.html", "games.html", "api/training.html"):
+                look.driver.get(url + name)
+                loaded = look.driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+                assert loaded
+                assert [one for one in loaded if not one.startswith(url)] == []
+            look.driver.execute_script("document.querySelector('label[for=__search]').click()")
+            look.until("document.querySelector('.md-search__input')")
+            look.driver.execute_script(SEARCH)
+            look.until("document.querySelector('.md-search-result__item a')")
+            assert look.complaints() == []
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+SEARCH = """
+const field = document.querySelector('.md-search__input');
+field.focus();
+field.value = 'GymSpec';
+field.dispatchEvent(new Event('input', {bubbles: true}));
+field.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}));
+"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
