@@ -77,11 +77,15 @@ class Generator:
 
     def __init__(self, max_num_seqs: int = 256) -> None:
         self.max_num_seqs = max_num_seqs
-        self.folder = saved_model()
         self._recorder: Any = None
         self._servers: dict[tuple[str, ...], Any] = {}
         self._open = ExitStack()
         atexit.register(self._open.close)
+
+    @cached_property
+    def folder(self) -> Path:
+        """The model's."""
+        return saved_model()
 
     @cached_property
     def tokenizer(self) -> Any:
