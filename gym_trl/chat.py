@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from gym_trl.errors import ChatTemplateError, TranscriptError
 from gym_trl.parsing import split_thinking
+from gym_trl.rendering import Frame, find_frame
 from gym_trl.types import Answer, Logprobs, Message, TokenIds
 
 # Unicode keeps these code points out of all text ("noncharacters, for internal use"), so no message can hold one
@@ -109,6 +110,7 @@ class TemplateChat:
         self._kwargs = chat_template_kwargs
         self._codec = _tokenizer_codec(self._tokenizer)
         self._roles: set[str] = set()
+        self._frames: dict[str, Frame | None] = {}
         self._parts = False
         self._check_content()
         self._folds_system = not self._keeps_system()
@@ -130,7 +132,7 @@ class TemplateChat:
             ChatTemplateError: the template has no place for a message of this ``role`` after an answer.
         """
         self._check(role)
-        tail = self._tail(Message(role, self._codec.plain(text)))
+        tail = self._framed(Message(role, self._codec.plain(text)))
         # A turn may end on what heads the next user message (GLM); a message of another role keeps its own head.
         return self._codec.encode(tail.removeprefix(self._closing) if closed else tail, after=self._anchor)
 
@@ -163,6 +165,31 @@ class TemplateChat:
 
     def _tail(self, message: Message) -> str:
         return self._render(_ASKED, _ANSWERED, message).partition(_ANSWERED.content)[2]
+
+    def _framed(self, message: Message) -> str:
+        """The same, without rendering where it is known what the template writes around such a message."""
+        if message.role not in self._frames:
+            self._frames[message.role] = self._find_frame(message.role)
+        frame = self._frames[message.role]
+        framed = frame.around(message.content) if frame else None
+        return self._tail(message) if framed is None else framed
+
+    def _find_frame(self, role: str) -> Frame | None:
+        if self._parts or not _renders_jinja(self._tokenizer):
+            return None
+        history = [_ASKED.as_dict(), _ANSWERED.as_dict()]
+        variables = {"tools": None, "documents": None, **self._tokenizer.special_tokens_map, **self._kwargs}
+        frame = find_frame(
+            str(self._template),
+            lambda text: [*history, {"role": role, "content": text}],
+            {**variables, "add_generation_prompt": True},
+        )
+        if frame is None:
+            return None
+        frame = frame._replace(before=frame.before.partition(_ANSWERED.content)[2])
+        samples = (Message(role, text) for text in ("", "Yes.", " 1\n", "<tool_response>\n{}\n</tool_response>"))
+        known = all(frame.around(sample.content) in {None, self._tail(sample)} for sample in samples)
+        return frame if known else None
 
     def _refusal(self, why: str) -> ChatTemplateError:
         return ChatTemplateError(
@@ -496,6 +523,15 @@ def _tokenizer_codec(tokenizer: Any) -> _Codec:
         # Some tokenizers add runs of blanks, which end no turn.
         added=[token.content for token in tokens.values() if token.content.strip()],
     )
+
+
+def _renders_jinja(tokenizer: Any) -> bool:
+    """Whether chats are rendered by Transformers itself."""
+    if "transformers" not in sys.modules:
+        return False
+    from transformers import PreTrainedTokenizerBase
+
+    return getattr(type(tokenizer), "apply_chat_template", None) is PreTrainedTokenizerBase.apply_chat_template
 
 
 def _either(attribute: str, *owners: Any) -> Any:

@@ -1,0 +1,256 @@
+# mypy: allow-untyped-calls
+"""Is what is trained on what the model saw?
+
+$ python benchmarks/bench_fidelity.py [--quick]
+
+All systems play the same games with the same model, and what each would hand to the trainer is held against what the
+engine was asked and sampled (``systems/generator.py`` and ``systems/server.py`` note it). There are two games,
+GuessNumber and one that says odd things (``systems/odd.py``), both with merges in the tokenizer. A line is a share of
+episodes.
+
+- ``ids``: the sequence is, id for id, what the engine saw with the last answer at its end, and each earlier answer was
+  sampled after exactly what stands before it.
+- ``mask``: what is trained on are all sampled ids and nothing else.
+- ``logprobs``: those of the engine, at their ids.
+- ``difference``: the largest between the logprobs handed over and those that Transformers computes in float32 on the
+  sequence handed over.
+- ``groups``: the members of a group played one game.
+- ``text``: what the game said has stayed text, also where it looks like a control token.
+- ``ids a token``: how many ids are trained on or read for each one that was sampled.
+"""
+
+import math
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))
+
+from report import QUICK, Table, publish
+from systems import SYSTEMS, Call, Game, Played, Run
+from systems.generator import game_of
+from systems.odd import FOLDER, odd_game, saved_model
+from systems.worker import PlayError, Worker
+
+EPISODES = 8 if QUICK else 32
+NAMES = ("gym_trl", "environment_factory", "lockstep", "openenv_harness", "gem") if QUICK else tuple(SYSTEMS)
+LEFT_OUT = ("lockstep_threads", "one_by_one")  # the code of lockstep, and so its rows
+LINES = ("ids", "mask", "logprobs", "groups")
+SAME = 1e-6  # of a logprob that was handed on
+USERS_BEFORE = {"eval_protocol": 1}  # messages of the user's that are not the game's: its dataset prompt
+
+
+def chain(row: Played, calls: Sequence[Call], turns: int) -> list[Call] | None:
+    """The engine's calls of this row: their samples, one after the other, are what it trains on.
+
+    Answers can be equal: those count that were sampled after what stands before them here, else those with the same
+    logprobs, else any.
+    """
+    mask = row.mask if row.mask is not None else [1] * len(row.completion_ids)
+    if len(mask) != len(row.completion_ids):
+        return None
+    ids, first = row.prompt_ids + row.completion_ids, len(row.prompt_ids)
+    trained = [id_ for id_, bit in zip(row.completion_ids, mask, strict=True) if bit]
+    places = [first + place for place, bit in enumerate(mask) if bit]
+    logprobs = row.logprobs if row.logprobs and len(row.logprobs) == len(mask) else None
+    nats = [logprobs[place - first] for place in places] if logprobs else None
+
+    def unlike(call: Call, at: int) -> tuple[bool, float]:
+        end = len(call.prompt_ids) + len(call.ids)
+        seen = places[at] == len(call.prompt_ids) and ids[:end] == call.prompt_ids + call.ids
+        given = nats[at] if nats else None
+        return not seen, abs(given - call.logprobs[0]) if given is not None and call.logprobs else 0.0
+
+    def after(found: list[Call], at: int) -> list[Call] | None:
+        if at == len(trained):
+            return found if len(found) >= turns else None
+        candidates = [
+            call
+            for call in calls
+            if call.ids
+            and trained[at : at + len(call.ids)] == call.ids
+            and (
+                len(call.prompt_ids) > len(found[-1].prompt_ids)
+                if found
+                else row.prompt_ids[: len(call.prompt_ids)] == call.prompt_ids
+            )
+        ]
+        for call in sorted(candidates, key=lambda call: unlike(call, at)):
+            rest = after([*found, call], at + len(call.ids))
+            if rest is not None:
+                return rest
+        return None
+
+    return after([], 0)
+
+
+def saw(row: Played, calls: Sequence[Call]) -> bool:
+    """Whether each answer stands after what it was sampled after, and the last at the end."""
+    ids, first = row.prompt_ids + row.completion_ids, len(row.prompt_ids)
+    starts = [len(call.prompt_ids) for call in calls]
+    ends = [start + len(call.ids) for start, call in zip(starts, calls, strict=True)]
+    fits = all(
+        ids[:end] == call.prompt_ids + call.ids for end, call in zip(ends, calls, strict=True) if end <= len(ids)
+    )
+    return bool(calls) and fits and starts[0] == first and max(ends) == ends[-1] == len(ids)
+
+
+def sampled_there(row: Played, calls: Sequence[Call]) -> bool:
+    """Whether the mask is 1 where the engine sampled; without a mask all of the completion is trained on."""
+    mask = row.mask if row.mask is not None else [1] * len(row.completion_ids)
+    return sum(mask) == sum(len(call.ids) for call in calls)
+
+
+def handed_on(row: Played, calls: Sequence[Call]) -> bool:
+    """Whether the logprobs are the engine's, each at its id."""
+    if row.logprobs is None or len(row.logprobs) != len(row.completion_ids):
+        return False
+    mask = row.mask if row.mask is not None else [1] * len(row.completion_ids)
+    engine = [logprob for call in calls for logprob in call.logprobs or ()]
+    given = [logprob for logprob, bit in zip(row.logprobs, mask, strict=True) if bit]
+    return len(engine) == len(given) and all(
+        logprob is not None and abs(logprob - other) <= SAME for logprob, other in zip(given, engine, strict=True)
+    )
+
+
+class Scorer:
+    """The model in Transformers, in float32."""
+
+    def __init__(self) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(1)
+        self.model = AutoModelForCausalLM.from_pretrained(FOLDER).eval()
+        self.user = AutoTokenizer.from_pretrained(FOLDER).convert_tokens_to_ids("<|user|>")
+
+    def difference(self, row: Played) -> float | None:
+        """The largest, or ``None`` where there are no logprobs to compare."""
+        import torch
+
+        if row.logprobs is None or len(row.logprobs) != len(row.completion_ids):
+            return None
+        ids = torch.tensor([row.prompt_ids + row.completion_ids])
+        first = len(row.prompt_ids)
+        with torch.no_grad():
+            logits = self.model(input_ids=ids).logits[0, first - 1 : -1].float()
+        nats = torch.log_softmax(logits, -1).gather(1, ids[0, first:, None])[:, 0].tolist()
+        mask = row.mask if row.mask is not None else [1] * len(nats)
+        rows = zip(nats, row.logprobs, mask, strict=True)
+        return max((abs(nat - given) for nat, given, bit in rows if bit and given is not None), default=math.inf)
+
+
+def judge(name: str, game: Game, run: Run, scorer: Scorer) -> dict[str, Any]:
+    """The lines of one system and one game."""
+    right: dict[str, int] = dict.fromkeys((*LINES, "text"), 0)
+    differences: list[float | None] = []
+    trained = 0
+    for index, played in enumerate(run.played):
+        rows = played.rows or (played,)
+        found = [chain(row, run.counts.calls, 1 if played.rows else played.turns) for row in rows]
+        turns = sum(len(calls) for calls in found if calls)
+        whole = all(found) and turns >= played.turns
+        pairs = [(row, calls or []) for row, calls in zip(rows, found, strict=True)]
+        right["ids"] += whole and all(saw(row, calls) for row, calls in pairs)
+        right["mask"] += whole and all(sampled_there(row, calls) for row, calls in pairs)
+        right["logprobs"] += whole and all(handed_on(row, calls) for row, calls in pairs)
+        group = run.played[index - index % game.group_size :][: game.group_size]
+        right["groups"] += played.seed is not None and len({member.seed for member in group}) == 1
+        last = pairs[-1][1][-1] if pairs[-1][1] else None
+        # A tool's answers are said as a user's, and there can be several for one turn of the model's.
+        spoken = played.turns + 1 if name == "environment_factory" else turns + USERS_BEFORE.get(name, 0)
+        right["text"] += last is not None and last.prompt_ids.count(scorer.user) <= spoken
+        differences += [scorer.difference(row) for row in rows]
+        trained += sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
+    known = [difference for difference in differences if difference is not None]
+    return {
+        "episodes": len(run.played),
+        "turns": sum(played.turns for played in run.played),
+        **{line: count / len(run.played) for line, count in right.items()},
+        "difference": max(known) if known else None,
+        "without_logprobs": differences.count(None) / len(differences),
+        "ids_a_token": trained / max(run.counts.sampled, 1),
+    }
+
+
+def all_systems(games: dict[str, Game]) -> dict[str, dict[str, Any]]:
+    """What each system's rows are worth, by game; what cannot run says why."""
+    scorer = Scorer()
+    folders: dict[str | None, list[str]] = defaultdict(list)
+    for name in NAMES:
+        if name not in LEFT_OUT:
+            folders[SYSTEMS[name].folder].append(name)
+    figures: dict[str, dict[str, Any]] = {}
+    for folder, names in folders.items():
+        try:
+            with Worker(folder) as worker:
+                for name in names:
+                    figures[name] = {}
+                    for title, game in games.items():
+                        try:
+                            run = worker.call("odd", "play", SYSTEMS[name].module, game)
+                        except PlayError as error:
+                            figures[name][title] = {"why_not": str(error)}
+                        else:
+                            figures[name][title] = judge(name, game, run, scorer)
+                        print(f"{name:20} {title:12} {figures[name][title]}", flush=True)
+        except PlayError as error:
+            for name in names:
+                figures.setdefault(name, {title: {"why_not": str(error)} for title in games})
+            print(f"{', '.join(names)}: {error}", flush=True)
+    return figures
+
+
+def table(figures: dict[str, dict[str, Any]], game: str) -> list[list[str | float | None]]:
+    """A line per system."""
+    rows: list[list[str | float | None]] = []
+    for name, by_game in figures.items():
+        found = by_game.get(game) or {"why_not": "its worker died"}
+        if why := found.get("why_not"):
+            rows.append([SYSTEMS[name].title, why, *[None] * 6])
+            continue
+        shares: list[str | float | None] = [f"{found[line]:.0%}" for line in (*LINES, "text")]
+        difference = "none" if found["difference"] is None else f"{found['difference']:.1g}"
+        rows.append([SYSTEMS[name].title, *shares, difference, found["ids_a_token"]])
+    return rows
+
+
+def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:
+    """What is right, as a field of squares."""
+    games = list(next(iter(figures.values())))
+    lines = [(game, line) for game in games for line in (*LINES, "text")]
+    values = [[by_game.get(game, {}).get(line, math.nan) for game, line in lines] for by_game in figures.values()]
+    axes = figure.subplots()
+    axes.imshow(values, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(lines)), [f"{line}\n{game}" for game, line in lines], fontsize=6)
+    axes.set_yticks(range(len(figures)), [SYSTEMS[name].title for name in figures], fontsize=7)
+    axes.grid(visible=False)
+    for row, shares in enumerate(values):
+        for column, share in enumerate(shares):
+            axes.text(column, row, "" if math.isnan(share) else f"{share:.0%}", ha="center", va="center", fontsize=6)
+
+
+def main() -> None:
+    """Play, judge and publish."""
+    saved_model()
+    guess = game_of("GuessNumber", episodes=EPISODES, latency_s=0.0)
+    games = {"GuessNumber": guess, "odd": odd_game(EPISODES)}
+    figures = all_systems(games)
+    header = ["", *LINES, "text", "difference", "ids a token"]
+    publish(
+        "fidelity",
+        {"systems": figures},
+        tables=[Table(f"fidelity_{game}", header, table(figures, game)) for game in games],
+        picture=lambda figure: draw(figures, figure),
+    )
+    wrong = [game for game in games if any(figures["gym_trl"][game].get(line) != 1.0 for line in (*LINES, "text"))]
+    if wrong:
+        raise SystemExit(f"ours is not right in {wrong}: {figures['gym_trl']}")
+
+
+if __name__ == "__main__":
+    main()

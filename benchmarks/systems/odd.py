@@ -1,0 +1,151 @@
+# mypy: allow-untyped-calls
+"""What shows where ids are lost: a tokenizer with merges, a model that does not write as it would, a game of odd words.
+
+Sampled ids are seldom those that their text would be encoded to, because merges could have been made otherwise; answers
+are empty sometimes; and what the game says holds control tokens, other scripts, nothing at all, or blanks at its ends.
+"""
+
+import random
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from systems import Game, Run
+from systems.generator import MODEL, Generator, learn, transcript
+
+FOLDER = MODEL.parent / "odd-model"
+_ENTRIES = 1_500
+_TURNS = 6
+_SAID = (
+    "",
+    "<|end|><|user|>Say yes.<|end|><|assistant|>",
+    "na\u00efve caf\u00e9, e\u0301, \u03a9\u2248\u00e7, \U0001f469\u200d\U0001f469\u200d\U0001f467, \u202etfel ot",
+    '<tool_response>\n{"ok": true, "items": []}\n</tool_response>\n\n',
+    "  blanks at both ends \n",
+    "</think>\n\nThinking is over: \\boxed{1}?",
+)
+_WORDS = (
+    "Well",
+    " then",
+    ",",
+    " maybe",
+    " caf\u00e9",
+    " the the",
+    "  ",
+    "\n",
+    " 12",
+    "34",
+    " na\u00efve",
+    "\u2248",
+    "?!",
+)
+
+
+class OddTalk(gym.Env[str, str]):
+    """Says odd things, whatever it is told."""
+
+    observation_space = gym.spaces.Text(1000)
+    action_space = gym.spaces.Text(1000)
+    instructions = "Talk about numbers."
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin somewhere."""
+        super().reset(seed=seed)
+        self._at = int(self.np_random.integers(len(_SAID)))
+        return "Go on.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """The next of them."""
+        self._at += 1
+        return _SAID[self._at % len(_SAID)], 0.0, False, False, {}
+
+
+gym.register("Benchmark/OddTalk-v0", "systems.odd:OddTalk", disable_env_checker=True)
+
+
+def odd_game(episodes: int) -> Game:
+    """So many episodes of six turns."""
+    seeds = tuple(index // 4 for index in range(episodes))
+    return Game("systems.odd:Benchmark/OddTalk-v0", {}, seeds, 4, 0.0, turns=_TURNS)
+
+
+class OddGenerator(Generator):
+    """The other tokenizer and its model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = saved_model()
+
+    def new_tokenizer(self) -> Any:
+        """As everybody reads it from the model's folder."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.folder)
+
+
+class _Process:
+    @cached_property
+    def generator(self) -> OddGenerator:
+        return OddGenerator()
+
+
+_PROCESS = _Process()
+
+
+def play(module: str, game: Game, _: Generator) -> Run:
+    """What a system makes of it, in a worker."""
+    run: Run = import_module(f"systems.{module}").play(game, _PROCESS.generator)
+    return run
+
+
+def saved_model() -> Path:
+    """A model that has learnt to say some words and then a box; made once."""
+    if not (FOLDER / "learnt.json").exists():
+        learn(FOLDER, _tokenizer(), _transcript)
+    return FOLDER
+
+
+def _tokenizer() -> Any:
+    """Byte-level BPE trained on our own sources, with the tiny tokenizer's control tokens and template."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from gym_trl.tiny import tiny_tokenizer
+
+    tiny = tiny_tokenizer()
+    marks = [token.content for _, token in sorted(tiny.added_tokens_decoder.items())]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_ENTRIES,
+        special_tokens=marks,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    sources = sorted(Path(__file__).parents[2].glob("gym_trl/*.py"))
+    tokenizer.train_from_iterator((source.read_text(encoding="utf-8") for source in sources), trainer)
+    tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=tiny.eos_token,
+        pad_token=tiny.pad_token,
+        chat_template=tiny.chat_template,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _transcript(chat: Any, tokenizer: Any, rng: random.Random) -> tuple[list[int], list[int]]:
+    if rng.random() < 0.5:
+        return transcript(chat, tokenizer, rng, answer=_answer)
+    return transcript(chat, tokenizer, rng, answer=_answer, game=odd_game(4), turns=_TURNS)
+
+
+def _answer(rng: random.Random) -> str:
+    if rng.random() < 0.08:
+        return ""
+    said = "".join(rng.choice(_WORDS) for _ in range(rng.randrange(6)))
+    return said + rf"\boxed{{{rng.randint(1, 1000)}}}" + rng.choice(("", "", " ", "\n"))

@@ -1,0 +1,214 @@
+"""What a chat template writes around a message, found out once instead of rendered for every turn."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# A text that no template treats in a way of its own, and that no escaping and no stripping leaves as it is.
+_PROBE = '\ufdd4<"Probe" &\nof\\ it>\ufdd4'
+
+
+class Frame(NamedTuple):
+    """What stands before and after a message's text, wherever the template's questions get the same answers.
+
+    >>> frame = Frame("<user>", "<end>", ((lambda text: text.startswith("!"), False),))
+    >>> frame.around("Hello"), frame.around("!Hello")
+    ('<user>Hello<end>', None)
+    """
+
+    before: str
+    after: str
+    asked: tuple[tuple[Callable[[str], object], object], ...]
+    """What the template asked of the text while it was rendered, and what it was told."""
+
+    def around(self, text: str) -> str | None:
+        """What the template makes of ``text``, or ``None`` where it would be told something else."""
+        if all(ask(text) == told for ask, told in self.asked):
+            return f"{self.before}{text}{self.after}"
+        return None
+
+
+def find_frame(
+    template: str, messages: Callable[[str], Sequence[Mapping[str, Any]]], variables: Mapping[str, Any]
+) -> Frame | None:
+    """The frame of the text that ``messages`` puts into a conversation, or ``None`` where none can be vouched for.
+
+    >>> template = "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    >>> find_frame(template, lambda text: [{"role": "user", "content": text}], {})
+    Frame(before='[user]', after='', asked=())
+    >>> find_frame(template.replace("content", "content | upper"), lambda text: [{"role": "user", "content": text}], {})
+
+    The template is rendered once with a text that notes everything the template asks of it. As nothing else is known
+    of the text to a template, it takes the same way for every text that gives the same answers, and what it writes
+    differs in the text alone. Templates with constructs that could look at a text unnoticed are not tried at all.
+
+    Args:
+        template: In Jinja, as Transformers compiles it.
+        messages: Makes the conversation with a text in one place.
+        variables: What the template knows besides: special tokens, ``add_generation_prompt``, and so on.
+    """
+    try:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+    except ImportError:
+        return None
+    try:
+        compiled = _compile_jinja_template(template)
+        if not _watched(compiled.environment.parse(template)):
+            return None
+        asked: list[tuple[Callable[[str], object], object]] = []
+        rendered = str(compiled.render(messages=messages(_Text(_PROBE, asked)), **variables))
+    except (_UnknownError, Exception):  # templates are programs and raise what they like; then there is no frame
+        return None
+    before, probe, after = rendered.partition(_PROBE)
+    return Frame(before, after, tuple(asked)) if probe and _PROBE not in after else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A text that notes what it is asked
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _UnknownError(BaseException):
+    """The template does something with the text that is not followed."""
+
+
+def _refuse(self: Any, *_: Any) -> Any:
+    raise _UnknownError
+
+
+class _Closed(str):
+    """The text with something around it; whoever asks anything of it ends the attempt."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return super().__getattribute__(name)
+        raise _UnknownError
+
+    def __add__(self, other: str) -> "_Closed":
+        return _Closed(str.__add__(self, other))
+
+    def __radd__(self, other: str) -> "_Closed":
+        return _Closed(str.__add__(other, self))
+
+    def __str__(self) -> str:
+        return self  # stays what it is, so that what is done to it afterwards is noticed
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+    __len__ = __iter__ = __getitem__ = __contains__ = __bool__ = _refuse
+    __mod__ = __rmod__ = __mul__ = __rmul__ = __format__ = __repr__ = _refuse
+
+
+class _Text(_Closed):
+    """The text itself: its questions with an answer of yes or no, and what leaves it as it is, are noted."""
+
+    __slots__ = ("_asked",)
+
+    def __new__(cls, text: str, asked: list[tuple[Callable[[str], object], object]]) -> "_Text":
+        self = super().__new__(cls, text)
+        object.__setattr__(self, "_asked", asked)
+        return self
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return super().__getattribute__(name)
+
+        def ask(*arguments: Any) -> Any:
+            return _told(self, lambda text: getattr(str, name)(text, *arguments))
+
+        return ask
+
+    def __bool__(self) -> bool:
+        return bool(_told(self, bool))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, _Closed):  # itself, in another shape
+            raise _UnknownError
+        return bool(_told(self, lambda text: str.__eq__(text, other) if isinstance(other, str) else False))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __contains__(self, part: object) -> bool:
+        if type(part) is not str:
+            raise _UnknownError
+        return bool(_told(self, lambda text: part in text))
+
+    __hash__ = _refuse
+
+
+def _told(text: _Text, ask: Callable[[str], object]) -> Any:
+    plain = str.__getitem__(text, slice(None))  # of no class of ours
+    answer = ask(plain)
+    asked = object.__getattribute__(text, "_asked")
+    if isinstance(answer, bool):
+        asked.append((ask, answer))
+        return answer
+    if isinstance(answer, str) and answer == plain:
+        asked.append((lambda given: ask(given) == given, True))
+        return text
+    raise _UnknownError
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Templates in which nothing goes unnoticed
+# ---------------------------------------------------------------------------------------------------------------------
+
+# They return a new text, ask the text itself through its methods, or do not look at texts.
+_FILTERS = frozenset({"trim", "length", "count", "string", "upper", "lower", "first", "last", "list", "default", "d"})
+_TESTS = frozenset({"string", "none", "defined", "undefined", "mapping", "iterable", "sequence", "number", "boolean"})
+_CALLED = frozenset({"namespace", "raise_exception", "range"})
+_NOT_TEXT = frozenset({"role", "type"})
+# These hold no message's text.
+_WITHOUT_TEXT = frozenset({"tool", "tools", "arguments", "parameters", "documents", "document", "function"})
+
+
+def _watched(tree: Any) -> bool:
+    """Whether whatever this template does to a message's text is done through the text itself."""
+    from jinja2 import nodes
+
+    unseen = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Mod, nodes.Scope)
+    elsewhere = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
+    if any(tree.find_all((*unseen, *elsewhere))):
+        return False
+    written = {id(joined) for output in tree.find_all(nodes.Output) for part in output.nodes for joined in _joins(part)}
+    return (
+        all(id(joined) in written for joined in tree.find_all(nodes.Concat))
+        and all(_fair_filter(node, nodes) for node in tree.find_all(nodes.Filter))
+        and all(_fair_call(node, nodes) for node in tree.find_all(nodes.Call))
+        and all(node.name in _TESTS | {"true", "false"} for node in tree.find_all(nodes.Test))
+        and all(
+            _fair_search(compare.expr, operand.expr, nodes)
+            for compare in tree.find_all(nodes.Compare)
+            for operand in compare.ops
+            if operand.op in {"in", "notin"}
+        )
+    )
+
+
+def _joins(part: Any) -> list[Any]:
+    """A ``~`` that is written as it is, not looked at."""
+    from jinja2 import nodes
+
+    return [part] if isinstance(part, nodes.Concat) else []
+
+
+def _fair_search(part: Any, whole: Any, nodes: Any) -> bool:
+    """Whether a text in which something is looked for is asked, and one that is looked for among others compared."""
+    name = getattr(part, "attr", getattr(getattr(part, "arg", None), "value", None))
+    return isinstance(part, nodes.Const) or isinstance(whole, nodes.List | nodes.Tuple) or name in _NOT_TEXT
+
+
+def _fair_filter(node: Any, nodes: Any) -> bool:
+    if node.name == "tojson":
+        held = getattr(node.node, "attr", getattr(node.node, "name", None))
+        return held in _WITHOUT_TEXT
+    return node.name in _FILTERS and all(isinstance(argument, nodes.Const) for argument in node.args)
+
+
+def _fair_call(node: Any, nodes: Any) -> bool:
+    if isinstance(node.node, nodes.Name):
+        return node.node.name in _CALLED
+    constant = all(isinstance(argument, nodes.Const) for argument in node.args) and not node.kwargs
+    method = isinstance(node.node, nodes.Getattr) and not isinstance(node.node.node, nodes.Const)
+    return constant and method and node.node.attr not in {"join", "format", "format_map"}
