@@ -1,10 +1,13 @@
 """What a run shows in the terminal, while it goes on and at its end."""
 
+import errno
+import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,6 +30,53 @@ def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
         if values:
             shown.append(f"{label} {sum(values) / len(values):{form}}")
     return " ".join(shown)
+
+
+def lasting_console(stream: TextIO) -> Console:
+    """A console that takes what is said on ``stream`` for unimportant once nobody can hear it any more.
+
+    >>> import io, sys
+    >>> lasting_console(sys.stdout).print("hello")
+    hello
+    >>> closed = io.StringIO()
+    >>> closed.close()
+    >>> lasting_console(closed).print("anybody?")
+
+    A terminal that was closed, a pipe whose reader has gone and a log on a full disk are no reasons to lose hours of
+    work.
+    """
+    return Console(file=cast(TextIO, _Lasting(stream)))
+
+
+class _Lasting:
+    """A stream whose writing never fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except (OSError, ValueError) as error:  # the latter of a stream that was closed
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Let everything that is written from now on go nowhere, whoever writes it, unless there may be room later."""
+        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
+            with suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
 
 
 class Display(Protocol):
