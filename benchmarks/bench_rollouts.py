@@ -11,14 +11,17 @@ threads where they wait. Rounds alternate; figures are medians.
 Two floors: all tokens of our rollout in one batch, whose engine steps and seconds are the least that generating them
 takes, and the turns and waits of the episode that takes longest, alone. The larger of both is the floor of the seconds.
 Systems that play one episode after the other play the first eight, once; their steps and seconds are multiplied by
-the turns that are missing.
+the turns that are missing. What takes more than four times as long as ours is measured once, and what there is no time
+for (nine minutes) not at all: 100 ms come first, then none, then 20.
 """
 
+import ast
 import statistics
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from report import QUICK, Cell, Table, publish
@@ -35,6 +38,8 @@ ROUNDS = 1 if QUICK else 3
 MINUTES = 1 if QUICK else 9
 QUICK_SYSTEMS = ("gym_trl", "lockstep_threads", "environment_factory")
 OURS = "gym_trl"
+SYSTEMS_FOLDER = Path(__file__).parent / "systems"
+SLOW = 4  # times as long as ours, and once is enough
 
 
 @dataclass
@@ -104,8 +109,8 @@ class Condition:
 
     def play(self, workers: Workers, name: str) -> None:
         """Let a system play, unless it failed before or has been measured enough."""
-        row, few = self.rows[name], SYSTEMS[name].one_by_one
-        if row.error or (few and row.seconds):
+        row, few, ours = self.rows[name], SYSTEMS[name].one_by_one, self.rows[OURS]
+        if row.error or (row.seconds and (few or row.seconds[0] > SLOW * ours.seconds[0])):
             return
         run = attempt(workers, name, self.few if few else self.whole)
         if isinstance(run, str):
@@ -149,7 +154,9 @@ def measure(names: list[str], minutes: float) -> list[dict[str, Any]]:
     conditions = [Condition(game_name, latency_ms, names) for latency_ms in LATENCIES_MS for game_name in GAMES]
     with Workers() as workers:
         for name in names:  # what an engine and a trainer make on first use
+            began = time.monotonic()
             attempt(workers, name, game_of("GuessNumber", episodes=FEW, latency_s=0.0))
+            print(f"{name} is ready after {time.monotonic() - began:.0f} s", flush=True)
         for number in range(ROUNDS):
             turn = number % len(names)
             for condition in conditions:
@@ -192,6 +199,27 @@ def table(measured: list[dict[str, Any]], game_name: str) -> Table:
     return Table(f"rollouts-{game_name}", HEADER, rows)
 
 
+def notes_of(module: str) -> tuple[str, ...]:
+    """The ``NOTES`` of a system's module, which is not imported: its packages may be in another folder.
+
+    >>> notes_of("lockstep_threads") == notes_of("lockstep")
+    True
+    """
+    for statement in ast.parse((SYSTEMS_FOLDER / f"{module}.py").read_text(encoding="utf-8")).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="NOTES")], value=value):
+                return tuple(ast.literal_eval(value))
+            case ast.ImportFrom(module=str(found), names=names) if any(name.name == "NOTES" for name in names):
+                return notes_of(found.removeprefix("systems."))
+    return ()
+
+
+def notes() -> Table:
+    """What a reader must know of each system."""
+    told = [(system.title, "; ".join(notes_of(system.module))) for system in SYSTEMS.values()]
+    return Table("rollouts-notes", ("", "how it is played"), [[title, said] for title, said in told if said])
+
+
 def draw(measured: list[dict[str, Any]], figure: Any) -> None:
     """Seconds over the floor, a bar for each system under each latency."""
     panels = figure.subplots(1, len(GAMES), sharey=True, squeeze=False)[0]
@@ -228,7 +256,7 @@ def main() -> None:
     publish(
         "rollouts",
         {"episodes": EPISODES, "rounds": ROUNDS, "conditions": measured},
-        tables=[table(measured, game_name) for game_name in GAMES],
+        tables=[*(table(measured, game_name) for game_name in GAMES), notes()],
         picture=lambda figure: draw(measured, figure),
     )
 

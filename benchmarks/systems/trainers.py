@@ -2,7 +2,6 @@
 """A real ``GRPOTrainer`` around the engine that all systems sample with; nothing is trained."""
 
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +14,15 @@ from systems import Game, Played, first_message
 from systems.generator import Generator
 
 
-def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any) -> Any:
-    """With colocated vLLM, batches of all episodes and the game's limits; the engine is the one that is there."""
+def make_trainer(game: Game, generator: Generator, dataset: Any, *, server: str | None = None, **options: Any) -> Any:
+    """With batches of all episodes and the game's limits; the engine, or the server, is the one that is there."""
     from trl import GRPOConfig, GRPOTrainer
     from trl.generation import vllm_generation
 
-    llm, made = generator.llm, vllm_generation.LLM
-    vllm_generation.LLM = lambda **_: llm
+    made = vllm_generation.LLM
+    if server is None:
+        llm = generator.llm
+        vllm_generation.LLM = lambda **_: llm
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -30,14 +31,15 @@ def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any)
                 train_dataset=dataset,
                 reward_funcs=lambda completions, **_: [0.0] * len(completions),
                 args=GRPOConfig(
-                    output_dir=tempfile.mkdtemp(),
+                    output_dir=str(generator.folder.parent / "out"),
                     per_device_train_batch_size=len(game.seeds),
                     num_generations=game.group_size,
                     max_completion_length=game.tokens,
                     # TRL's own limit is of all turns together: without this each turn may have as much.
                     generation_kwargs={"max_tokens": game.tokens_per_turn},
                     use_vllm=True,
-                    vllm_mode="colocate",
+                    vllm_mode="server" if server else "colocate",
+                    vllm_server_base_url=server,
                     use_cpu=True,
                     bf16=False,
                     report_to=[],
