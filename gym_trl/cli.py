@@ -900,7 +900,7 @@ def _evaluate(
     from rich.console import Console
 
     from gym_trl.evaluation import evaluate
-    from gym_trl.progress import display_on
+    from gym_trl.progress import display_on, lasting_console
 
     given = {name: options.pop(name) for name in _OF_MODELS}
     players: list[Any] = [person(lambda _: _ask(), _say) if name == "person" else name for name in policy or ()]
@@ -918,7 +918,7 @@ def _evaluate(
         raise ConfigError("say what is played: the id of an environment, as gym-trl list names them")
     for env_id in ids:
         _make(env_id, env, by_id=True).close()
-    console = Console(stderr=True, quiet="person" in (policy or ()))
+    console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)
     shown = _Shown(display_on(console, episodes * len(ids) * len(players), "episode"), [] if base_url else model or [])
     try:
         found = evaluate(
