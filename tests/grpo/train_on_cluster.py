@@ -1,0 +1,128 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model on several processes with environments on a Ray cluster and a vLLM server for each process.
+
+Run by the tests. Arguments: a folder to write to, and a JSON object of options (``urls``, ``model``, ``nodes``,
+``grpo``). ``RAY_ADDRESS`` is the cluster's. What TRL says to the server itself, the weights, goes over NCCL and is left
+out: the server keeps the first ones.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import gymnasium as gym
+import ray
+import torch
+from transformers import AutoTokenizer, Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+from trl.generation import vllm_client, vllm_generation
+
+from gym_trl import GymSpec
+from gym_trl.grpo.processes import leave_process_group
+
+KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "messages", "task", "stop_reason", "error")
+
+# The client needs no vLLM in its own process, except for the weights.
+vllm_client.is_vllm_available = vllm_generation.is_vllm_available = lambda *_, **__: True
+vllm_client.VLLMClient.init_communicator = lambda *_, **__: None
+vllm_generation.VLLMGeneration.sync_weights = lambda *_: None
+
+
+class Told(gym.Wrapper):
+    """Says on which machine it is, and takes its time."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self.here(observation), info
+
+    def step(self, action):
+        time.sleep(0.2)
+        observation, *rest = self.env.step(action)
+        return (self.here(observation), *rest)
+
+    def here(self, observation):
+        return f"{os.environ['MACHINE']}: {observation[:9]}"
+
+
+def small_ids(completion_ids, **_):
+    """A reward that an untrained model earns unevenly, so that every step changes the weights."""
+    return [-sum(ids) / len(ids) for ids in completion_ids]
+
+
+def wait_for_cluster(nodes):
+    deadline = time.monotonic() + 150
+    while True:
+        try:
+            ray.init(os.environ["RAY_ADDRESS"], logging_level="ERROR", log_to_driver=False)
+            break
+        except ConnectionError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    while sum(node["Alive"] for node in ray.nodes()) < nodes:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    ray.shutdown()
+
+
+def main(folder: Path, options):
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    wait_for_cluster(options["nodes"])
+    spec = GymSpec(
+        "TrlEnv/GuessNumber-v0",
+        env_kwargs={"high": 8, "turns": 6},
+        wrappers=[Told],
+        num_tasks=40,
+        action_format="plain",
+        instructions="",
+        max_tokens_per_turn=2,
+        executor="ray",
+        workers=4,
+        reset_timeout=60.0,
+        step_timeout=20.0,
+    )
+    rollouts: list[dict] = []
+
+    def rollout_func(prompts, trainer):
+        (folder / f"begun-{rank}-{len(rollouts)}").touch()
+        columns = spec.rollout_func(prompts, trainer)
+        rollouts.append({name: columns[name] for name in KEPT})
+        return columns
+
+    trainer = GRPOTrainer(
+        model=Qwen2ForCausalLM.from_pretrained(options["model"]),
+        processing_class=AutoTokenizer.from_pretrained(options["model"]),
+        args=GRPOConfig(
+            **{
+                "output_dir": str(folder / "out"),
+                "use_vllm": True,
+                "vllm_mode": "server",
+                "vllm_server_base_url": options["urls"][rank],
+                "use_cpu": True,
+                "bf16": False,
+                "report_to": [],
+                "save_strategy": "no",
+                "logging_steps": 1,
+                "learning_rate": 1e-4,
+                "num_generations": 4,
+                "max_completion_length": 128,
+                "disable_tqdm": True,
+                **options["grpo"],
+            }
+        ),
+        train_dataset=spec.train_dataset,
+        reward_funcs=[*spec.reward_funcs, small_ids],
+        rollout_func=rollout_func,
+    )
+    trainer.train()
+    report = {"rank": rank, "rollouts": rollouts, "logs": trainer.state.log_history}
+    (folder / f"rank{rank}.json").write_text(json.dumps(report))
+    leave_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
