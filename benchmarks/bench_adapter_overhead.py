@@ -1,12 +1,15 @@
 """What does a system cost per turn, beside the model and the game, and does that grow with the episode?
 
-$ python benchmarks/bench_adapter_overhead.py [--quick]
+$ python benchmarks/bench_adapter_overhead.py [--quick] [NAME ...]
+
+With names, these systems alone are measured anew and the others stay as they were.
 
 Every system plays two episodes of the same game with an engine that answers at once (``systems/free.py``), with Qwen3's
 chat template, from the call that the trainer makes to what it gets back. Counted is the processor's time of its
 process, the best of some repeats, without that of the game itself.
 """
 
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,16 +18,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from report import QUICK, Table, publish
+from report import QUICK, RESULTS, Table, publish
 from systems import SYSTEMS
 from systems.worker import PlayError, Worker
 
 TURNS = (2, 16, 64) if QUICK else (2, 8, 32, 64, 128, 256)
 VOCABULARIES = (1_000, 150_000) if QUICK else (1_000, 32_000, 150_000)
 MIDDLE, LARGEST = 64, VOCABULARIES[-1]
-NAMES = ("gym_trl", "lockstep", "environment_factory", "gem", "trl_env") if QUICK else tuple(SYSTEMS)
+CHOSEN = [name for name in SYSTEMS if name in sys.argv[1:]]
+QUICKLY = ("gym_trl", "lockstep", "environment_factory", "gem", "trl_env")
+NAMES = CHOSEN or (QUICKLY if QUICK else tuple(SYSTEMS))
 LEFT_OUT = {"lockstep_threads": "lockstep's code", "one_by_one": "lockstep's code"}
-REPEATS = 2 if QUICK else 3
+REPEATS = 2
 PATIENCE_US = 60_000  # a system that needs so much for a turn is not asked for longer episodes
 
 
@@ -48,7 +53,7 @@ def measure(worker: Worker, name: str) -> dict[str, Any]:
 def one(worker: Worker, name: str, turns: int, vocabulary: int) -> float:
     """One number, in microseconds of the processor."""
     alone = worker.call("free", "game_alone", turns, REPEATS)
-    repeats = REPEATS if turns <= MIDDLE else 1 + (name == "gym_trl")
+    repeats = REPEATS if turns <= MIDDLE or name == "gym_trl" else 1
     spent = worker.call("free", "play", SYSTEMS[name].module, turns, vocabulary, repeats)
     return float(max(spent - alone, 0.0))
 
@@ -77,6 +82,14 @@ def all_systems() -> dict[str, dict[str, Any]]:
             figures |= {name: {"why_not": str(error)} for name in names}
             print(f"{', '.join(names)}: {error}", flush=True)
     return figures
+
+
+def as_measured(found: dict[str, Any]) -> dict[str, Any]:
+    """A system's figures, with numbers for keys again after JSON."""
+    return {
+        key: {int(by): spent for by, spent in value.items()} if isinstance(value, dict) else value
+        for key, value in found.items()
+    }
 
 
 def rows(figures: dict[str, dict[str, Any]]) -> list[list[str | float | None]]:
@@ -119,6 +132,9 @@ def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:
 def main() -> None:
     """Measure and publish."""
     figures = all_systems()
+    if CHOSEN:
+        before = json.loads((RESULTS / "adapter_overhead.json").read_text(encoding="utf-8"))["systems"] | figures
+        figures = {name: as_measured(before[name]) for name in SYSTEMS if name in before}
     header = [
         "",
         *(f"{turns} turns" for turns in TURNS),

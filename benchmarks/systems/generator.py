@@ -51,7 +51,8 @@ class Recorder:
     def _noting(self) -> Any:
         self._steps += 1
         outputs = self._step()
-        self._outputs += [output for output in outputs if output.finished]
+        # The prompt as it is now: it is the caller's own list, which trl-env goes on to write into.
+        self._outputs += [(output, list(output.prompt_token_ids)) for output in outputs if output.finished]
         return outputs
 
     def begin(self) -> None:
@@ -61,15 +62,15 @@ class Recorder:
     def fill(self, counts: Counts) -> None:
         """Write down what has been since."""
         counts.steps = self._steps
-        for output in self._outputs:
+        for output, prompt_ids in self._outputs:
             sampled = output.outputs[0]
             ids = list(sampled.token_ids)
             logprobs = sampled.logprobs and [
                 entry[id_].logprob for id_, entry in zip(ids, sampled.logprobs, strict=True)
             ]
-            counts.calls.append(Call(list(output.prompt_token_ids), ids, logprobs or None))
+            counts.calls.append(Call(prompt_ids, ids, logprobs or None))
             counts.sampled += len(ids)
-            counts.prefilled += len(output.prompt_token_ids) - (output.num_cached_tokens or 0)
+            counts.prefilled += len(prompt_ids) - (output.num_cached_tokens or 0)
 
 
 class Generator:

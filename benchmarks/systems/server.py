@@ -16,6 +16,7 @@ from typing import Any
 
 CALLS = "GYM_TRL_BENCH_CALLS"
 _SETTLE_S = 10.0
+_START_S = 600.0  # of which a quiet machine needs thirty
 
 
 @contextmanager
@@ -54,7 +55,11 @@ class RecordedServer:
 
     def wait(self) -> None:
         """Return when it answers."""
-        self._server.wait()
+        deadline = time.monotonic() + _START_S
+        while not self._server.answers():
+            if self._server.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("vllm serve did not start")
+            time.sleep(0.5)
 
     def close(self) -> None:
         """End it."""
