@@ -19,7 +19,7 @@ RIVALS := $(patsubst benchmarks/peers/%.txt,$(VENV)/.bench/%,$(wildcard benchmar
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo test bench bench-quick docs docs-serve setup clean
+.PHONY: demo test audit bench bench-quick docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -38,6 +38,11 @@ bench: setup $(LISTS) $(PEERS) $(RIVALS)
 
 bench-quick: setup $(LISTS) $(PEERS) $(RIVALS)
 	$(VENV)/bin/python benchmarks/suite.py --quick $(ARGS)
+
+# Known holes in what is installed; it asks PyPI about every package, and fails where PyPI does not answer.
+audit: setup
+	test -x $(VENV)/.audit/bin/pip-audit || { $(RUN) venv $(VENV)/.audit && $(VENV)/.audit/bin/python -m pip install --quiet pip-audit==2.10.1; }
+	$(VENV)/.audit/bin/pip-audit --strict --skip-editable --path $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $(ARGS)
 
 # The site of docs/ in site/; `make docs-serve` shows it on this machine and follows what is written.
 docs: setup $(VENV)/.has-docs

@@ -14,6 +14,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Act, EnvReply, Episode, Limits, Sample
 from gym_trl.errors import ConfigError, EngineError, GymTRLError, MissingDependencyError
 from gym_trl.executors import GuardedPool, OrderedPool
+from gym_trl.keys import bearer, hidden, without_password
 from gym_trl.parsing import split_thinking
 from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.rollout import stream_episodes
@@ -189,9 +190,10 @@ def server(
         raise MissingDependencyError("asking a server", extra="server") from error
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"the address of a server begins with http:// or https://, got {base_url!r}")
+    headers = bearer(api_key)
     client = httpx.Client(
         base_url=base_url.rstrip("/"),
-        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        headers=headers,
         timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
     )
@@ -206,7 +208,7 @@ def server(
         return Conversation(client, body, seed, read_instructions(env), system_prompt)
 
     weakref.finalize(make, client.close)  # nobody else knows when the last episode is over
-    settings = {"base_url": base_url, "sampling": dict(sampling or {}), "max_tokens": max_tokens}
+    settings = {"base_url": without_password(base_url), "sampling": dict(sampling or {}), "max_tokens": max_tokens}
     return Words(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
 
 
@@ -218,7 +220,7 @@ def _first_model(client: Any) -> str:
     try:
         return str(answer["data"][0]["id"])
     except (LookupError, TypeError) as error:
-        raise EngineError(f"{client.base_url} names no models: say which with --model") from error
+        raise EngineError(f"{_address(client)} names no models: say which with --model") from error
 
 
 class Conversation:
@@ -249,7 +251,8 @@ class Conversation:
             thinking, said = split_thinking(message.get("content") or "")
             thinking = message.get("reasoning_content") or message.get("reasoning") or thinking
         except (LookupError, TypeError, AttributeError) as error:
-            raise ModelStopped(StopReason.CANCELLED, f"the server's answer has no message: {answer!r:.200}") from error
+            shown = hidden(repr(answer), self._client.headers.get("Authorization"))
+            raise ModelStopped(StopReason.CANCELLED, f"the server's answer has no message: {shown:.200}") from error
         self.thinking.append(str(thinking))
         self.messages.append({"role": "assistant", "content": said})
         self._count(answer.get("usage"))
@@ -271,13 +274,13 @@ def _answer(ask: Callable[[], Any], client: Any) -> Any:
         try:
             response = ask()
         except httpx.TimeoutException as error:
-            reason, problem = StopReason.TIMEOUT, f"{client.base_url} did not answer in time: {type(error).__name__}"
+            reason, problem = StopReason.TIMEOUT, f"{_address(client)} did not answer in time: {type(error).__name__}"
         except httpx.HTTPError as error:
-            reason, problem = StopReason.CANCELLED, f"{client.base_url}: {type(error).__name__}: {error}"
+            reason, problem = StopReason.CANCELLED, f"{_address(client)}: {type(error).__name__}: {error}"
         else:
             if response.status_code not in _AGAIN:
                 return _read(response, client)
-            reason, problem = StopReason.CANCELLED, f"{client.base_url} answered {response.status_code}"
+            reason, problem = StopReason.CANCELLED, f"{_address(client)} answered {response.status_code}"
         if attempt < _RETRIES:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -289,11 +292,15 @@ def _read(response: Any, client: Any) -> Any:
         try:
             return response.json()
         except ValueError as error:
-            raise ModelStopped(StopReason.CANCELLED, f"{client.base_url} did not answer in JSON") from error
-    said = " ".join(response.text.split())[:300]
+            raise ModelStopped(StopReason.CANCELLED, f"{_address(client)} did not answer in JSON") from error
+    said = hidden(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
     if any(words in said.lower() for words in _OVERFLOW):
         raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
-    raise EngineError(f"{client.base_url} answered {response.status_code}: {said}")
+    raise EngineError(f"{_address(client)} answered {response.status_code}: {said}")
+
+
+def _address(client: Any) -> str:
+    return without_password(str(client.base_url))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

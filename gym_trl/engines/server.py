@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.request import getproxies
 
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.keys import bearer, hidden
 from gym_trl.types import Completion, FinishReason, Logprobs, Request
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class ServerEngine:
         self._options = _options(options, eos_ids, stop_strings)
         self._model = model
         self._deadline_s = deadline_s
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = bearer(api_key)
         ranks = [{"X-data-parallel-rank": str(rank)} for rank in range(data_parallel_size)]
         self._servers = [
             _Server(url.rstrip("/"), rank if data_parallel_size > 1 else {}, concurrency, model)
@@ -441,7 +442,11 @@ class _Sender:
             asked_at, body = self._loop.time(), self._body(server, request)
             try:
                 async with self._connections().post(url, data=body, headers=server.headers) as response:
-                    reply = _Reply(url, response.status, await response.read())
+                    content = await response.read()
+                if response.status != 200:
+                    said = hidden(content.decode("utf-8", "replace"), self._headers.get("Authorization"))
+                    content = said.encode()
+                reply = _Reply(url, response.status, content)
                 server.answered_at = self._loop.time()
             except aiohttp.ClientError as error:
                 raise _Unanswered(_unreachable(server.url, error), unreachable=True) from error
@@ -564,6 +569,10 @@ def _error_text(response: "_Reply | httpx.Response") -> str:
         return response.text[:200]
 
 
+def _said(client: "httpx.Client", response: "httpx.Response") -> str:
+    return hidden(_error_text(response), client.headers.get("Authorization"))
+
+
 def _failed(request: Request, error: str) -> Completion:
     return Completion(request.id, [], [], FinishReason.ERROR, error)
 
@@ -594,7 +603,7 @@ def _check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | 
     """The name of the model and the length of its context."""
     response = _get(client, "/v1/models")
     if response.status_code in _LOCKED:
-        raise EngineError(f"the vLLM server at {client.base_url} wants another api_key: {_error_text(response)}")
+        raise EngineError(f"the vLLM server at {client.base_url} wants another api_key: {_said(client, response)}")
     try:
         served = {card["id"]: card.get("max_model_len") for card in response.json()["data"]}
         name = next(iter(served)) if model is None else model
@@ -620,7 +629,7 @@ def _check_options(client: "httpx.Client", model: str, options: Mapping[str, Any
             raise ConfigError(f"the vLLM server at {client.base_url} does not know the sampling option {unknown[0]!r}")
     response = _sample_one(client, {**options, "model": model})
     if response.status_code != 200:
-        said = f"answered {response.status_code}: {_error_text(response)}"
+        said = f"answered {response.status_code}: {_said(client, response)}"
         refused = f"the vLLM server at {client.base_url} cannot sample as it is asked to and {said}"
         raise ConfigError(refused) if response.status_code == 400 else EngineError(refused)
     if None in _sampled(response.json()["choices"][0]):
