@@ -3,7 +3,9 @@
 
 import math
 import re
+import sys
 import threading
+import time
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,11 +70,11 @@ def raw(servers):
 
 
 class Noting(ServerEngine):
-    """Keeps what was asked and answered."""
+    """Keeps what was asked and answered, and when something was answered last."""
 
     def __init__(self, *urls, **options):
         super().__init__(*urls, **options)
-        self.requests, self.completions = {}, {}
+        self.requests, self.completions, self.answered_at = {}, {}, 0.0
 
     def submit(self, request):
         self.requests[request.id] = request
@@ -81,6 +83,8 @@ class Noting(ServerEngine):
     def collect(self, *, block):
         finished = super().collect(block=block)
         self.completions |= {completion.request_id: completion for completion in finished}
+        if any(completion.ids for completion in finished):
+            self.answered_at = time.monotonic()
         return finished
 
 
@@ -324,13 +328,27 @@ def play_and_meanwhile(tiny, engine, act):
         thread.join()
 
 
-def test_a_server_that_is_killed_and_started_again_costs_time_and_no_episode(server, tiny):
+def test_a_server_that_is_killed_and_started_again_costs_time_and_no_episode(server, tiny, capsys):
+    """Every request that was on its way is asked again, 6.25 s after the last try at most."""
+    late = []
+
     def restart():
         server.kill()
+        killed = time.monotonic()
         server.start()
+        server.wait()
+        back = time.monotonic()
+        while engine.answered_at < back and time.monotonic() < back + 60:
+            time.sleep(0.005)
+        late.extend([back - killed, engine.answered_at - back])
 
     with Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=100) as engine:  # it may start slowly
-        assert all(game.scored for game in play_and_meanwhile(tiny, engine, restart))
+        played = play_and_meanwhile(tiny, engine, restart)
+    assert all(game.scored for game in played)
+    assert [game.task.seed for game in played] == [index // 4 for index in range(128)]
+    with capsys.disabled():
+        sys.stdout.write(f"\nvLLM was away for {late[0]:.1f} s; the first answer came {late[1]:.1f} s after that\n")
+    assert 0 <= late[1] < 30  # which its first computation is a part of
 
 
 def test_the_episodes_of_a_server_that_is_killed_move_on_to_another(server, raw, tiny):
