@@ -4,10 +4,11 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -26,7 +27,7 @@ from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.options import TrainOptions, check_grpo, read_options
-from gym_trl.progress import Display, display_on, report
+from gym_trl.progress import Display, display_on, lasting_console, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
 from gym_trl.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.types import Trajectory
@@ -53,12 +54,14 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
 
     The folder holds ``config.json``, ``metrics.jsonl`` (everything the trainer logged, a line a step),
     ``rollouts.jsonl`` (some trajectories of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` and
-    ``checkpoints``. Ctrl-C, or SIGTERM, stops after the step that is running and leaves a folder that is complete and
-    can be resumed; a second one aborts.
+    ``checkpoints``. Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP, unless ``nohup`` keeps it away), stops after
+    the step that is running and leaves a folder that is complete and can be resumed; a second one aborts. What cannot
+    be shown any more is no reason to stop.
 
     Raises:
         ConfigError: an argument that cannot work, or a folder that is not empty.
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written, or the disk is full; what was written before is whole, and can be
+            resumed.
     """
     return _run(options, out, None, console)
 
@@ -82,7 +85,7 @@ def resume(folder: Path, *, steps: int | None = None, console: Console | None = 
 
 def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, console: Console | None) -> dict[str, Any]:
     rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    console = Console(quiet=True) if rank else console or Console()
+    console = Console(quiet=True) if rank else console or lasting_console(sys.stdout)
     path = out or _default_folder(options.env)
     if rank == 0 and start is None:
         _check_new(path)
@@ -108,9 +111,28 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         except KeyboardInterrupt:
             display.note(f"Aborted. To continue from the last checkpoint: gym-trl train --resume {path}")
             raise
+        except Exception as error:
+            unwritten = _unwritten(error, path)
+            if unwritten or isinstance(error, OSError):
+                display.note(f"To continue from the last checkpoint: gym-trl train --resume {path}")
+            if unwritten is None:
+                raise
+            raise unwritten from error
     if rank == 0:
         report(console, path, folder.summary)
     return folder.summary
+
+
+def _unwritten(error: Exception, path: Path) -> OSError | None:
+    """What says that the model could not be written, where PyTorch and safetensors say it in ways of their own."""
+    if isinstance(error, OSError):
+        return None
+    frame, saving = error.__traceback__, False
+    while frame is not None and not saving:
+        saving = frame.tb_frame.f_code.co_name in ("_save_checkpoint", "save_model")  # Trainer's (transformers 5.17)
+        frame = frame.tb_next
+    what = " ".join(str(error).split())
+    return OSError(f"the model could not be written to {path} ({what:.200}); is the disk full?") if saving else None
 
 
 def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]:
@@ -271,7 +293,7 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
 
 
 class _Interrupt:
-    """Ctrl-C and SIGTERM ask the run to stop after its step; asked twice, it aborts.
+    """Ctrl-C, SIGTERM and the terminal's end ask the run to stop after its step; asked twice, it aborts.
 
     ``patience_s`` is how long the second signal counts as the first one: a launcher passes on to its processes what
     the terminal has already sent to all of them.
@@ -287,7 +309,10 @@ class _Interrupt:
     def __enter__(self) -> Self:
         # Python allows handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+            heard = [signal.SIGINT, signal.SIGTERM]
+            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+                heard.append(signal.SIGHUP)
+            self._previous = {number: signal.signal(number, self._ask) for number in heard}
         return self
 
     def __exit__(
@@ -298,13 +323,15 @@ class _Interrupt:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            if time.monotonic() - self._asked >= self._patience_s:
+            # A terminal that is closed says so more than once.
+            if signal.Signals(number).name != "SIGHUP" and time.monotonic() - self._asked >= self._patience_s:
                 raise KeyboardInterrupt
             return
         self.requested, self._asked = True, time.monotonic()
         if self._speaks:
-            # Not print: a signal may come in the middle of one.
-            os.write(2, b"\nStopping after this step; once more aborts.\n")
+            # Not print: a signal may come in the middle of one. And a terminal that has ended takes nothing.
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this step; once more aborts.\n")
 
 
 class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped

@@ -270,7 +270,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(finished: Path, tmp_pat
         assert summary(folder)[name] == summary(finished)[name]
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP SIGHUP"])
 def test_a_signal_stops_after_the_step_and_leaves_a_folder_that_can_be_resumed(
     finished: Path, tmp_path: Path, fuse: Path, name: str
 ) -> None:
