@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 from typer.testing import CliRunner
@@ -43,7 +44,7 @@ def left(run):
 
 
 def main(disk):
-    found = {}
+    found: dict[str, Any] = {}
     mount("-t", "tmpfs", "-o", "size=2500k", "tmpfs", str(disk))
     run = disk / "run"
     found["full"] = {**command(*TRAIN, "--grpo", "save_steps=1", "--out", run), **left(run)}

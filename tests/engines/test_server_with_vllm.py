@@ -330,7 +330,7 @@ def play_and_meanwhile(tiny, engine, act):
 
 def test_a_server_that_is_killed_and_started_again_costs_time_and_no_episode(server, tiny, capsys):
     """Every request that was on its way is asked again, 6.25 s after the last try at most."""
-    late = []
+    late: list[float] = []
 
     def restart():
         server.kill()
