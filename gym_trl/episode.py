@@ -7,7 +7,18 @@ from typing import Any
 from gym_trl.chat import Chat, Transcript
 from gym_trl.errors import ConfigError
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Answer, Completion, FinishReason, Message, StopReason, Task, TokenIds, Trajectory, Turn
+from gym_trl.types import (
+    Answer,
+    Completion,
+    FinishReason,
+    Message,
+    StopReason,
+    Task,
+    TokenIds,
+    Trajectory,
+    Turn,
+    why_it_ended,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +236,4 @@ def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, s
 
 def reason_to_stop(reply: EnvReply) -> StopReason:
     """Why the environment ended the episode, in its own words if it has some."""
-    named = reply.info.get("stop_reason")
-    if isinstance(named, str) and named in StopReason.__members__.values():
-        return StopReason(named)
-    if reply.truncated and not reply.terminated:
-        return StopReason.TURN_LIMIT
-    # An environment that does not say what success is has rewarded the last action when the task is solved.
-    solved = reply.info.get("success", reply.reward > 0)
-    return StopReason.SUCCESS if solved else StopReason.FAILURE
+    return why_it_ended(reply.info, reply.reward, terminated=reply.terminated or not reply.truncated)

@@ -459,7 +459,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 def _numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if (value := _object(line)) is not None:
+            if (value := as_object(line)) is not None:
                 yield number, value
             elif line.strip() and line.endswith(b"\n"):
                 raise ConfigError(f"line {number} of {path} is not a JSON object: {line[:80]!r}")
@@ -492,10 +492,15 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def as_object(line: bytes) -> dict[str, Any] | None:
+    """The object in a line of JSON; ``None`` for anything else, however deeply it is nested.
+
+    >>> as_object(b'{"step": 1}'), as_object(b'{"ste'), as_object(b"[" * 1_000_000)
+    ({'step': 1}, None, None)
+    """
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -507,7 +512,7 @@ def _mend(path: Path) -> None:
     with path.open("r+b") as file:
         start = _start_of_last_line(file)
         last = file.read()
-        if last.strip() and _object(last) is not None:
+        if last.strip() and as_object(last) is not None:
             file.write(b"\n")
         else:
             file.truncate(start)

@@ -1,6 +1,7 @@
 """What a run leaves behind: its folder, whose files are whole whatever ended the run."""
 
 import platform
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
+from gym_trl.grpo.saved import UNFINISHED, rollouts_file
 from gym_trl.options import WRAPPING, TrainOptions
 from gym_trl.records import (
     FAILURES,
@@ -40,10 +42,14 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
     for path in (folder / "checkpoints").glob("checkpoint-*"):
         try:
             # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
-            step = loads((path / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
+            state = loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            step, saved = state["global_step"], state.get("stateful_callbacks", {}).get(UNFINISHED, {})
         except (OSError, JSONDecodeError, KeyError):
             continue
-        whole.append(Checkpoint(path, step))
+        # But for what grpo/resume.py adds, a file for each process.
+        files = range(saved["processes"]) if saved.get("unfinished") else ()
+        if all(rollouts_file(path, rank).exists() for rank in files):
+            whole.append(Checkpoint(path, step))
     return max(whole, key=lambda checkpoint: checkpoint.step, default=None)
 
 
@@ -152,6 +158,8 @@ def _versions() -> dict[str, str]:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "unknown"
+    if "vllm" in sys.modules:  # builds for a CPU have another name than the module
+        versions["vllm"] = str(getattr(sys.modules["vllm"], "__version__", "unknown"))
     return versions
 
 

@@ -58,6 +58,23 @@ class StopReason(StrEnum):
         return self not in _UNSCORED
 
 
+def why_it_ended(info: Mapping[str, Any], reward: float, *, terminated: bool) -> StopReason:
+    """Why an environment ended an episode, by its last step: in its own words if it has some.
+
+    >>> why_it_ended({}, 1.0, terminated=True), why_it_ended({"success": False}, 1.0, terminated=True)
+    (<StopReason.SUCCESS: 'success'>, <StopReason.FAILURE: 'failure'>)
+    >>> why_it_ended({"stop_reason": "invalid_action"}, 0.0, terminated=True)
+    <StopReason.INVALID_ACTION: 'invalid_action'>
+    """
+    named = info.get("stop_reason")
+    if isinstance(named, str) and named in StopReason.__members__.values():
+        return StopReason(named)
+    if not terminated:
+        return StopReason.TURN_LIMIT
+    # An environment that does not say what success is has rewarded the last action when the task is solved.
+    return StopReason.SUCCESS if info.get("success", reward > 0) else StopReason.FAILURE
+
+
 _UNSCORED = frozenset({StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.STRAGGLER, StopReason.CANCELLED})
 
 

@@ -182,6 +182,19 @@ def test_a_torn_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> 
         list(read_json_lines(path))
 
 
+def test_a_line_that_is_nested_deeper_than_python_goes_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + b'{"task": ' + b"[" * 1_000_000 + b"\n")
+    with pytest.raises(ConfigError, match=r"line 2 of .*rollouts\.jsonl is not a JSON object"):
+        list(read_json_lines(path))
+    with pytest.raises(ConfigError, match=r"line 1 of .* is not the record of an episode"):
+        list(read_records(path))
+    whole = b'{"task": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+    path.write_bytes(whole)
+    with pytest.raises(ConfigError, match=r"line 1 of .*rollouts\.jsonl is not a JSON object"):
+        list(read_records(path))
+
+
 def test_a_line_that_no_crash_has_torn_is_an_error_also_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1}\nnonsense\n')

@@ -167,6 +167,8 @@ def test_a_runs_folder_is_complete_and_its_json_parses(finished: Path) -> None:
 def test_the_configuration_is_enough_to_repeat_the_run(finished: Path) -> None:
     config = json.loads((finished / "config.json").read_text())
     assert {"gym-trl", "trl", "torch", "transformers", "python"} <= set(config["versions"])
+    if "vllm" in sys.modules:  # which TRL has loaded by then, where it is installed
+        assert config["versions"]["vllm"] == sys.modules["vllm"].__version__
     assert read_options(finished) == options()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.parsing import split_thinking
-from gym_trl.types import StopReason
+from gym_trl.types import StopReason, why_it_ended
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, instructions_of
 
@@ -93,9 +93,8 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         record |= {"last_observation": observation, "return": record["return"] + float(reward)}
         if terminated or truncated:
             record |= {"terminated": terminated, "truncated": truncated}
-            record["success"] = terminated and bool(info.get("success", float(reward) > 0))
-            ended = StopReason.TURN_LIMIT if truncated else StopReason.FAILURE
-            record["stop_reason"] = str(info.get("stop_reason", StopReason.SUCCESS if record["success"] else ended))
+            reason = why_it_ended(info, float(reward), terminated=terminated)
+            record |= {"success": reason is StopReason.SUCCESS, "stop_reason": str(reason)}
             self._write(record)
         return observation, reward, terminated, truncated, info
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.records import FAILURES, ROLLOUTS, VERSION, read_records
+from gym_trl.records import FAILURES, ROLLOUTS, VERSION, as_object, read_records
 
 COLUMNS: Final = (
     "step",
@@ -197,7 +197,7 @@ class Tail:
             file.seek(self._offset)
             while (line := file.readline()).endswith(b"\n"):
                 offset, self._offset = self._offset, self._offset + len(line)
-                if (record := _object(line)) is not None:
+                if (record := as_object(line)) is not None:
                     if record.get("version", VERSION) != VERSION:
                         raise ConfigError(
                             f"{self.path} has a record of version {record['version']!r:.20}, not {VERSION}"
@@ -210,7 +210,7 @@ class Tail:
         """The object that was read at this place."""
         with self.path.open("rb") as file:
             file.seek(place.offset)
-            return _object(file.read(place.length)) or {}
+            return as_object(file.read(place.length)) or {}
 
 
 class Table:
@@ -388,16 +388,8 @@ def _simple(value: Any) -> bool:
     return value is None or isinstance(value, str | bool) or (_is_number(value) and abs(value) < _LARGEST)
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _object_in(path: Path) -> dict[str, Any]:
     try:
-        return _object(path.read_bytes()) or {}
+        return as_object(path.read_bytes()) or {}
     except OSError:
         return {}

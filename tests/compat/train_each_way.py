@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import socket
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import requests
 import torch
 from datasets import Dataset
+from free_port import free_port
 from trl import GRPOConfig, GRPOTrainer
 
 import gym_trl.compat.trl_env as ours
@@ -232,9 +232,7 @@ def legacy(folder):
 
     client = Client()
     seen = []
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def rollout_func(prompts, args, processing_class):
         seen.append(list(prompts))
@@ -364,9 +362,7 @@ class Servers:
                 return Heard(text="next", reward=len(set(action.message)) / 10)
 
         Servers.started.append({"image": image, **env_vars})
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            number = probe.getsockname()[1]
+        number = free_port()
         app = create_app(Task, Said, Heard, env_name="tasks", max_concurrent_envs=32)
         self.server = uvicorn.Server(uvicorn.Config(app, port=number, log_level="error"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
