@@ -2,9 +2,7 @@
 """The site is built strictly, offline, and everything that it says is there."""
 
 import functools
-import importlib
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -21,34 +19,11 @@ import yaml
 from for_viewer import chromium, needs_chromium
 
 import gym_trl
+from gym_trl import testing, wrappers
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-# Modules that are no interface: how games, pools and pages are made inside.
-INSIDE = {
-    "gym_trl.cli",
-    "gym_trl.compat.openenv_client",
-    "gym_trl.compat.timed_callback",
-    "gym_trl.envs.external.adapter",
-    "gym_trl.envs.external.browser",
-    "gym_trl.envs.external.own_global_random",
-    "gym_trl.envs.openenv_session",
-    "gym_trl.envs.words",
-    "gym_trl.envs.words.make_lists",
-    "gym_trl.grpo.vllm_check",
-    "gym_trl.progress",
-    "gym_trl.run_folder",
-    "gym_trl.sandbox.driver",
-    "gym_trl.sandbox.isolation",
-    "gym_trl.viewer.run",
-    "gym_trl.worker",
-    "gym_trl.wrappers.frozen",
-    "gym_trl.wrappers.inner",
-    "gym_trl.wrappers.mcp_connection",
-    "gym_trl.wrappers.minigrid_text",
-    "gym_trl.wrappers.toy_text",
-}
 LOADS = {
     "script": "src",
     "img": "src",
@@ -164,28 +139,25 @@ def test_every_link_inside_of_the_site_leads_somewhere(site, pages):
 
 def test_every_public_name_is_on_an_api_page(pages):
     shown = set().union(*(page.ids for name, page in pages.items() if name.startswith("api/")))
-    for name in gym_trl.__all__:
-        where = importlib.import_module(gym_trl._MODULES[name])
-        found = f"{where.__name__}.{name}"
-        assert found in shown, f"{found} is on no page of docs/api/"
-    unseen = [module for module in public_modules() if not any(one.startswith(f"{module}.") for one in shown)]
-    assert not unseen, f"nothing of {unseen} is on a page of docs/api/: add them, or to INSIDE of this test"
+    public = {f"gym_trl:{name}" for name in gym_trl.__all__} | {f"gym_trl.wrappers:{name}" for name in wrappers.__all__}
+    public |= {f"gym_trl.testing:{name}" for name in testing.__all__} | set().union(*map(imported_in, told_to_import()))
+    assert len(public) > 80
+    games = {path.rpartition(":")[2] for path in gym_trl._ENVS.values()}  # on the gallery's page
+    known = games | {one.rpartition(".")[2] for one in shown if one.startswith("gym_trl.")}
+    unseen = sorted(name for name in public if name.rpartition(":")[2] not in known)
+    assert not unseen, f"{unseen} are on no page of docs/api/: add ::: lines"
 
 
-def public_modules() -> list[str]:
-    """Modules that somebody imports from, by the files that there are; a game is in the gallery."""
-    games = {path.partition(":")[0] for path in gym_trl._ENVS.values()}
-    found = {module.name for module in pkgutil.walk_packages(gym_trl.__path__, "gym_trl.")}
-    return sorted(name for name in found - INSIDE - games if "._" not in name and defines(name))
+def told_to_import() -> list[Path]:
+    """Where users read what to import."""
+    return [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.py")]
 
 
-def defines(module: str) -> bool:
-    """Whether a module has public classes or functions of its own."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_text(encoding="utf-8")
-    return re.search(r"^(class|def|async def) [A-Za-z]", source, re.MULTILINE) is not None
+def imported_in(file: Path) -> set[str]:
+    """What a page or a script imports of this library, as ``module:name``."""
+    text = re.sub(r"^(>>>|\.\.\.) ", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = re.findall(r"^from (gym_trl[\w.]*) import \(?([\w, ]+)", text, re.MULTILINE)
+    return {f"{module}:{name.partition(' as ')[0].strip()}" for module, names in found for name in names.split(",")}
 
 
 def test_every_game_is_in_the_gallery(pages):
