@@ -41,6 +41,7 @@ SUITE = (
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),
     Benchmark("scale", "What do thousands of episodes at once cost?"),
+    Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
     Benchmark("import", "How long does a start take, and how much is installed?"),
     Benchmark("executors", "What does a step elsewhere cost, and a slow environment the others?"),
     Benchmark("server", "How much of a server's speed is left?"),

@@ -1,0 +1,867 @@
+"""At what rate do 8, 64 and 1,000 GPUs saturate, and where? A simulation, checked against a real run of a tiny model.
+
+$ python benchmarks/bench_scale_simulation.py [--quick]
+
+Real are ``run_episodes``, its episodes and their transcripts: the code that users run decides what is asked when.
+Modelled are the times: nothing sleeps, a clock jumps from one event to the next (``Clock``). The engine, the
+environments and the processor time of the processes that ask are queues with the parameters below, of which each says
+where it is from. No such machines were at hand: the figures are the model's, and as good as its parameters.
+
+What the model leaves out: NCCL and start-up times, a server's own front end (one process of ``vllm serve`` takes some
+thousand requests a second; it has ``--api-server-count``), preemption, failures, and whatever else is on the network.
+"""
+
+import gc
+import heapq
+import json
+import math
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import report
+from report import QUICK, Table, publish
+
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
+from gym_trl.pool import ClosingPool, InlinePool
+from gym_trl.rollout import run_episodes
+from gym_trl.testing import ByteChat
+from gym_trl.types import Completion, Request, Task, Trajectory
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "scale.md"
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parameters
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EngineModel:
+    """How long the steps of one engine take: all that run get one token each, for ``step_s`` together."""
+
+    base_s: float
+    """Of a step, whatever its batch: reading the weights."""
+    sequence_s: float
+    """For each sequence of the batch."""
+    context_s: float
+    """For each token in the contexts of the batch: reading the cache."""
+    prefill_s: float
+    """For each token of a prompt that is not in the prefix cache; nobody gets a token meanwhile."""
+    slots: int = 256
+    """Sequences at once (``--max-num-seqs``)."""
+    cache_tokens: int = 10**9
+    """Tokens that the cache holds, of all that run."""
+
+    def step_s(self, batch: int, context: float) -> float:
+        """Seconds of a step with ``batch`` sequences that have ``context`` tokens together."""
+        return self.base_s + self.sequence_s * batch + self.context_s * context
+
+
+# An 8B model in bf16 (Llama 3.1: 8.03e9 weights, 32 layers, 8 key-value heads of 128) on an H100 SXM (80 GB at
+# 3.35 TB/s, 989 TFLOP/s dense, data sheet). The share of the bandwidth that is really used is from NVIDIA's measurement
+# of an 8B in bf16 on a GH200 (4.0 TB/s) with one request at a time, 165.8 tokens/s (1,000 tokens in, 1,000 out:
+# docs.nvidia.com/nim/llama-3-1-nemotron-safety-guard-8b/performance.md); the same table has 7,590 tokens/s for 100 at a
+# time, which ``published`` compares with what this model says.
+WEIGHT_BYTES = 2 * 8.03e9
+TOKEN_BYTES = 2 * 2 * 32 * 8 * 128
+PUBLISHED = {1: 165.8306125, 100: 7590.530806}
+USED = PUBLISHED[1] * WEIGHT_BYTES / 4.0e12
+H100_BYTES_S = 3.35e12 * USED
+# Half of the peak for prompts: an assumption.
+PREFILL_S = 2 * 8.03e9 / (0.5 * 989e12)
+H100 = EngineModel(
+    base_s=WEIGHT_BYTES / H100_BYTES_S,
+    sequence_s=0.0,
+    context_s=TOKEN_BYTES / H100_BYTES_S,
+    prefill_s=PREFILL_S,
+    cache_tokens=int((0.9 * 80e9 - WEIGHT_BYTES) / TOKEN_BYTES),
+)
+# Tokens per second and GPU of a 7B trained with HSDP on 96 H100 (github.com/foundation-model-stack/fms-fsdp, README);
+# a third more for one more pass forward, of the log probabilities.
+TRAINED_TOKENS_S = 7500 * 3 / 4
+# The weights go to the servers after each step: 400 Gb/s, half of it used. An assumption.
+SYNC_S = WEIGHT_BYTES / (0.5 * 50e9)
+NODE_BYTES_S = 400e9 / 8
+"""What a node's network carries, for comparison with the bytes of prompts and answers."""
+BYTES_PER_TOKEN = 8
+"""Of a token id in a JSON body: six digits, a comma and a blank."""
+
+
+def client_s() -> float:
+    """Processor time of a process that plays, per request: environment, template, HTTP, JSON. ``bench_server.py``."""
+    rows = json.loads((HERE / "results" / "server.json").read_text(encoding="utf-8"))["rows"]["ours"]
+    return float(statistics.median(row["client_us"] for row in rows)) / 1e6
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is played: heavy-tailed numbers of turns, and answers of many lengths."""
+
+    prompt: int = 500
+    observation: int = 100
+    mean_answer: int = 200
+    longest_answer: int = 1024
+    most_turns: int = 30
+
+    def turns(self, chance: random.Random) -> int:
+        """Of an episode: at least 2, few have many."""
+        return min(self.most_turns, int(2 * chance.paretovariate(1.5)))
+
+    def answer(self, chance: random.Random) -> int:
+        """Tokens of an answer."""
+        return max(1, min(self.longest_answer, round(chance.expovariate(1 / self.mean_answer))))
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long a step of an environment takes."""
+
+    name: str
+    draw: Callable[[random.Random], float] = field(compare=False)
+
+
+LATENCIES = (
+    Latency("0", lambda _: 0.0),
+    Latency("20 ms", lambda chance: chance.expovariate(1 / 0.02)),
+    # Pareto of shape 1.5 has the mean 3 times its least: 1 s, cut at a minute.
+    Latency("1 s, heavy-tailed", lambda chance: min(60.0, chance.paretovariate(1.5) / 3)),
+    Latency("5 s, a browser", lambda chance: chance.lognormvariate(math.log(5) - 0.125, 0.5)),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How GPUs are divided, and what plays beside them."""
+
+    name: str
+    gpus: int
+    trainers: int
+    engines: int
+    """Engines of one GPU each."""
+    clients: int
+    """Processes that play episodes: the ranks of the trainer, or the one worker of asynchronous training."""
+    workers: int
+    """Environments that can be stepped at once."""
+    colocated: bool = False
+    """Training and generation take turns on the same GPUs, and the client shares its engine's process."""
+    asynchronous: bool = False
+    slice: int = 1
+    """What is simulated is this part of it: nothing in it but the weights and the end of a step goes across."""
+    engine: EngineModel = H100
+    client_s: float = 0.0
+
+    def part(self) -> "Layout":
+        """The part that is simulated."""
+        return replace(
+            self,
+            engines=self.engines // self.slice,
+            clients=max(1, self.clients // self.slice),
+            workers=max(1, self.workers // self.slice),
+            # What cannot be divided serves its share of the engines the slower.
+            client_s=self.client_s * max(1.0, self.slice / self.clients),
+        )
+
+
+LAYOUTS = (
+    Layout("8: all train and serve", 8, trainers=8, engines=8, clients=8, workers=8 * 64, colocated=True, slice=4),
+    Layout("8: 4 train, 4 serve", 8, trainers=4, engines=4, clients=4, workers=4 * 64, slice=2),
+    Layout("64: 32 train, 32 serve", 64, trainers=32, engines=32, clients=32, workers=2048, slice=16),
+    Layout("64: the same, asynchronous", 64, trainers=32, engines=32, clients=1, workers=2048, asynchronous=True,
+           slice=16),
+    Layout("1,000: all train and serve", 1000, trainers=1000, engines=1000, clients=1000, workers=64_000,
+           colocated=True, slice=500),
+    Layout("1,000: 400 train, 600 serve", 1000, trainers=400, engines=600, clients=400, workers=64_000, slice=200),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The clock and what waits on it
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Virtual time: a heap of what happens when."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def at(self, when: float, happens: Callable[[], None]) -> None:
+        """Let something happen, in the order of the calls where times are equal."""
+        heapq.heappush(self._events, (max(when, self.now), next(self._order), happens))
+
+    def advance(self) -> bool:
+        """Jump to the next event; false where there is none."""
+        if not self._events:
+            return False
+        self.now, _, happens = heapq.heappop(self._events)
+        happens()
+        return True
+
+
+class Queue:
+    """Places that each serve one after the other: whoever comes is served where it is free first."""
+
+    def __init__(self, clock: Clock, places: int) -> None:
+        self._clock = clock
+        self._free = [0.0] * places
+        self.busy_s = 0.0
+
+    def serve(self, seconds: float, then: Callable[[], None]) -> None:
+        """Wait for a place, hold it for some seconds, go on."""
+        begins = max(self._clock.now, heapq.heappop(self._free))
+        heapq.heappush(self._free, begins + seconds)
+
+        def done() -> None:
+            self.busy_s += seconds
+            then()
+
+        self._clock.at(begins + seconds, done)
+
+
+class _Running(NamedTuple):
+    ends: float
+    order: int
+    request: Request
+    length: int
+    began: float
+
+
+class SimulatedServer:
+    """One engine: whoever has a slot gets a token with every step, the others wait."""
+
+    def __init__(self, clock: Clock, model: EngineModel, lengths: Callable[[Request], int]) -> None:
+        self._clock, self._model, self._lengths = clock, model, lengths
+        self._waiting: deque[tuple[Request, float, Callable[[Completion], None]]] = deque()
+        self._running: list[_Running] = []
+        self._answers: dict[int, Callable[[Completion], None]] = {}
+        self._order = count()
+        self._steps = 0.0  # tokens that a sequence would have got if it had been there from the beginning
+        self._prompts = 0  # tokens of the prompts of all that run
+        self._owed = 0  # tokens that their caches may still grow to
+        self._offsets = 0.0  # the sum of ``_steps`` when each of them began
+        self._debt = 0.0  # seconds of prompts that are not yet read
+        self._seen = 0.0
+        self._version = 0
+        self.busy_s = self.prefill_s = self.slot_s = 0.0
+        self.tokens = self.most = 0
+
+    def submit(self, request: Request, fresh: int, then: Callable[[Completion], None], *, first_s: float = 0.0) -> None:
+        """Take a request, of whose prompt ``fresh`` tokens are not in the prefix cache.
+
+        ``first_s`` is what the engine's process has to do for it first.
+        """
+        self.catch_up()
+        self._waiting.append((request, fresh * self._model.prefill_s + first_s, then))
+        self._admit()
+        self._plan()
+
+    def _step_s(self) -> float:
+        batch = len(self._running)
+        return self._model.step_s(batch, self._prompts + batch * self._steps - self._offsets)
+
+    def catch_up(self) -> None:
+        """Let the time pass that has passed since somebody looked."""
+        elapsed, self._seen = self._clock.now - self._seen, self._clock.now
+        if not self._running:
+            return
+        self.busy_s += elapsed
+        self.slot_s += elapsed * len(self._running)
+        read = min(elapsed, self._debt)
+        self._debt -= read
+        self.prefill_s += read
+        self._steps += (elapsed - read) / self._step_s()
+
+    def _admit(self) -> None:
+        model = self._model
+        while self._waiting and len(self._running) < model.slots:
+            request, debt_s, then = self._waiting[0]
+            length = min(request.max_tokens, self._lengths(request))
+            needs = len(request.prompt_ids) + length
+            if self._running and self._owed + needs > model.cache_tokens:
+                break
+            self._waiting.popleft()
+            order = next(self._order)
+            heapq.heappush(self._running, _Running(self._steps + length, order, request, length, self._steps))
+            self._answers[order] = then
+            self._prompts += len(request.prompt_ids)
+            self._owed += needs
+            self._offsets += self._steps
+            self._debt += debt_s
+        self.most = max(self.most, len(self._running))
+
+    def _plan(self) -> None:
+        """Look again when the first that runs has its last token; what was planned before is out of date."""
+        self._version += 1
+        if self._running:
+            version = self._version
+            left = max(0.0, self._running[0].ends - self._steps)
+            self._clock.at(self._clock.now + self._debt + left * self._step_s(), lambda: self._look(version))
+
+    def _look(self, version: int) -> None:
+        if version != self._version:
+            return
+        self.catch_up()
+        while self._running and self._running[0].ends <= self._steps + 1e-9:
+            ended = heapq.heappop(self._running)
+            self._prompts -= len(ended.request.prompt_ids)
+            self._owed -= len(ended.request.prompt_ids) + ended.length
+            self._offsets -= ended.began
+            self.tokens += ended.length
+            ids = [97] * (ended.length - 1) + [256]
+            self._answers.pop(ended.order)(Completion(ended.request.id, ids, [-1.0] * ended.length))
+        self._admit()
+        self._plan()
+
+
+class SimulatedEngine:
+    """The servers of a layout behind one ``Engine``, with the processes that ask them."""
+
+    def __init__(self, clock: Clock, layout: Layout, lengths: Callable[[Request], int]) -> None:
+        self._clock, self._layout = clock, layout
+        self.servers = [SimulatedServer(clock, layout.engine, lengths) for _ in range(layout.engines)]
+        self.clients = [Queue(clock, 1) for _ in range(layout.clients)]
+        self._cached: dict[str, int] = {}
+        self._ready: list[Completion] = []
+        self.requests = self.bytes = self.fresh = 0
+
+    def submit(self, request: Request) -> None:
+        """Send a request by its episode's client to its episode's server."""
+        episode = request.id.rpartition("-")[0]
+        home, cached = int(episode), self._cached.get(episode, 0)
+        server, client = self.servers[home % len(self.servers)], self.clients[home % len(self.clients)]
+        fresh = len(request.prompt_ids) - cached
+        self.requests += 1
+        self.fresh += fresh
+        self.bytes += BYTES_PER_TOKEN * len(request.prompt_ids)
+
+        def answered(completion: Completion) -> None:
+            self._cached[episode] = len(request.prompt_ids) + len(completion.ids)
+            self.bytes += BYTES_PER_TOKEN * len(completion.ids)
+            self._ready.append(completion)
+
+        if self._layout.colocated:
+            client.busy_s += self._layout.client_s
+            server.submit(request, fresh, answered, first_s=self._layout.client_s)
+        else:
+            client.serve(self._layout.client_s, lambda: server.submit(request, fresh, answered))
+
+    def collect(self, *, block: bool) -> list[Completion]:
+        """What has been answered at this moment, or at the next one at which anything happens."""
+        while not self._ready and self._clock.advance() and block:
+            pass
+        ready, self._ready = self._ready, []
+        return ready
+
+    def cancel(self, request_id: str) -> None:
+        """Nothing here is cancelled."""
+        raise NotImplementedError
+
+
+class SimulatedPool(ClosingPool):
+    """Environments that answer at their time, as many at once as there are workers."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        workers: int,
+        *,
+        turns: Callable[[int], int],
+        delay: Callable[[int, int], float],
+        prompt: int,
+        observation: int,
+    ) -> None:
+        self._clock, self._turns, self._delay = clock, turns, delay
+        self._prompt, self._observation = "x" * prompt, "x" * observation
+        self.workers = Queue(clock, workers)
+        self._taken: dict[str, int] = {}
+        self._ready: list[tuple[str, EnvReply | EnvFailure]] = []
+        self.began: dict[str, float] = {}
+        self.ended: dict[str, float] = {}
+        self.alive_s = 0.0  # the area under the number of episodes that are alive
+        self._alive, self._seen = 0, 0.0
+        self.steps = 0
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin at once."""
+        self._count(1)
+        self.began[key], self._taken[key] = self._clock.now, 0
+        self._clock.at(self._clock.now, lambda: self._ready.append((key, EnvReply(self._prompt))))
+
+    def step(self, key: str, action: str) -> None:
+        """Take a worker for as long as the step takes."""
+        taken = self._taken[key] = self._taken[key] + 1
+        self.steps += 1
+        reply = EnvReply(self._observation, terminated=taken >= self._turns(int(key)))
+        self.workers.serve(self._delay(int(key), taken - 1), lambda: self._ready.append((key, reply)))
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """What has been answered."""
+        while block and not self._ready and self._clock.advance():
+            pass
+        ready, self._ready = self._ready, []
+        return ready
+
+    def release(self, key: str) -> None:
+        """End the episode."""
+        self._count(-1)
+        self.ended[key] = self._clock.now
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _count(self, more: int) -> None:
+        self.alive_s += self._alive * (self._clock.now - self._seen)
+        self._alive, self._seen = self._alive + more, self._clock.now
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A rollout
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rollout took and where its time went; rates are of all of it, shares between 0 and 1."""
+
+    episodes: int
+    seconds: float
+    tokens: int
+    steps: int
+    requests: int
+    tokens_s: float
+    """While as many as may be are alive, without beginning and end: what a stream of episodes would get."""
+    steps_s: float
+    alive: float
+    """Mean number of episodes that are alive."""
+    sojourn_s: float
+    """Mean time of an episode."""
+    tail_s: float
+    """From when 95% of the episodes have ended until all have."""
+    shares: dict[str, float]
+    """How much of each was in use in that time."""
+    busy_s: dict[str, float]
+    """For how long each was in use in all, as if it were one."""
+    bytes_s: float
+    trained_tokens: int
+    most_running: int
+
+
+def simulate(layout: Layout, work: Work, latency: Latency, *, episodes: int, in_flight: int, seed: int = 0) -> Outcome:
+    """Play episodes on (a part of) a layout."""
+
+    def chance(*what: object) -> random.Random:
+        return random.Random(":".join(map(str, (seed, *what))))
+
+    all_turns = [work.turns(chance("turns", index)) for index in range(episodes)]
+    lengths = [[work.answer(dice) for _ in range(all_turns[index])] for index, dice in _dice(episodes, chance, "said")]
+    delays = [[latency.draw(dice) for _ in range(all_turns[index])] for index, dice in _dice(episodes, chance, "took")]
+    sizes = {"prompt": work.prompt, "observation": work.observation}
+    return play(layout, lengths, delays, **sizes, in_flight=in_flight)
+
+
+def _dice(episodes: int, chance: Callable[..., random.Random], what: str) -> Sequence[tuple[int, random.Random]]:
+    return [(index, chance(what, index)) for index in range(episodes)]
+
+
+def play(
+    layout: Layout,
+    lengths: list[list[int]],
+    delays: list[list[float]],
+    *,
+    prompt: int,
+    observation: int,
+    in_flight: int,
+) -> Outcome:
+    """Play episodes whose answers have these lengths, with environments that take these times."""
+    part = layout.part()
+    clock, chat, asked = Clock(), ByteChat(), [0] * len(lengths)
+
+    def length(request: Request) -> int:
+        index = int(request.id.rpartition("-")[0])
+        asked[index] += 1
+        return lengths[index][asked[index] - 1]
+
+    engine = SimulatedEngine(clock, part, _once(length))
+    limits = Limits(tokens_per_turn=10**6)
+    players = [Episode(Task("Simulated", index), chat=chat, limits=limits) for index in range(len(lengths))]
+    progress: list[_Point] = []
+    pool = SimulatedPool(
+        clock,
+        part.workers,
+        turns=lambda index: len(lengths[index]),
+        delay=lambda index, turn: delays[index][turn],
+        prompt=prompt,
+        observation=observation,
+    )
+
+    servers = engine.servers
+
+    def look() -> _Point:
+        for server in servers:
+            server.catch_up()
+        busy = {
+            "engine slots": sum(server.slot_s for server in servers) / (part.engine.slots * len(servers)),
+            "engine busy": sum(server.busy_s for server in servers) / len(servers),
+            "prefill": sum(server.prefill_s for server in servers) / len(servers),
+            "client processes": sum(client.busy_s for client in engine.clients) / len(engine.clients),
+            "environment workers": pool.workers.busy_s / part.workers,
+        }
+        return _Point(clock.now, len(pool.ended), sum(server.tokens for server in servers), pool.steps, busy)
+
+    every = max(1, len(lengths) // 64)
+    progress.append(look())
+
+    def note(_index: int, _played: Trajectory) -> None:
+        if len(pool.ended) % every == 0:
+            progress.append(look())
+
+    played = run_episodes(players, pool=pool, engine=engine, max_alive=in_flight, on_finish=note)
+    progress.append(look())
+    seconds, ends = clock.now, sorted(pool.ended.values())
+    first, last = _steady(progress, len(lengths), in_flight)
+    span = max(last.now - first.now, 1e-12)
+    return Outcome(
+        episodes=len(lengths),
+        seconds=seconds,
+        tokens=progress[-1].tokens,
+        steps=pool.steps,
+        requests=engine.requests,
+        tokens_s=(last.tokens - first.tokens) / span,
+        steps_s=(last.steps - first.steps) / span,
+        alive=pool.alive_s / max(seconds, 1e-12),
+        sojourn_s=statistics.fmean(pool.ended[key] - pool.began[key] for key in pool.ended),
+        tail_s=seconds - ends[math.ceil(0.95 * len(ends)) - 1],
+        shares={name: (last.busy[name] - first.busy[name]) / span for name in last.busy},
+        busy_s=progress[-1].busy,
+        bytes_s=engine.bytes / max(seconds, 1e-12),
+        trained_tokens=sum(len(game.prompt_ids) + len(game.completion_ids) for game in played),
+        most_running=max(server.most for server in servers),
+    )
+
+
+class _Point(NamedTuple):
+    now: float
+    ended: int
+    tokens: int
+    steps: int
+    busy: dict[str, float]
+
+
+def _once(length: Callable[[Request], int]) -> Callable[[Request], int]:
+    """A server may look at a request's length several times before it has room for it."""
+    known: dict[str, int] = {}
+
+    def look(request: Request) -> int:
+        if request.id not in known:
+            known[request.id] = length(request)
+        return known[request.id]
+
+    return look
+
+
+def _steady(progress: list[_Point], episodes: int, in_flight: int) -> tuple[_Point, _Point]:
+    """From when a quarter has ended until nobody is left to take a free place; all of it if that is nothing."""
+    inside = [point for point in progress if episodes / 4 <= point.ended <= episodes - in_flight]
+    if inside and inside[-1].now > inside[0].now:
+        return inside[0], inside[-1]
+    return progress[0], progress[-1]
+
+
+def bottleneck(outcome: Outcome) -> str:
+    """What is closest to its limit; engines that are always busy but have free slots wait for more episodes."""
+    shares = {name: share for name, share in outcome.shares.items() if name not in ("prefill", "engine busy")}
+    name = max(shares, key=lambda one: shares[one])
+    if shares[name] < 0.8:
+        return f"episodes in flight ({name} {100 * shares[name]:.0f}%)"
+    return f"{name} {100 * shares[name]:.0f}%"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Comparison with what is real
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def published() -> list[dict[str, float]]:
+    """What the model says of the machine and the load that its bandwidth is from, beside what was measured there."""
+    gh200 = replace(H100, base_s=WEIGHT_BYTES / (4.0e12 * USED), context_s=TOKEN_BYTES / (4.0e12 * USED))
+    rows = []
+    for concurrency, measured in PUBLISHED.items():
+        # 1,000 tokens in, 1,000 out: 1,500 in the middle; each also reads a prompt once in a thousand steps.
+        step = gh200.step_s(concurrency, 1500 * concurrency) + concurrency * gh200.prefill_s
+        rows.append({"concurrency": concurrency, "measured_tokens_s": measured, "model_tokens_s": concurrency / step})
+    return rows
+
+
+def validate() -> list[dict[str, float]]:
+    """Predict the seconds of ``bench_vllm_schedule.py`` from single steps of its engine, and play it for real.
+
+    Seconds are of the processor, plus those in which there is nothing to do but to wait for an environment: on a core
+    of its own that is the wall time, and other programs on the machine do not count.
+    """
+    import bench_vllm_schedule as real
+    import vllm_cpu
+
+    from gym_trl.chat import TemplateChat
+
+    class Waiting(real.SlowPool):
+        """Its waits are skipped and counted."""
+
+        def __init__(self, latency_s: float) -> None:
+            super().__init__(latency_s)
+            self._skipped = -time.process_time()
+
+        @property
+        def now(self) -> float:
+            return time.process_time() + self._skipped
+
+        def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+            for key, reply in InlinePool.collect(self, block=True):
+                self._due[key] = (self.now + self._delay(key), reply)
+            if block and self._due:
+                self._skipped += max(0.0, min(due for due, _ in self._due.values()) - self.now)
+            now = self.now
+            return [(key, self._due.pop(key)[1]) for key, (due, _) in list(self._due.items()) if due <= now]
+
+    rows = []
+    vllm_cpu.prepare()
+    with tempfile.TemporaryDirectory() as folder:
+        _, tokenizer = vllm_cpu.save_model(Path(folder))
+        with vllm_cpu.small_llm(Path(folder), max_num_seqs=real.EPISODES) as llm:
+            chat = TemplateChat(tokenizer)
+            ids = tokenizer.encode("abcdefgh", add_special_tokens=False)
+            model = _measured_engine(llm, ids, real.EPISODES)
+            asks = _measured_client(llm, ids, lambda: real.talks(chat), real.Talk)
+            layout = Layout("this machine", 0, 1, 1, 1, 10**4, colocated=True, engine=model, client_s=asks)
+            with real.SlowPool(0.0) as pool:
+                real.continuous(real.talks(chat), pool, real.talker(llm, chat, tokenizer))
+            for latency_ms in real.LATENCIES_MS:
+                measured = []
+                for _ in range(3):
+                    llm.reset_prefix_cache()
+                    with Waiting(latency_ms / 1000) as waiting:
+                        played = real.continuous(real.talks(chat), waiting, real.talker(llm, chat, tokenizer))
+                        measured.append(waiting.now)
+                lengths = [[turn.stop - turn.start for turn in game.turns] for game in played]
+                delays = [real.delays(index, latency_ms / 1000) for index in range(len(played))]
+                shown = [len(chat.reply("And?", closed=True)), len(played[0].prompt_ids)]
+                sizes = {"prompt": shown[1], "observation": shown[0], "in_flight": len(played)}
+                outcome = play(layout, lengths, delays, **sizes)
+                rows.append(
+                    {
+                        "latency_ms": latency_ms,
+                        "predicted_s": outcome.seconds,
+                        "measured_s": statistics.median(measured),
+                        "step_ms_of_1": 1000 * model.step_s(1, 0),
+                        "step_ms_of_64": 1000 * model.step_s(real.EPISODES, 0),
+                        "request_ms": 1000 * asks,
+                    }
+                )
+    return rows
+
+
+def _measured_engine(llm: Any, ids: list[int], slots: int) -> EngineModel:
+    """What steps of a real engine take, alone and together."""
+    from gym_trl.engines.vllm import VLLMEngine
+
+    def seconds(batch: int, prompt: int, tokens: int) -> float:
+        made = []
+        for repeat in range(6):
+            llm.reset_prefix_cache()
+            engine = VLLMEngine(llm, sampling={"ignore_eos": True})
+            for index in range(batch):
+                engine.submit(Request(f"{repeat}-{index}", (ids * prompt)[:prompt], tokens, index))
+            began, answered = time.process_time(), 0
+            while answered < batch:
+                answered += len(engine.collect(block=True))
+            made.append(time.process_time() - began)
+        return statistics.median(made[1:])
+
+    one, many = ((seconds(batch, 8, 81) - seconds(batch, 8, 1)) / 80 for batch in (1, slots))
+    read = (seconds(1, 401, 1) - seconds(1, 1, 1)) / 400
+    per_sequence = max(0.0, (many - one) / (slots - 1))
+    return EngineModel(one - per_sequence, per_sequence, 0.0, max(0.0, read), slots=slots)
+
+
+def _measured_client(
+    llm: Any, ids: list[int], episodes: Callable[[], list[Episode]], game: Callable[[], Any], requests: int = 200
+) -> float:
+    """What the process that plays does for a request: environment, template, and handing it to the engine."""
+    from gym_trl.engines.vllm import VLLMEngine
+
+    made = []
+    for _ in range(6):
+        engine = VLLMEngine(llm)
+        began = time.process_time()
+        for index in range(requests):
+            engine.submit(Request(str(index), ids * 8, 1, index))
+        made.append((time.process_time() - began) / requests)
+        for index in range(requests):
+            engine.cancel(str(index))
+        scripted = ScriptedEngine(lambda _: list(ids))
+        began = time.process_time()
+        with InlinePool(lambda _: game()) as pool:
+            run_episodes(episodes(), pool=pool, engine=scripted)
+        made[-1] += (time.process_time() - began) / len(scripted.requests)
+    return statistics.median(made[1:])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The layouts
+# ---------------------------------------------------------------------------------------------------------------------
+
+PER_ENGINE = (16, 64) if QUICK else (16, 64, 256)
+WAVE = 64 if QUICK else 256
+"""Episodes of a trainer's step for each engine: a wave that fills its slots once."""
+
+
+def study(layout: Layout, latency: Latency, work: Work) -> dict[str, Any]:
+    """One layout with one kind of environment: a stream of ever more episodes, and a trainer's step."""
+    part = layout.part()
+    curve: list[dict[str, Any]] = []
+    for each in PER_ENGINE:
+        in_flight = each * part.engines
+        stream = simulate(layout, work, latency, episodes=5 * in_flight // 2, in_flight=in_flight)
+        curve.append({"per_engine": each, "tokens_s": stream.tokens_s * layout.slice, "outcome": stream})
+    best = max(curve, key=lambda point: point["tokens_s"])
+    waves = [
+        simulate(layout, work, latency, episodes=WAVE * part.engines, in_flight=WAVE * part.engines, seed=seed)
+        for seed in range(1, 1 + min(2, layout.slice))
+    ]
+    rollout_s = max(wave.seconds for wave in waves)  # all parts wait for the slowest of those that were played
+    tokens = statistics.fmean(wave.tokens for wave in waves) * layout.slice
+    trained = statistics.fmean(wave.trained_tokens for wave in waves) * layout.slice
+    train_s = trained / (layout.trainers * TRAINED_TOKENS_S)
+    outcome: Outcome = best["outcome"]
+    # Asynchronous training generates and trains at the same time; the slower of the two decides.
+    streamed_s = tokens / best["tokens_s"]
+    step_s = (max(streamed_s, train_s) if layout.asynchronous else rollout_s + train_s) + SYNC_S
+    return {
+        "layout": layout.name,
+        "latency": latency.name,
+        "curve": [{key: point[key] for key in ("per_engine", "tokens_s")} for point in curve],
+        "tokens_s": best["tokens_s"],
+        "steps_s": outcome.steps_s * layout.slice,
+        "per_engine": best["per_engine"],
+        "saturates": bottleneck(outcome),
+        "shares": outcome.shares,
+        "gigabytes_s": outcome.bytes_s * layout.slice / 1e9,
+        "rollout_s": rollout_s,
+        "tail_s": statistics.fmean(wave.tail_s for wave in waves),
+        "train_s": train_s,
+        "step_s": step_s,
+        "step_tokens_s": tokens / step_s,
+        "generating": min(1.0, (streamed_s if layout.asynchronous else rollout_s) / step_s),
+    }
+
+
+def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
+    """One panel for each layout: tokens a second over episodes in flight, a line for each kind of environment."""
+    panels = figure.subplots(2, 3, sharex=True).flat
+    for axes, layout in zip(panels, LAYOUTS, strict=True):
+        for row in (row for row in rows if row["layout"] == layout.name):
+            points = row["curve"]
+            axes.plot(
+                [point["per_engine"] for point in points],
+                [point["tokens_s"] / 1000 for point in points],
+                marker="o",
+                markersize=3,
+                label=row["latency"],
+            )
+        axes.set_title(layout.name, fontsize=9)
+        axes.set(xscale="log", ylim=(0, None))
+        axes.set_xticks(PER_ENGINE, [str(each) for each in PER_ENGINE])
+        axes.minorticks_off()
+        axes.tick_params(labelsize=8)
+    figure.supxlabel("episodes in flight for each engine", fontsize=9)
+    figure.supylabel("thousand sampled tokens a second, all GPUs", fontsize=9)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=8)
+
+
+def with_tables(page: str) -> str:
+    """``docs/scale.md`` with the tables of the results, and its own copy of the figure."""
+    return report.with_tables(page).replace("](results/scale_simulation.png)", "](scale.png)")
+
+
+def write_page() -> None:
+    """Bring figure and tables to ``docs/``, which cannot show what lies outside of it."""
+    shutil.copyfile(HERE / "results" / "scale_simulation.png", PAGE.with_suffix(".png"))
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def main() -> None:
+    """Check the model, study the layouts, write figure and tables."""
+    began = time.perf_counter()
+    checks = validate()
+    print("predicted and measured:", checks, flush=True)
+    print("published:", published(), flush=True)
+    asks, rows = client_s(), []
+    for layout in LAYOUTS:
+        for latency in LATENCIES:
+            rows.append(study(replace(layout, client_s=asks), latency, Work()))
+            gc.collect()
+            print(
+                f"{time.perf_counter() - began:.0f} s",
+                {key: rows[-1][key] for key in ("layout", "latency")},
+                flush=True,
+            )
+    table: list[list[str | float | None]] = [
+        [
+            row["layout"],
+            row["latency"],
+            round(row["tokens_s"]),
+            round(row["steps_s"]),
+            row["saturates"],
+            row["gigabytes_s"],
+            row["rollout_s"],
+            row["tail_s"],
+            row["train_s"],
+            round(row["step_tokens_s"]),
+        ]
+        for row in rows
+    ]
+    header = [
+        "GPUs",
+        "environment's step",
+        "stream: tokens/s",
+        "environment steps/s",
+        "first at its limit",
+        "HTTP: GB/s",
+    ]
+    header += ["a trainer's step: rollout, s", "of it the last 5%, s", "training, s", "sampled tokens/s, all in all"]
+    compared: list[list[str | float | None]] = [
+        [f"this machine, tiny model, environments of {row['latency_ms']} ms: s", row["predicted_s"], row["measured_s"]]
+        for row in checks
+    ]
+    compared += [
+        [f"GH200, 8B, {row['concurrency']} at once: tokens/s", row["model_tokens_s"], row["measured_tokens_s"]]
+        for row in published()
+    ]
+    publish(
+        "scale_simulation",
+        {"client_s": asks, "checks": checks, "published": published(), "rows": rows},
+        tables=[
+            Table("scale_simulation", header, table),
+            Table("scale_simulation_checks", ["", "the model says", "measured"], compared),
+        ],
+        picture=lambda figure: draw(figure, rows),
+    )
+    if not QUICK:
+        write_page()
+
+
+if __name__ == "__main__":
+    main()
