@@ -23,6 +23,7 @@ from rich.console import Console
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation import Result, Score, optimum, random_score
 from gym_trl.executors import STEPPING
+from gym_trl.grpo.resume import ExactResume
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
@@ -129,7 +130,7 @@ def _unwritten(error: Exception, path: Path) -> OSError | None:
         return None
     frame, saving = error.__traceback__, False
     while frame is not None and not saving:
-        saving = frame.tb_frame.f_code.co_name in ("_save_checkpoint", "save_model")  # Trainer's (transformers 5.17)
+        saving = frame.tb_frame.f_code.co_name in ("_save_checkpoint", "save_model", "on_save")
         frame = frame.tb_next
     what = " ".join(str(error).split())
     return OSError(f"the model could not be written to {path} ({what:.200}); is the disk full?") if saving else None
@@ -171,6 +172,7 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
         what = f"cannot train {run.options.model or 'the tiny model'}"
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
     trainer.remove_callback(PrinterCallback)
+    ExactResume().attach(trainer)
     return trainer
 
 

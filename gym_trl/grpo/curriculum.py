@@ -9,6 +9,8 @@ from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.types import Task
 
+_SAVED_AS = "gym_trl.curriculum"  # in the trainer's state, which its checkpoints hold
+
 
 class Curriculum:
     """Levels that a training climbs: one up when most episodes of a level are won, one down when hardly any is.
@@ -27,7 +29,8 @@ class Curriculum:
     ``GymSpec("TrlEnv/GuessNumber-v0", curriculum=curriculum)`` plays every task of a rollout on the level that the
     curriculum has when the rollout begins, and reports all processes' episodes to it when it ends. So the level is the
     same for all members of a group, also when a group straddles two processes. Evaluations play the last level, so that
-    their numbers can be compared. A training that is resumed begins at ``level`` again.
+    their numbers can be compared. Where it stands is saved with the trainer's checkpoints, and a resumed training goes
+    on there.
 
     Args:
         levels: Arguments of the environment by level, from easy to hard, beside ``GymSpec``'s ``env_kwargs``.
@@ -60,6 +63,17 @@ class Curriculum:
         self.rise, self.fall, self.episodes = rise, fall, episodes
         self._won = self._played = 0
 
+    @property
+    def state(self) -> dict[str, int]:
+        """Where it stands, as JSON; what is assigned to it is where it goes on."""
+        return {"level": self.level, "won": self._won, "played": self._played}
+
+    @state.setter
+    def state(self, state: Mapping[str, int]) -> None:
+        # Levels may have been taken away since.
+        self.level = min(int(state["level"]), len(self.levels) - 1)
+        self._won, self._played = int(state["won"]), int(state["played"])
+
     def report(self, played: Iterable[tuple[int, bool]]) -> None:
         """Count episodes, each with its level and whether it was won; those of other levels say nothing."""
         here = [won for level, won in played if level == self.level]
@@ -82,12 +96,18 @@ def at_level(task: Task, level: int) -> Task:
 
 def climbing(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
     """A rollout whose training episodes are played on the curriculum's level, and reported to it."""
+    begun: Any = None
 
     def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        nonlocal begun
         if not trainer.model.training:
             return rollout(prompts, trainer)
+        saved = trainer.state.stateful_callbacks
+        if trainer.state is not begun:  # a training has begun, perhaps from a checkpoint
+            begun, curriculum.state = trainer.state, saved.get(_SAVED_AS, curriculum.state)
         columns = rollout([_placed(prompt, curriculum.level) for prompt in prompts], trainer)
         curriculum.report(_everywhere(columns))
+        saved[_SAVED_AS] = curriculum.state
         return columns
 
     return play

@@ -21,7 +21,7 @@ LEVELS: list[dict[str, Any]] = [{"high": 4}, {"high": 8}, {"high": 16}]
 
 
 def trainer(training: bool = True) -> Any:
-    return SimpleNamespace(model=SimpleNamespace(training=training))
+    return SimpleNamespace(model=SimpleNamespace(training=training), state=SimpleNamespace(stateful_callbacks={}))
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=9)))

@@ -1,0 +1,125 @@
+"""A training that is resumed goes on as if it had not been interrupted."""
+
+import math
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gym_trl.errors import MissingDependencyError
+from gym_trl.grpo.saved import UNFINISHED, rollouts_file
+
+try:
+    import torch
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise MissingDependencyError("a trainer's callback", extra="train") from error
+
+
+class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Saves with each checkpoint of ``GRPOTrainer`` what TRL forgets, so that no task is played twice or left out.
+
+    ::
+
+        trainer = GRPOTrainer(..., rollout_func=spec.rollout_func)
+        ExactResume().attach(trainer)
+        trainer.train(resume_from_checkpoint=True)
+
+    TRL 1.16 by itself goes on where it was if every step plays episodes of its own (the default) and
+    ``shuffle_dataset=False``. This mends the other cases:
+
+    * A checkpoint between two steps that train on the same episodes (``num_iterations``, ``steps_per_generation``)
+      does not have those episodes: a resumed training would play their tasks once more, with another model, and
+      from then on cut its rollouts at other places. Here they are saved, by each process in a file of its own
+      (``rollouts-RANK.pt``: tensors, no code).
+    * With ``shuffle_dataset`` a resumed training goes through the tasks in the order of the first epoch, also in later
+      ones. Here it draws the order of the epoch that it is in.
+
+    Attach it in the training that is interrupted and in the one that goes on. What is saved is of as many processes as
+    there were: with another number of them the episodes are played anew, with a warning. On a CPU the rest of the
+    training is the same to the last bit; what was logged over several steps (``logging_steps`` above 1) begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._trainer: Any = None
+
+    def attach(self, trainer: Any) -> None:
+        """Save and restore what ``trainer`` is in the middle of."""
+        _know_numbered_cpus()
+        self._trainer = trainer
+        trainer.add_callback(self)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Go on where the checkpoint was, if there is one."""
+        if state.global_step:
+            _go_to_epoch(given["train_dataloader"], state.global_step, args.gradient_accumulation_steps)
+            if (saved := state.stateful_callbacks.get(UNFINISHED)) is not None and saved["unfinished"]:
+                self._restore(saved)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Say in the trainer's state, which may be saved now, how far it is with its episodes."""
+        state.stateful_callbacks[UNFINISHED] = {
+            "micro_steps": self._trainer._step,
+            "unfinished": self._unfinished,
+            "processes": self._trainer.accelerator.num_processes,
+        }
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save the episodes that are still to be trained on."""
+        if self._unfinished:
+            file = self._file
+            file.parent.mkdir(parents=True, exist_ok=True)  # which the first process may not have made here
+            new = file.with_suffix(".new")
+            torch.save(self._trainer._buffered_inputs, new)
+            new.replace(file)
+
+    @property
+    def _unfinished(self) -> bool:
+        # As in GRPOTrainer._prepare_inputs (trl 1.16).
+        trainer = self._trainer
+        return bool(trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations))
+
+    @property
+    def _file(self) -> Path:
+        trainer = self._trainer
+        checkpoint = Path(trainer.args.output_dir, f"checkpoint-{trainer.state.global_step}")
+        return rollouts_file(checkpoint, trainer.accelerator.process_index)
+
+    def _restore(self, saved: Any) -> None:
+        trainer = self._trainer
+        if saved["processes"] != trainer.accelerator.num_processes:
+            problem = f"it is of {saved['processes']} processes"
+        elif not self._file.exists():
+            problem = f"there is no {self._file}"
+        else:
+            from accelerate.utils import send_to_device
+
+            saved_inputs = torch.load(self._file, map_location="cpu", weights_only=True)
+            trainer._buffered_inputs = send_to_device(saved_inputs, trainer.accelerator.device)
+            trainer._step = saved["micro_steps"]
+            return
+        warnings.warn(f"the checkpoint's last tasks are played once more: {problem}", stacklevel=2)
+
+
+@cache
+def _know_numbered_cpus() -> None:
+    """Let torch load what several processes on CPUs have saved: Transformers 5.17 asks it to load that to ``cpu:1``."""
+    torch.serialization.register_package(
+        0, lambda storage: None, lambda storage, location: storage if location.startswith("cpu:") else None
+    )
+
+
+def _go_to_epoch(dataloader: Any, step: int, accumulation: int) -> None:
+    """Let the sampler draw the orders of the epochs that are over."""
+    sampler = _sampler(dataloader)
+    if getattr(sampler, "shuffle", False):  # as in Trainer._init_training_state (transformers 5.17)
+        for _ in range(step // max(1, math.ceil(len(dataloader) / accumulation))):
+            next(iter(sampler), None)
+
+
+def _sampler(dataloader: Any) -> Any:
+    """TRL's own sampler, below what spreads it over processes."""
+    found = dataloader.batch_sampler
+    while hasattr(found, "batch_sampler"):
+        found = found.batch_sampler
+    return found.sampler

@@ -1,0 +1,114 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model on changing tasks and writes down what it played: to its end, until it is killed, or resumed.
+
+Arguments: a folder, a JSON object of options (``grpo``, ``exact``, ``dies_at``), what to do: ``whole`` trains to the
+end in ``FOLDER/whole``, ``killed`` does the same in ``FOLDER/killed`` until the step ``dies_at``, at which the process
+kills itself, and ``resumed`` goes on with that. ``whole killed`` does one after the other.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+from gym_trl.grpo.curriculum import Curriculum
+from gym_trl.grpo.processes import leave_process_group
+from gym_trl.grpo.resume import ExactResume
+from gym_trl.run_folder import last_checkpoint
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+RANK = int(os.environ.get("RANK", "0"))
+LEVELS = [{"high": high, "turns": 2} for high in (2, 4, 8, 16, 32)]
+
+
+class Die(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Kills the process in the middle of a step."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def on_pre_optimizer_step(self, args, state, control, **_):
+        if state.global_step == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(folder: Path, options, *, dies=False, resumes=False):
+    """Train, with a line for each rollout in ``played-RANK.jsonl``, and say what came of it."""
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"played-{RANK}.jsonl").open("a") as played:
+
+        def keep(rollout):
+            tasks = [trajectory.task.to_json() for trajectory in rollout.trajectories]
+            texts = [[turn.answer.text for turn in trajectory.turns] for trajectory in rollout.trajectories]
+            line = {"split": rollout.split, "step": rollout.step, "tasks": tasks, "texts": texts}
+            played.write(json.dumps({"resumed": resumes, **line}) + "\n")
+            played.flush()
+
+        spec = GymSpec(
+            "TrlEnv/GuessNumber-v0",
+            # Every rollout's result moves it, so that one that begins again is seen.
+            curriculum=Curriculum(LEVELS, rise=0.3, fall=0.25, episodes=20),
+            num_tasks=8,
+            num_eval_tasks=4,
+            action_format="plain",
+            max_tokens_per_turn=1,
+            on_rollout=keep,
+        )
+        tokenizer = tiny_tokenizer()
+        trainer = GRPOTrainer(
+            model=tiny_model(tokenizer),
+            processing_class=tokenizer,
+            args=GRPOConfig(
+                **{
+                    "output_dir": str(folder / "checkpoints"),
+                    "use_cpu": True,
+                    "bf16": False,
+                    "report_to": [],
+                    "logging_steps": 1,
+                    "learning_rate": 0.01,
+                    "max_steps": 12,
+                    "save_steps": 3,
+                    "eval_strategy": "steps",
+                    "eval_steps": 5,
+                    "per_device_train_batch_size": 8,
+                    "per_device_eval_batch_size": 4,
+                    "num_generations": 4,
+                    "max_completion_length": 64,
+                    "disable_tqdm": True,
+                    **options.get("grpo", {}),
+                }
+            ),
+            train_dataset=spec.train_dataset,
+            eval_dataset=spec.eval_dataset,
+            reward_funcs=spec.reward_funcs,
+            rollout_func=spec.rollout_func,
+            callbacks=[Die(options["dies_at"])] if dies else [],
+        )
+        if options.get("exact", True):
+            ExactResume().attach(trainer)
+        start = last_checkpoint(folder) if resumes else None
+        trainer.train(resume_from_checkpoint=str(start.path) if start else None)
+    weights = b"".join(weight.detach().numpy().tobytes() for weight in trainer.model.parameters())
+    losses = {log["step"]: (log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log}
+    evaluated = {log["step"]: log["eval_reward"] for log in trainer.state.log_history if "eval_reward" in log}
+    result: dict[str, Any] = {"weights": hashlib.sha256(weights).hexdigest(), "losses": losses, "evaluated": evaluated}
+    result |= {"start": start.step if start else 0}
+    (folder / f"result-{RANK}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    where, how = Path(sys.argv[1]), json.loads(sys.argv[2])
+    for what in sys.argv[3:]:
+        train(where / what.replace("resumed", "killed"), how, dies=what == "killed", resumes=what == "resumed")
+    leave_process_group()
