@@ -16,6 +16,7 @@ for (nine minutes) not at all: 100 ms come first, then none, then 20.
 """
 
 import ast
+import os
 import statistics
 import sys
 import time
@@ -255,7 +256,7 @@ def main() -> None:
     measured = measure(names, minutes)
     publish(
         "rollouts",
-        {"episodes": EPISODES, "rounds": ROUNDS, "conditions": measured},
+        {"episodes": EPISODES, "rounds": ROUNDS, "load": os.getloadavg(), "conditions": measured},
         tables=[*(table(measured, game_name) for game_name in GAMES), notes()],
         picture=lambda figure: draw(measured, figure),
     )

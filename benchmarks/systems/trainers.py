@@ -14,15 +14,13 @@ from systems import Game, Played, first_message
 from systems.generator import Generator
 
 
-def make_trainer(game: Game, generator: Generator, dataset: Any, *, server: str | None = None, **options: Any) -> Any:
-    """With batches of all episodes and the game's limits; the engine, or the server, is the one that is there."""
+def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any) -> Any:
+    """With batches of all episodes and the game's limits; the engine is the one that is there."""
     from trl import GRPOConfig, GRPOTrainer
     from trl.generation import vllm_generation
 
-    made = vllm_generation.LLM
-    if server is None:
-        llm = generator.llm
-        vllm_generation.LLM = lambda **_: llm
+    llm, made = generator.llm, vllm_generation.LLM
+    vllm_generation.LLM = lambda **_: llm
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -38,8 +36,7 @@ def make_trainer(game: Game, generator: Generator, dataset: Any, *, server: str 
                     # TRL's own limit is of all turns together: without this each turn may have as much.
                     generation_kwargs={"max_tokens": game.tokens_per_turn},
                     use_vllm=True,
-                    vllm_mode="server" if server else "colocate",
-                    vllm_server_base_url=server,
+                    vllm_mode="colocate",
                     use_cpu=True,
                     bf16=False,
                     report_to=[],
