@@ -17,17 +17,9 @@ IMPORTED = ["datasets", "torch", "transformers", "trl.trainer.grpo_trainer"]
 
 def run(*command, env, timeout):
     """As ``subprocess.run([sys.executable, *command], env=env, ...)``: its exit status, and all that it said."""
-    forks = get_context("forkserver")
-    forks.set_forkserver_preload(IMPORTED)
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "said"
-        before, os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS"), "1"
-        try:
-            process = forks.Process(target=become, args=([str(word) for word in command], dict(env), str(said)))
-            process.start()
-        finally:
-            os.environ.pop("OMP_NUM_THREADS")
-            os.environ |= {"OMP_NUM_THREADS": before} if before else {}
+        process = start(*command, env=env, said=said)
         process.join(timeout)
         if process.is_alive():
             process.kill()
@@ -35,6 +27,20 @@ def run(*command, env, timeout):
             raise subprocess.TimeoutExpired(command, timeout, output=said.read_text())
         assert process.exitcode is not None
         return subprocess.CompletedProcess(command, process.exitcode, stdout="", stderr=said.read_text())
+
+
+def start(*command, env, said):
+    """As ``subprocess.Popen``, with what it says in a file; a process of ``multiprocessing``."""
+    forks = get_context("forkserver")
+    forks.set_forkserver_preload(IMPORTED)
+    before, os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS"), "1"
+    try:
+        process = forks.Process(target=become, args=([str(word) for word in command], dict(env), str(said)))
+        process.start()
+    finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        os.environ |= {"OMP_NUM_THREADS": before} if before else {}
+    return process
 
 
 def become(command, env, said):
