@@ -140,7 +140,8 @@ def _vocabulary(size: int) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     marks = [AddedToken(mark, special=True) for mark in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
-    words = [AddedToken(mark, special=False) for mark in ("<think>", "</think>", "<tool_call>", "</tool_call>")]
+    pairs = [(f"<{name}>", f"</{name}>") for name in ("think", "tool_call", "tool_response")]
+    words = [AddedToken(mark, special=False) for pair in pairs for mark in pair]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     printable = [chr(code) for code in range(33, 127)]
     merges = [(first, second) for first in printable for second in printable]
@@ -174,6 +175,8 @@ def saved_model(vocabulary: int) -> Path:
     model.config.max_position_embeddings = _LENGTH
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    settings = folder / "tokenizer_config.json"  # Qwen's own says so too; left out, it would be <|endoftext|>
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"unk_token": None}), encoding="utf-8")
     return folder
 
 
