@@ -34,7 +34,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         env: What is played otherwise.
         raises: The step raises ``RuntimeError``.
         hangs: The step does not answer for an hour, or for ``hang_s``.
-        dies: The process that the environment lives in is killed. Use it in ``executor="process"`` only.
+        dies: The process that the environment lives in is killed. Use it in ``executor="process"`` and ``"ray"`` only.
         garbage: The step returns what no environment may return.
         slow_start_s: Mean seconds that a reset takes, exponentially distributed.
         fails_to_start: The probability that a reset raises.

@@ -41,7 +41,8 @@ _PER_ACTOR = 8
 _AVOID_S = 60.0  # so long may Ray take to see that a machine is gone
 _ERROR_LENGTH = 300
 _STORE_BYTES = 100_000_000  # hardly used, and Ray's default is a third of the memory
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "180"}
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+_PATIENT = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}  # on a busy machine
 
 _Question: TypeAlias = tuple[int, str, Task | str | None]
 _Answer: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
@@ -396,7 +397,7 @@ def _open_connection(address: str | None) -> bool:
         _opened_for += 1
         if _ray().is_initialized():
             return True
-        os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
+        os.environ |= {name: value for name, value in (_QUIET | _PATIENT).items() if name not in os.environ}
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         address = address or os.environ.get("RAY_ADDRESS")
         try:
