@@ -51,6 +51,7 @@ class Cluster:
             "RAY_ADDRESS": self.address,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_raylet_start_wait_time_s": "150",
+            "RAY_agent_register_timeout_ms": "150000",
             # How soon a machine that says nothing counts as lost; a busy one may be slow to answer.
             "RAY_health_check_initial_delay_ms": "2000",
             "RAY_health_check_period_ms": "1000",
@@ -58,9 +59,12 @@ class Cluster:
             "RAY_health_check_failure_threshold": "3",
             "OMP_NUM_THREADS": "1",
         }
+        self.nodes = {}
+
+    def start(self):
         port, client = self.address.rpartition(":")[2], free_port()
         alone = ("--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={client}")
-        self.nodes = {"first": self._start("first", "127.0.0.1", *alone)}
+        self.nodes["first"] = self._start("first", "127.0.0.1", *alone)
         self._wait_for_head()
         self.nodes["second"] = self._start("second", "127.0.0.2", f"--address={self.address}")
 
@@ -110,11 +114,13 @@ def played(tmp_path_factory):
     vllm_cpu.save_model(folder / "model")
     servers = [Server(folder / "model", *TRL) for _ in range(2)]
     with ExitStack() as stack:
+        # One after the other: what starts beside two servers may not start in time.
+        cluster = Cluster()
+        stack.callback(cluster.close)
+        cluster.start()
         for server in servers:
             stack.callback(server.close)
             server.start()
-        cluster = Cluster()
-        stack.callback(cluster.close)
         for server in servers:
             server.wait()
         grpo = {"per_device_train_batch_size": 6, "max_steps": STEPS}
