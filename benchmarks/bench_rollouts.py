@@ -224,9 +224,9 @@ def notes() -> Table:
 def draw(measured: list[dict[str, Any]], figure: Any) -> None:
     """Seconds over the floor, a bar for each system under each latency."""
     panels = figure.subplots(1, len(GAMES), sharey=True, squeeze=False)[0]
+    names = [name for name in SYSTEMS if any(entry["systems"].get(name, {}).get("seconds") for entry in measured)]
     for panel, game_name in zip(panels, GAMES, strict=True):
         entries = [entry for entry in measured if entry["game"] == game_name]
-        names = [name for name in SYSTEMS if any(entry["systems"].get(name, {}).get("seconds") for entry in entries)]
         for index, name in enumerate(names):
             over = [
                 statistics.median(entry["systems"][name]["seconds"]) / entry["floors"]["seconds"]
