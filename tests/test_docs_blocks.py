@@ -322,7 +322,7 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
     for env_id in ids:
         if env_id is None or ":" in env_id or env_id.endswith(".toml"):
             continue
-        assert env_id in gym.registry, f"{block}: there is no environment {env_id}"
+        assert env_id in gym.registry or Path(env_id).is_file(), f"{block}: there is no environment {env_id}"
         if env_id in gym_trl.GAMES:
             gym.make(env_id, **_pairs(parsed.get("env"))).close()
     if parsed.get("grpo"):
