@@ -30,7 +30,7 @@ QUICKLY = ("gym_trl", "lockstep", "environment_factory", "gem", "trl_env")
 NAMES = CHOSEN or (QUICKLY if QUICK else tuple(SYSTEMS))
 LEFT_OUT = {"lockstep_threads": "lockstep's code", "one_by_one": "lockstep's code"}
 REPEATS = 2
-PATIENCE_US = 60_000  # a system that needs so much for a turn is not asked for longer episodes
+PATIENCE_US = 30_000  # a system that needs so much for a turn is not asked for longer episodes
 
 
 def measure(worker: Worker, name: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def measure(worker: Worker, name: str) -> dict[str, Any]:
     by_vocabulary: dict[int, float] = {}
     for turns in TURNS:
         by_turns[turns] = one(worker, name, turns, LARGEST)
-        if by_turns[turns] > PATIENCE_US:
+        if turns >= MIDDLE and by_turns[turns] > PATIENCE_US:
             break
     for vocabulary in VOCABULARIES[:-1]:
         by_vocabulary[vocabulary] = one(worker, name, MIDDLE, vocabulary)
