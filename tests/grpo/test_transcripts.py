@@ -1,4 +1,9 @@
 # mypy: allow-untyped-calls
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,6 +23,8 @@ from gym_trl.tiny import tiny_model, tiny_tokenizer  # noqa: E402
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn  # noqa: E402
 
 pytestmark = pytest.mark.trl
+ROOT = Path(__file__).parents[2]
+TRACKERS = ROOT / ".venv" / ".peers" / "trackers"
 
 
 def played(worth: float | None, answer: str = "ox") -> Trajectory:
@@ -29,7 +36,7 @@ def played(worth: float | None, answer: str = "ox") -> Trajectory:
 
 
 class Tables(ModuleType):
-    """Stands in for a tracker's module, which talks to a server."""
+    """Stands in for a tracker's module where only its table is looked at; the real ones are in the test above it."""
 
     def __init__(self) -> None:
         super().__init__("tracker")
@@ -93,8 +100,53 @@ def test_tensorboard_gets_the_environments_numbers_and_some_transcripts(
     assert "\n    [assistant] " in text
 
 
+@pytest.mark.processes
+@pytest.mark.skipif(not (TRACKERS / "wandb").is_dir(), reason="W&B is not there: make .venv/.peers/trackers")
+def test_wandb_and_trackio_write_the_same_numbers_and_transcripts_without_a_network(tmp_path: Path) -> None:
+    # Nobody answers at this address, which is where anything that asks the network would be sent.
+    away = "http://127.0.0.1:9"
+    env = os.environ | {
+        "PYTHONPATH": f"{TRACKERS}{os.pathsep}{ROOT}",
+        "HTTPS_PROXY": away,
+        "HTTP_PROXY": away,
+        "HF_HUB_OFFLINE": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(tmp_path),
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+    }
+    script = [sys.executable, str(Path(__file__).with_name("train_with_trackers.py")), str(tmp_path)]
+    ran = subprocess.run(script, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    read = json.loads((tmp_path / "read.json").read_text())
+    numbers = {name: [one for one in read[name] if "train/env/return" in one] for name in ("wandb", "trackio")}
+    names = {"return", "success", "turns", "invalid_actions", "unscored", *(f"stop/{one}" for one in StopReason)}
+    for logged in numbers.values():
+        assert len(logged) == 3
+        assert all({f"train/env/{name}" for name in names} <= set(one) for one in logged)
+        assert all(sum(one[f"train/env/stop/{reason}"] for reason in StopReason) == pytest.approx(1) for one in logged)
+        told = [[one[f"train/env/{name}"] for name in sorted(names)] for one in logged]
+        known = [[one[f"env/{name}"] for name in sorted(names)] for one in read["trainer"] if "env/return" in one]
+        assert told == known
+        assert any(one["train/env/return"] for one in logged)
+    rows = {
+        "wandb": [one["transcripts"]["data"] for one in read["wandb"] if "transcripts" in one],
+        "trackio": [
+            [list(row.values()) for row in one["transcripts"]["_value"]]
+            for one in read["trackio"]
+            if "transcripts" in one
+        ],
+    }
+    assert rows["wandb"] == rows["trackio"]
+    assert [[row[0] for row in table] for table in rows["wandb"]] == [[1, 1], [3, 3]]
+    for row in (row for table in rows["wandb"] for row in table):
+        assert json.loads(row[1])["env_id"] == "TrlEnv/Echo-v0"
+        assert re.match(r"TrlEnv/Echo-v0, seed [0-9]+: ", row[4])
+        assert "\n[assistant] " in row[4]
+
+
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_other_trackers_get_a_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_has_the_worst_the_best_and_some_between(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     tracker = Tables()
     monkeypatch.setitem(__import__("sys").modules, name, tracker)

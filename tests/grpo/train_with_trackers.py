@@ -1,0 +1,90 @@
+"""Trains three steps, reports to W&B and Trackio without a network, and reads back the files that they wrote.
+
+Runs in a process that finds the two, with the folder as its argument; ``read.json`` there has what each was told,
+in the order in which it was.
+"""
+
+import json
+import sqlite3
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec
+from gym_trl.grpo.transcripts import LogTranscripts
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+folder = Path(sys.argv[1])
+transcripts = LogTranscripts(every=2, count=2)
+spec = GymSpec(
+    "TrlEnv/Echo-v0",
+    num_tasks=8,
+    env_kwargs={"reward": "length", "max_length": 4},  # so that returns differ from step to step
+    on_rollout=transcripts.on_rollout,
+    max_tokens_per_turn=3,
+    action_format="plain",
+)
+tokenizer = tiny_tokenizer()
+trainer = GRPOTrainer(
+    model=tiny_model(tokenizer, width=16, layers=1),
+    processing_class=tokenizer,
+    args=GRPOConfig(
+        output_dir=str(folder),
+        run_name="tracked",
+        max_steps=3,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=64,
+        use_cpu=True,
+        bf16=False,
+        report_to=["wandb", "trackio"],
+        project="gym-trl",
+        logging_steps=1,
+        save_strategy="no",
+        disable_tqdm=True,
+    ),
+    train_dataset=spec.train_dataset,
+    rollout_func=spec.rollout_func,
+    reward_funcs=spec.reward_funcs,
+)
+transcripts.attach(trainer)
+trainer.train()
+sys.modules["wandb"].finish()
+
+
+def of_wandb() -> Iterator[dict[str, Any]]:
+    """What is in the run's file: LevelDB's log format, with protocol buffers in it."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    [path] = folder.rglob("*.wandb")
+    written, record = path.read_bytes(), b""
+    place = 7  # the file's own header
+    while place + 7 < len(written):
+        if 32768 - place % 32768 < 7:  # the end of a block has no room for a header
+            place += 32768 - place % 32768
+        _, length, kind = struct.unpack_from("<IHB", written, place)
+        record += written[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # all of it, or its last part
+            message, record = Record.FromString(record), b""
+            if message.history.item:
+                yield {one.key or "/".join(one.nested_key): json.loads(one.value_json) for one in message.history.item}
+
+
+def of_trackio() -> Iterator[dict[str, Any]]:
+    """What is in the project's database."""
+    with sqlite3.connect(folder / "trackio" / "gym-trl.db") as database:
+        for (metrics,) in database.execute("select metrics from metrics order by id"):
+            yield json.loads(metrics)
+
+
+read = {"wandb": list(of_wandb()), "trackio": list(of_trackio()), "trainer": trainer.state.log_history}
+for logged in read["wandb"]:
+    if "transcripts/path" in logged:  # the table is in a file of its own
+        [table] = folder.rglob(Path(logged["transcripts/path"]).name)
+        logged["transcripts"] = json.loads(table.read_text())
+(folder / "read.json").write_text(json.dumps(read))
