@@ -6,32 +6,32 @@ $ python benchmarks/bench_executors.py
   Gymnasium's AsyncVectorEnv with one environment;
 * one of 64 is slow: 63 environments that answer at once and one that takes 100 ms a step. A vector environment waits
   for it at every step; a pool's other episodes do not. Microseconds for each step of the quick ones;
-* sleepers: 256 environments that sleep for 20 ms a step in as many processes, on these cores, against the ideal.
+* sleepers: up to 256 environments that sleep for 20 ms a step in as many processes, and in as many threads of this one,
+  on these cores: the share of the ideal that comes through, and what a step costs of the processor, here and there.
+
+The machine should have nothing else to do: what else runs takes its share of the cores (the load is written down).
 """
 
-import json
 import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import psutil
 from gymnasium.vector import AsyncVectorEnv
+from report import QUICK, Table, publish
 
 from gym_trl.executors import ProcessPool
 from gym_trl.pool import EnvPool, InlinePool, ThreadPool
 from gym_trl.spaces import AnyText
 from gym_trl.types import Task
 
-RESULTS = Path(__file__).parent / "results" / "executors.json"
 KILOBYTE = "x" * 1024
 STEPS, SLOW_S, SLEEP_S = 2_000, 0.1, 0.02
+SLEEPERS = (16,) if QUICK else (16, 64, 256)
 
 
 class Sleeper(gym.Env[str, str]):
@@ -116,18 +116,24 @@ def vector_beside_a_slow_one() -> float:
     return took / (10 * 63) * 1e6
 
 
-def sleepers(number: int) -> float:
-    """The share of the ideal that sleeping environments reach, one in each process."""
-    with ProcessPool(make, workers=number) as pool:
-        begin(pool, [SLEEP_S] * number)
-        for place in range(number):
-            pool.step(str(place), "go")
-        done, began = 0, time.perf_counter()
-        while (now := time.perf_counter()) - began < 4:
-            for key, _ in pool.collect(block=True):
-                done += 1
-                pool.step(key, "go")
-        return done * SLEEP_S / number / (now - began)
+def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
+    """The share of the ideal that sleeping environments reach, and microseconds of the processor for each step."""
+    begin(pool, [SLEEP_S] * number)
+    for place in range(number):
+        pool.step(str(place), "go")
+    others = psutil.Process().children()
+    done, began, here, there = 0, time.perf_counter(), time.process_time(), processor(others)
+    while (now := time.perf_counter()) - began < 4:
+        for key, _ in pool.collect(block=True):
+            done += 1
+            pool.step(key, "go")
+    cost = {"here": (time.process_time() - here) / done * 1e6, "there": (processor(others) - there) / done * 1e6}
+    return {"share": done * SLEEP_S / number / (now - began), **cost}
+
+
+def processor(processes: list[psutil.Process]) -> float:
+    """The seconds that they have computed."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
 def main() -> None:
@@ -137,20 +143,36 @@ def main() -> None:
         "thread": partial(ThreadPool, make),
         "process": partial(ProcessPool, make, workers=1),
     }
-    found: dict[str, Any] = {"round trip, µs": {}, "beside a slow one, µs a step": {}}
+    load = os.getloadavg()[0]
+    round_trips: dict[str, float] = {}
     for name, build in pools.items():
         with build() as pool:
-            found["round trip, µs"][name] = round_trip(pool)
-    found["round trip, µs"]["AsyncVectorEnv"] = vector_round_trip()
+            round_trips[name] = round_trip(pool)
+    round_trips["AsyncVectorEnv"] = vector_round_trip()
     with ProcessPool(make, workers=8) as pool:
-        found["beside a slow one, µs a step"]["process, 8 workers"] = beside_a_slow_one(pool)
-    found["beside a slow one, µs a step"]["AsyncVectorEnv"] = vector_beside_a_slow_one()
-    found["sleepers, share of the ideal"] = {str(number): sleepers(number) for number in (16, 64, 256)}
-    for title, row in found.items():
-        print(title, {name: round(number, 2) for name, number in row.items()})
-    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
-    report = {**machine, "command": " ".join(sys.argv), "date": date.today().isoformat(), **found}
-    RESULTS.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        beside = {"process, 8 workers": beside_a_slow_one(pool)}
+    beside["AsyncVectorEnv"] = vector_beside_a_slow_one()
+    slept = {}
+    waiting: dict[str, Callable[..., Any]] = {"process": ProcessPool, "thread": ThreadPool}
+    for number in SLEEPERS:
+        for name, start in waiting.items():
+            with start(make, workers=number) as pool:
+                slept[f"{number}, a {name} each"] = sleepers(pool, number)
+    rows = [["a step and its answer", name, f"{value:.0f} µs"] for name, value in round_trips.items()] + [
+        ["a step beside a slow one", name, f"{value:.0f} µs"] for name, value in beside.items()
+    ]
+    columns = ("share", "here", "there")
+    sleeping = [
+        [name, f"{row['share']:.0%}", *(f"{row[key]:.0f} µs" for key in columns[1:])] for name, row in slept.items()
+    ]
+    publish(
+        "executors",
+        {"load": load, "round_trip_us": round_trips, "beside_a_slow_one_us": beside, "sleepers": slept},
+        tables=[
+            Table("executors", ["", "where", "median or mean"], rows),
+            Table("sleepers", ["environments", "of the ideal", "processor, here", "processor, there"], sleeping),
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 $ python benchmarks/bench_soak.py                    # all parts; what is done is kept when it is stopped
 $ python benchmarks/bench_soak.py --quick
 $ python benchmarks/bench_soak.py --part inline      # one of them alone, without the report
+$ python benchmarks/bench_soak.py --report           # of what has been played so far
 
 Each part plays in a Python of its own, which says how it is after every so many episodes: ``inline`` and ``process``
 play four games through the scripted engine, ``vllm`` through a real colocated vLLM on a CPU, ``training`` is a
@@ -31,7 +32,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import psutil
-from report import QUICK, RESULTS, Table, publish
+from report import QUICK, Table, publish
 
 from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.protocol import Engine
@@ -43,8 +44,9 @@ from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Request, Task
 
+KEPT = Path(__file__).parents[1] / "runs" / "benchmarks" / ("soak-quick" if QUICK else "soak")
 TESTS = str(Path(__file__).parents[1] / "tests")
-EPISODES = {"inline": 200_000, "process": 200_000, "traced": 5_000, "vllm": 5_000, "training": 300 * 64}
+EPISODES = {"inline": 200_000, "process": 200_000, "traced": 20_000, "vllm": 5_000, "training": 300 * 64}
 if QUICK:
     EPISODES = {"inline": 10_000, "process": 5_000, "traced": 2_000, "vllm": 500, "training": 20 * 64}
 SAMPLES = 100
@@ -124,7 +126,12 @@ def vllm(number: int) -> Iterator[int]:
         _, tokenizer = vllm_cpu.save_model(Path(folder))
         with vllm_cpu.small_llm(Path(folder), max_num_seqs=64) as llm, make_pool(gym.make) as pool:
             chat = TemplateChat(tokenizer)
-            yield from rollouts(pool, lambda: VLLMEngine(llm, eos_ids=chat.stop_ids), chat, number)
+
+            def engine() -> VLLMEngine:
+                llm.reset_prefix_cache()  # as TRL does with new weights; it would fill for a long time
+                return VLLMEngine(llm, eos_ids=chat.stop_ids)
+
+            yield from rollouts(pool, engine, chat, number)
 
 
 def training(number: int) -> Iterator[int]:
@@ -211,7 +218,7 @@ PARTS: dict[str, Callable[[int], Iterator[int]]] = {
 def run_part(name: str) -> None:
     """Play a part, and write a line a sample into its file."""
     number = EPISODES[name]
-    path = RESULTS / "soak" / f"{name}.jsonl"
+    path = KEPT / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     every, last = number / SAMPLES, 0.0
     with path.open("w", encoding="utf-8") as file:
@@ -225,17 +232,30 @@ def run_part(name: str) -> None:
             print(name, *(f"{key} {value:,.0f}" for key, value in line.items()), flush=True)
 
 
-def whole(name: str) -> list[dict[str, Any]] | None:
-    """The samples of a part that has been played to its end."""
-    path = RESULTS / "soak" / f"{name}.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-    return lines if lines and lines[-1]["episodes"] >= EPISODES[name] else None
+def samples_of(name: str) -> list[dict[str, Any]]:
+    """The samples of a part so far."""
+    path = KEPT / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def slope(samples: Sequence[dict[str, Any]], measure: str) -> float:
-    """By how much a measure grows in 1,000 episodes, after the warm-up."""
+def whole(name: str) -> bool:
+    """Whether a part has been played to its end."""
+    samples = samples_of(name)
+    return bool(samples) and samples[-1]["episodes"] >= EPISODES[name]
+
+
+def slope(samples: Sequence[dict[str, Any]], measure: str) -> tuple[float, float]:
+    """By how much a measure grows in 1,000 episodes, after the warm-up, and two standard errors of that."""
     warm = [line for line in samples if line["episodes"] > WARM_UP * samples[-1]["episodes"]]
-    return float(np.polyfit([line["episodes"] / 1000 for line in warm], [line[measure] for line in warm], 1)[0])
+    thousands, values = [line["episodes"] / 1000 for line in warm], [line[measure] for line in warm]
+    (grows, _), covariance = np.polyfit(thousands, values, 1, cov=True)
+    return float(grows), 2 * float(covariance[0, 0]) ** 0.5
+
+
+def shown(grows: tuple[float, float]) -> str:
+    """A slope with its error; what is below a hundredth is nothing."""
+    value, error = (round(number, 2) + 0.0 for number in grows)
+    return f"{value:g} ± {error:g}" if error else f"{value:g}"
 
 
 def draw(found: dict[str, list[dict[str, Any]]], figure: Any) -> None:
@@ -253,35 +273,24 @@ def draw(found: dict[str, list[dict[str, Any]]], figure: Any) -> None:
 
 def main() -> None:
     """Play the parts that have not been, and report."""
-    for name in PARTS:
-        if whole(name) is None:
-            words = [sys.executable, __file__, "--part", name, *["--quick"] * QUICK]
-            subprocess.run(words, check=True)
-    found = {name: samples for name in PARTS if (samples := whole(name)) is not None}
+    if "--report" not in sys.argv:
+        for name in PARTS:
+            if not whole(name):
+                subprocess.run([sys.executable, __file__, "--part", name, *["--quick"] * QUICK], check=True)
+    found = {name: samples_of(name) for name in PARTS if whole(name)}
     slopes = {name: {measure: slope(samples, measure) for measure in MEASURES} for name, samples in found.items()}
-    header = [
-        "part",
-        "episodes",
-        "USS, MB",
-        "KB",
-        "children's KB",
-        "traced KB",
-        "blocks",
-        "objects",
-        "files",
-        "threads",
-    ]
+    columns = {"uss_kb": "KB", "children_uss_kb": "children's KB", "traced_kb": "traced KB"}
+    columns |= {name: name for name in ("blocks", "objects", "files", "threads")}
     rows = [
         [
             name,
             samples[-1]["episodes"],
             samples[-1]["uss_kb"] / 1024,
-            *(slopes[name][measure] for measure in ("uss_kb", "children_uss_kb")),
-            slopes[name]["traced_kb"] if name == "traced" else None,
-            *(slopes[name][measure] for measure in ("blocks", "objects", "files", "threads")),
+            *(shown(slopes[name][measure]) if samples[-1][measure] else None for measure in columns),
         ]
         for name, samples in found.items()
     ]
+    header = ["part", "episodes", "USS, MB", *columns.values()]
     publish(
         "soak",
         {"per_1000_episodes": slopes, "goal_kb": GOAL_KB, "samples": found},

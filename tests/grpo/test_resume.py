@@ -27,7 +27,7 @@ def run(folder, options, *what, processes=1):
         env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=280,
         check=False,
     )
 
