@@ -3,9 +3,11 @@
 
 import logging
 import os
-import tempfile
 from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
 
+HOME = Path(__file__).parents[2] / "runs" / "benchmarks" / "eval-protocol"
 NOTES = (
     "`trainer.llm`, which TRL has not had since 0.28, is set to the engine",
     "the environment is made by `env_factory`: its own ways to make one call names that OpenEnv's client does not have",
@@ -46,7 +48,9 @@ class GameClient:
 
 def play(game, generator):
     """One call of the rollout function, as ``GRPOTrainer`` would make it."""
-    os.environ["HOME"] = tempfile.mkdtemp()  # it logs every turn to SQLite, there
+    rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    os.environ["HOME"] = str(HOME)  # it logs every turn to SQLite, there
     os.environ["EP_DISABLE_AUTO_BROWSER"] = "1"
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # asks nobody on the network
     from eval_protocol.pytest.integrations.openenv_trl_vllm import create_openenv_vllm_rollout_func

@@ -10,7 +10,6 @@ import json
 import string
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ ANSWER = '<tool_call>\n{"name": "act", "arguments": {"action": "\\\\boxed{500000
 """A call for the systems that play with tools only; for the others an answer with an action in a box."""
 _DONE = "Done.<|im_end|>"
 _LENGTH = 10**7
+_FOLDERS = Path(__file__).parents[2] / ".venv" / ".bench"
 _LOGPROB = -0.5
 
 
@@ -167,16 +167,20 @@ def qwen3_tokenizer(size: int) -> Any:
 
 @cache
 def saved_model(vocabulary: int) -> Path:
-    """A folder with a model that is never run and the tokenizer, which trainers and renderers load."""
+    """A folder with a model that is never run and the tokenizer, which trainers and renderers load; made once."""
     from gym_trl.tiny import tiny_model
 
-    folder, tokenizer = Path(tempfile.mkdtemp(prefix="gym-trl-free-")), qwen3_tokenizer(vocabulary)
+    folder, tokenizer = _FOLDERS / f"free-{vocabulary}", qwen3_tokenizer(vocabulary)
+    settings = folder / "tokenizer_config.json"
+    if settings.exists() and "unk_token" in json.loads(settings.read_text(encoding="utf-8")):
+        return folder
     model = tiny_model(tokenizer, width=32, layers=1)
     model.config.max_position_embeddings = _LENGTH
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    settings = folder / "tokenizer_config.json"  # Qwen's own says so too; left out, it would be <|endoftext|>
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"unk_token": None}), encoding="utf-8")
+    # Qwen's own says so too; left out, it would be <|endoftext|>.
+    written = json.loads(settings.read_text(encoding="utf-8")) | {"unk_token": None}
+    settings.write_text(json.dumps(written), encoding="utf-8")
     return folder
 
 
