@@ -421,17 +421,16 @@ def test_a_models_evaluation_that_is_killed_twenty_times_ends_with_the_same_tabl
     save_tiny(tmp_path / "tiny")
     options = ["--model", str(tmp_path / "tiny"), "--episodes", str(episodes), "--attempts", "4", "--max-tokens", "1"]
     options += ["--action-format", "plain", "--env", "high=8", "--env", "turns=4", "--spec", 'instructions=""']
-    options += ["--concurrency", "16", "--tokens"]
+    options += ["--concurrency", "8", "--tokens"]
     rng = random.Random(0)
-    for _ in range(kills):
-        lines = rng.randint(1, episodes // 2 // kills)
-        kill_after(begin(tmp_path / "killed", *options), tmp_path / "killed", lines, 0.0)
+    for _ in range(kills):  # after some of the first eight games, which end almost at once
+        kill_after(begin(tmp_path / "killed", *options), tmp_path / "killed", rng.randint(1, 8), 0.0)
     assert kills <= len(list(read_records(tmp_path / "killed"))) < episodes
     assert begin(tmp_path / "killed", *options).wait(timeout=240) == 0
     assert len(keys(tmp_path / "killed")) == len(set(keys(tmp_path / "killed"))) == episodes
     undisturbed = evaluate(
         GUESS_ID,
-        Model(str(tmp_path / "tiny"), max_tokens=1, concurrency=16),
+        Model(str(tmp_path / "tiny"), max_tokens=1, concurrency=8),
         episodes=episodes,
         attempts=4,
         env_kwargs={"high": 8, "turns": 4},
