@@ -42,7 +42,7 @@ PACKAGES = {
         "import gymnasium, gym_trl; gymnasium.make('TrlEnv/GuessNumber-v0').reset(seed=0)",
     ),
     "gem-llm": Package(
-        "alone-gem-llm", "gem", None, "import gem; gem.make('game:GuessTheNumber-v0').reset()",
+        "alone-gem-llm", "gem", None, "import gem; gem.make('game:GuessTheNumber-v0-easy').reset()",
     ),
     "textarena": Package(
         "alone-textarena", "textarena", None,
