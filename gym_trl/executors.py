@@ -1,6 +1,7 @@
 """Where environments are stepped: in this thread, in threads, in processes that may hang and die, on other machines."""
 
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -322,9 +323,8 @@ class _Process:
 class _Host:
     """What lives in a process: the environments of its episodes."""
 
-    def __init__(self, make: EnvFactory, registered: Iterable[EnvSpec]) -> None:
-        for spec in registered:
-            gym.registry.setdefault(spec.id, spec)
+    def __init__(self, make: EnvFactory, registered: Iterable[bytes]) -> None:
+        register(registered)
         self._pool = InlinePool(make)
 
     def answer(self, released: Iterable[str], ticket: int, key: str, work: Task | str) -> tuple[Any, ...]:
@@ -369,7 +369,7 @@ def check_limits(*, workers: int | None, recycle_after: int | None, **limits: fl
             raise ConfigError(f"{name} must be at least 1, got {value}")
 
 
-def registered() -> list[EnvSpec]:
+def registered() -> list[bytes]:
     """What this program has registered itself, by classes and functions that cannot be imported elsewhere by name."""
     import cloudpickle
 
@@ -377,9 +377,16 @@ def registered() -> list[EnvSpec]:
     for spec in gym.registry.values():
         if callable(spec.entry_point):
             with suppress(Exception):  # another one may be asked for, and this one's episodes will say what is missing
-                cloudpickle.dumps(spec)
-                found.append(spec)
+                found.append(cloudpickle.dumps(spec))
     return found
+
+
+def register(specs: Iterable[bytes]) -> None:
+    """Register in this process what another one has, as far as it can be imported here."""
+    for packed in specs:
+        with suppress(Exception):  # as above
+            spec: EnvSpec = pickle.loads(packed)  # noqa: S301 -- the parent's
+            gym.registry.setdefault(spec.id, spec)
 
 
 def _end_all(processes: list[_Process]) -> None:

@@ -15,7 +15,9 @@ from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.pool import EnvFactory
 
 _log = logging.getLogger(__name__)
-_STEPS = 3
+_LOOKS = 3
+# A random text may be a command that somebody's machine runs, and what is declared of a text is often not meant.
+_DRAWN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 _WAITS_S = 0.003
 _COMPUTES_S = 0.005
 _PATIENCE_S = 120.0
@@ -29,10 +31,11 @@ class Choice(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Seconds of a step: what the thread computed, and what it waited."""
+    """Seconds of a step, or of a reset: what the thread computed, and what it waited."""
 
     computing: float
     waiting: float
+    of: str = "a step"
 
 
 def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
@@ -43,8 +46,9 @@ def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Ch
     >>> choose_executor("CartPole-v1", gym.make("CartPole-v1"), gym.make).executor
     'inline'
 
-    An environment that does not say is reset once and stepped three times with actions drawn from its space. The
-    quickest of the steps counts, less what it waited for a processor that others had. If it waited for 3 ms or more,
+    An environment that does not say is reset once and stepped three times with actions drawn from its space, if those
+    are numbers; one that takes texts is never given any that nobody meant, and is reset twice more instead. The
+    quickest of the three counts, less what it waited for a processor that others had. If it waited for 3 ms or more,
     for a server or another program, the answer is ``"thread"``, provided that the environment is made in a thread
     beside the first one and begins there with the same observation; else ``"process"``. If it computed for 5 ms or
     more, the answer is ``"process"``. Everything else is quickest ``"inline"``, and so is what cannot travel to another
@@ -70,41 +74,50 @@ def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
     except Exception as error:  # training will find out, with a real episode's actions
         return Choice("inline", f"a look at it raised {type(error).__name__}: {error}")
     if spent.waiting >= _WAITS_S:
-        found = f"a step waits {1000 * spent.waiting:.1f} ms for something outside Python"
+        found = f"{spent.of} waits {1000 * spent.waiting:.1f} ms for something outside Python"
         if (objection := _in_a_thread(partial(make, env_id), first)) is None:
             return Choice("thread", found)
         found += f" and in a thread {objection}"
     elif spent.computing >= _COMPUTES_S:
-        found = f"a step computes for {1000 * spent.computing:.1f} ms"
+        found = f"{spent.of} computes for {1000 * spent.computing:.1f} ms"
     else:
-        return Choice("inline", f"a step takes {1000 * (spent.computing + spent.waiting):.2f} ms")
+        return Choice("inline", f"{spent.of} takes {1000 * (spent.computing + spent.waiting):.2f} ms")
     if (objection := _travels(make)) is not None:
         return Choice("inline", f"{found}, but it cannot be sent to another process: {objection}")
     return Choice("process", found)
 
 
 def look(env: gym.Env[Any, Any]) -> tuple[Any, Spent]:
-    """Reset an environment, and say how it begins and what the quickest of three steps takes.
+    """Reset an environment, and say how it begins and what the quickest of three steps, or resets, takes.
 
     >>> _, spent = look(gym.make("FrozenLake-v1"))
     >>> spent.computing < 0.1
     True
     """
-    first, _ = env.reset(seed=0)
+    (first, _), begun = _timed(partial(env.reset, seed=0))
+    if not isinstance(env.action_space, _DRAWN):
+        resets = [begun, *(_timed(partial(env.reset, seed=0))[1] for _ in range(_LOOKS - 1))]
+        return first, _quickest(resets)._replace(of="a reset")
     env.action_space.seed(0)
-    steps = [_step(env) for _ in range(_STEPS)]
-    return first, Spent(min(step.computing for step in steps), min(step.waiting for step in steps))
+    steps = []
+    for _ in range(_LOOKS):
+        (_, _, terminated, truncated, _), spent = _timed(partial(env.step, env.action_space.sample()))
+        steps.append(spent)
+        if terminated or truncated:
+            env.reset(seed=0)
+    return first, _quickest(steps)
 
 
-def _step(env: gym.Env[Any, Any]) -> Spent:
-    action = env.action_space.sample()
+def _quickest(spent: list[Spent]) -> Spent:
+    return Spent(min(one.computing for one in spent), min(one.waiting for one in spent))
+
+
+def _timed(act: Callable[[], Any]) -> tuple[Any, Spent]:
+    """What an act returns, and the seconds that it computed and waited."""
     began, computed, queued = time.perf_counter(), time.thread_time(), _queued_s()
-    _, _, terminated, truncated, _ = env.step(action)
+    returned = act()
     computed = time.thread_time() - computed
-    waited = max(0.0, time.perf_counter() - began - computed - (_queued_s() - queued))
-    if terminated or truncated:
-        env.reset(seed=0)
-    return Spent(computed, waited)
+    return returned, Spent(computed, max(0.0, time.perf_counter() - began - computed - (_queued_s() - queued)))
 
 
 def _queued_s() -> float:

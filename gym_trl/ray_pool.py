@@ -23,11 +23,9 @@ from time import monotonic
 from typing import Any, TypeAlias
 from weakref import finalize
 
-import gymnasium as gym
-
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import MissingDependencyError
-from gym_trl.executors import ProcessPool, check_limits, registered
+from gym_trl.executors import ProcessPool, check_limits, register, registered
 from gym_trl.pool import ClosingPool, EnvFactory, TextEnvironment
 from gym_trl.types import StopReason, Task
 
@@ -352,8 +350,7 @@ class _Sent:
             known = set(sys.path)
             sys.path += [path for path in self._path if path not in known and Path(path).exists()]
             self._make, specs = cloudpickle.loads(self._packed)
-            for spec in specs:
-                gym.registry.setdefault(spec.id, spec)
+            register(specs)
         assert self._make is not None
         return self._make(env_id)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,18 @@ class TestAProcess:
         assert set(collect(shared, 2)) == {"a", "b"}
         shared.release("a")
         shared.release("b")
+
+    def test_goes_on_without_what_only_the_program_can_import(self, kind, tmp_path, monkeypatch):
+        (tmp_path / "only_here.py").write_text("import gymnasium as gym\nclass Game(gym.Env): pass\n")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            gym.register("Here/Only-v0", entry_point=import_module("only_here").Game)
+        try:
+            with kind(gym.make, workers=1) as pool:
+                pool.reset("a", Task("TrlEnv/Echo-v0", 1))
+                assert isinstance(collect(pool, 1)["a"], EnvReply)
+        finally:
+            del gym.registry["Here/Only-v0"], sys.modules["only_here"]
 
     def test_knows_what_the_program_has_registered_itself(self, kind):
         gym.register("Here/Obedient-v0", entry_point=lambda **_: Obedient())

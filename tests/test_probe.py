@@ -66,6 +66,28 @@ def test_how_an_environment_spends_its_time_says_where_it_is_stepped(spent, exec
     assert record.getMessage() == f"Spends is stepped with executor={executor!r}: {choice.reason}"
 
 
+class Shell(Spends):
+    """Takes commands."""
+
+    def __init__(self, **spent):
+        super().__init__(**spent)
+        self.action_space = gym.spaces.Text(99)
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(self.waits)
+        return "$", {}
+
+    def step(self, action):
+        raise AssertionError("nobody meant this command")
+
+
+@pytest.mark.parametrize(("spent", "executor"), [({}, "inline"), ({"waits": 0.01}, "thread")])
+def test_what_takes_texts_is_given_none_that_nobody_meant(spent, executor):
+    choice = choose_executor("Shell", Shell(**spent), lambda env_id: Shell(**spent))
+    assert choice.executor == executor
+    assert choice.reason.startswith("a reset ")
+
+
 def test_what_cannot_be_sent_stays_where_it_is():
     lock = threading.Lock()
     choice = choose_executor("Spends", Spends(computes=0.02), lambda env_id: Spends(computes=0.02, lock=lock))
