@@ -9,8 +9,9 @@ weights, which know how a move is written and nothing about which one is good: t
 to say nothing once a game is over, which is how an episode of TRL's loop ends. A move is ``>`` and the action; to TRL
 that is a call of the environment's one tool (a response template of ours reads it), to gym-trl the answer.
 
-Time is the processor time of the whole training (rollouts, forward and backward passes), one thread each, and so can be
-compared though two runs share the machine. Success is that of the games as they are played in training, whole steps.
+A turn has no limit of its own, for TRL's loop has none, and there is no bonus for entropy: with one, the policy forgot
+how a turn ends. Time is the processor time of the whole training (rollouts, forward and backward passes), one thread
+each, and so can be compared though two runs share the machine. Returns are of the games that are played in training.
 """
 
 import json
@@ -72,7 +73,6 @@ class Game:
     """What is learnt."""
 
     env_id: str
-    turns: int
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self) -> gym.Env[str, str]:
@@ -81,9 +81,9 @@ class Game:
 
 
 GAMES = {
-    "GuessNumber": Game("GuessNumber", 4, {"high": 8, "turns": 4}),
-    "TowerOfHanoi": Game("TowerOfHanoi", 6, {"disks": 2, "start": "random", "turns": 6}),
-    "LightsOut": Game("LightsOut", 4, {"size": 2, "turns": 4}),
+    "TowerOfHanoi": Game("TowerOfHanoi", {"disks": 2, "start": "random", "turns": 6}),
+    "TicTacToe": Game("TicTacToe", {"difficulty": "easy"}),
+    "Nim": Game("Nim", {"difficulty": "easy"}),
 }
 
 
@@ -149,8 +149,9 @@ def train(system: str, game: Game, seed: int, taught: Path) -> list[dict[str, fl
             "max_steps": STEPS,
             "per_device_train_batch_size": EPISODES,
             "num_generations": GROUP,
-            "max_completion_length": 256,
+            "max_completion_length": 96,
             "learning_rate": 1e-3,
+            "entropy_coef": 0.0,
             "lr_scheduler_type": "constant",
             "logging_steps": 1,
             "save_strategy": "no",
