@@ -10,7 +10,6 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
