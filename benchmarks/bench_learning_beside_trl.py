@@ -33,6 +33,7 @@ os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
 
 import gymnasium as gym
 from report import QUICK, Cell, Table, publish
+from systems.tools import OVER, TEMPLATE, response_template, tool_environment
 
 import gym_trl
 from gym_trl.chat import TemplateChat
@@ -45,27 +46,7 @@ SYSTEMS = {"gym-trl": "gym_trl", "TRL 1.16, `environment_factory`": "trl"}
 SEEDS = range(1 if QUICK else 5)
 STEPS = 6 if QUICK else 80
 EPISODES, GROUP = 64, 8
-TEMPLATE = (
-    "{% for message in messages %}{% set role = 'user' if message['role'] == 'tool' else message['role'] %}"
-    "{{ '<|' + role + '|>' + message['content'] }}{% for call in message['tool_calls'] or [] %}"
-    "{{ call['function']['name'] + (call['function']['arguments'] | string) }}{% endfor %}{{ '<|end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
-CALLS = {
-    "defaults": {"role": "assistant"},
-    "start_anchor": "<|assistant|>",
-    "fields": {
-        "tool_calls": {
-            "open_pattern": r">",
-            "close_pattern": r"(?=<\|end\|>)",
-            "repeats": True,
-            "content": "text",
-            "transform": {"type": "function", "function": {"name": "act", "arguments": {"action": "{content}"}}},
-        },
-        "content": {"close_pattern": r"<\|end\|>", "content": "text"},
-    },
-}
-OVER = "The game is over."
+CALLS = response_template(r">", r"(?=<\|end\|>)")
 
 
 @dataclass(frozen=True)
@@ -176,9 +157,9 @@ def train(system: str, game: Game, seed: int, taught: Path) -> list[dict[str, fl
     return steps
 
 
-def with_gym_trl(game: Game, seed: int) -> dict[str, Any]:
-    """As our README says."""
-    spec = gym_trl.GymSpec(
+def games(game: Game, seed: int) -> gym_trl.GymSpec:
+    """What is played, by both."""
+    return gym_trl.GymSpec(
         f"TrlEnv/{game.env_id}-v0",
         env_kwargs=game.kwargs,
         wrappers=[marked],
@@ -188,6 +169,11 @@ def with_gym_trl(game: Game, seed: int) -> dict[str, Any]:
         num_eval_tasks=0,
         seed=seed,
     )
+
+
+def with_gym_trl(game: Game, seed: int) -> dict[str, Any]:
+    """As our README says."""
+    spec = games(game, seed)
     return {"train_dataset": spec.train_dataset, "reward_funcs": spec.reward_funcs, "rollout_func": spec.rollout_func}
 
 
@@ -196,44 +182,10 @@ def with_trl(game: Game, seed: int, tokenizer: Any) -> dict[str, Any]:
     from datasets import Dataset
 
     tokenizer.chat_template, tokenizer.response_template = TEMPLATE, CALLS
-    spec = gym_trl.GymSpec(
-        f"TrlEnv/{game.env_id}-v0",
-        env_kwargs=game.kwargs,
-        num_tasks=STEPS * EPISODES // GROUP,
-        num_eval_tasks=0,
-        seed=seed,
-    )
-    seeds = [json.loads(prompt[-1]["task"])["seed"] for prompt in spec.train_dataset["prompt"]]
-
-    class Playing:
-        """What is public is what the model can call."""
-
-        def __init__(self) -> None:
-            self._env = game.make()
-            self._return, self._over = 0.0, False
-
-        def reset(self, seed: int, **_: Any) -> str:
-            self._return, self._over = 0.0, False
-            return self._env.reset(seed=seed)[0]
-
-        def act(self, action: str) -> str:
-            """Act in the game.
-
-            Args:
-                action: What to do.
-            """
-            if self._over:
-                return OVER
-            observation, reward, terminated, truncated, _ = self._env.step(f">{action}")
-            self._return += float(reward)
-            self._over = terminated or truncated
-            return f"{observation} {OVER}" if self._over else observation
-
-        def get_reward(self) -> float:
-            return self._return
-
+    seeds = [json.loads(prompt[-1]["task"])["seed"] for prompt in games(game, seed).train_dataset["prompt"]]
     rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in seeds]
-    return {"train_dataset": Dataset.from_list(rows), "environment_factory": Playing}
+    playing = tool_environment(game.make, write=lambda action: f">{action}", begin=lambda _, observation: observation)
+    return {"train_dataset": Dataset.from_list(rows), "environment_factory": playing}
 
 
 def in_a_process(words: list[str], out: Path) -> Any:
