@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from threading import Thread
 from time import monotonic, sleep
-from typing import Any, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import finalize
 
 import gymnasium as gym
@@ -92,7 +93,74 @@ def make_pool(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class ProcessPool(ClosingPool):
+class Place(Protocol):
+    """Where episodes live."""
+
+    episodes: set[str]
+
+
+PlaceT = TypeVar("PlaceT", bound=Place)
+
+
+class HousedPool(ClosingPool, Generic[PlaceT]):
+    """What a pool knows whose episodes live in places that may be lost: who lives where, and waits for what."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, PlaceT] = {}
+        self._lost: dict[str, EnvFailure] = {}  # episodes whose place was lost while they waited for their model
+        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
+        self._failed: list[tuple[str, EnvFailure]] = []
+        self._counter = count()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Begin the episode ``key``."""
+        self._lost.pop(key, None)
+        if key not in self._places:
+            place = self._places[key] = self._least_busy()
+            place.episodes.add(key)
+        self._ask(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Act in the episode ``key``."""
+        if (failure := self._lost.pop(key, None)) is not None:
+            self._failed.append((key, failure))
+        else:
+            self._ask(key, action)
+
+    @abstractmethod
+    def _least_busy(self) -> PlaceT:
+        """The place for one more episode."""
+
+    @abstractmethod
+    def _send(self, place: PlaceT, ticket: int, key: str, work: Task | str) -> None:
+        """See that the work is done there."""
+
+    def _ask(self, key: str, work: Task | str) -> None:
+        self._tickets[key] = ticket = next(self._counter)
+        self._send(self._places[key], ticket, key, work)
+
+    def _answered(self, ticket: int, key: str) -> bool:
+        """Whether this is what the episode waits for; it then waits no longer."""
+        if self._tickets.get(key) != ticket:
+            return False
+        del self._tickets[key]
+        return True
+
+    def _homeless(self, key: str, failure: EnvFailure) -> None:
+        """Fail an episode whose place was lost: now, or when it acts again."""
+        del self._places[key]
+        if self._tickets.pop(key, None) is None:
+            self._lost[key] = failure
+        else:
+            self._failed.append((key, failure))
+
+    def _forget_all(self) -> None:
+        for book in (self._places, self._tickets, self._lost):
+            book.clear()
+        self._failed.clear()
+
+
+class ProcessPool(HousedPool["_Process"]):
     """Steps environments in processes: right for those that compute, hang, leak, crash or use global state.
 
     >>> with ProcessPool(gym.make, workers=1) as pool:
@@ -131,35 +199,15 @@ class ProcessPool(ClosingPool):
     ) -> None:
         timeouts = {"reset_timeout": reset_timeout, "step_timeout": step_timeout}
         check_limits(workers=workers, recycle_after=recycle_after, memory_limit_mb=memory_limit_mb, **timeouts)
+        super().__init__()
         self._make = make
         self._size = workers or os.cpu_count() or 1
         self._limits = {"reset": reset_timeout, "step": step_timeout}
         self._recycle_after, self._memory_limit_mb = recycle_after, memory_limit_mb
         self._processes: list[_Process] = []
-        self._places: dict[str, _Process] = {}
-        self._lost: dict[str, EnvFailure] = {}  # episodes whose process has ended while they waited for their model
-        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
-        self._failed: list[tuple[str, EnvFailure]] = []
-        self._counter = count()
         self._look = float("inf")  # nothing is due before
         self._selector = DefaultSelector()
         self._finalizer = finalize(self, _end_all, self._processes)
-
-    def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
-        self._lost.pop(key, None)
-        if key not in self._places:
-            place = self._places[key] = self._least_busy()
-            place.episodes.add(key)
-            place.played += 1
-        self._ask(key, task)
-
-    def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
-        if (failure := self._lost.pop(key, None)) is not None:
-            self._failed.append((key, failure))
-        else:
-            self._ask(key, action)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
         """What the processes have answered; ``block`` waits for at least one answer."""
@@ -191,10 +239,7 @@ class ProcessPool(ClosingPool):
         """Close every instance and end the processes; the pool can be used again afterwards."""
         for place in self._processes:
             self._selector.unregister(place.worker)
-        self._places.clear()
-        self._tickets.clear()
-        self._lost.clear()
-        self._failed.clear()
+        self._forget_all()
         _end_all(self._processes)
 
     def fileno(self) -> int:
@@ -207,9 +252,7 @@ class ProcessPool(ClosingPool):
             return 0.0
         return None if self._look == float("inf") else max(0.0, self._look - monotonic())
 
-    def _ask(self, key: str, work: Task | str) -> None:
-        self._tickets[key] = ticket = next(self._counter)
-        place = self._places[key]
+    def _send(self, place: "_Process", ticket: int, key: str, work: Task | str) -> None:
         place.waiting.append((ticket, key, work))
         self._keep_busy(place)
 
@@ -248,8 +291,7 @@ class ProcessPool(ClosingPool):
         for ticket, key, *said in answers:
             place.started = True
             place.on_its_way -= place.asked.popleft()[3]
-            if self._tickets.get(key) == ticket:
-                del self._tickets[key]
+            if self._answered(ticket, key):
                 replies.append((key, EnvReply(*said) if len(said) > 2 else EnvFailure(*said)))
         if answers:
             self._set_due(place)
@@ -269,15 +311,11 @@ class ProcessPool(ClosingPool):
         place.worker.kill()
         ticket, guilty = place.asked[0][:2] if place.asked else (None, None)
         for key in place.episodes:
-            del self._places[key]
             if guilty is None or (key == guilty and self._tickets.get(key) == ticket):
                 failure = EnvFailure(error, reason)
             else:
                 failure = EnvFailure(f"its process was lost with another episode's environment: {error}")
-            if self._tickets.pop(key, None) is None:
-                self._lost[key] = failure
-            else:
-                self._failed.append((key, failure))
+            self._homeless(key, failure)
 
     def _forget(self, place: "_Process") -> None:
         self._selector.unregister(place.worker)
@@ -289,6 +327,7 @@ class ProcessPool(ClosingPool):
             idle = _Process(Worker(partial(_Host, self._make, registered())))
             self._processes.append(idle)
             self._selector.register(idle.worker, EVENT_READ, idle)
+        idle.played += 1
         return idle
 
     def _worn(self, place: "_Process") -> bool:

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from random import SystemRandom
 from threading import Lock
@@ -25,8 +24,8 @@ from weakref import finalize
 
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import MissingDependencyError
-from gym_trl.executors import ProcessPool, check_limits, register, registered
-from gym_trl.pool import ClosingPool, EnvFactory, TextEnvironment
+from gym_trl.executors import HousedPool, ProcessPool, check_limits, register, registered
+from gym_trl.pool import EnvFactory, TextEnvironment
 from gym_trl.types import StopReason, Task
 
 _START_S = 180.0
@@ -46,7 +45,7 @@ _Question: TypeAlias = tuple[int, str, Task | str | None]
 _Answer: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
 
 
-class RayPool(ClosingPool):
+class RayPool(HousedPool["_Actor"]):
     """Steps environments in processes on the machines of a Ray cluster.
 
     ``GymSpec(..., executor="ray")`` makes one, and ``executor=partial(RayPool, address="10.0.0.1:6379")`` one with
@@ -92,6 +91,7 @@ class RayPool(ClosingPool):
         limits = {"reset_timeout": reset_timeout, "step_timeout": step_timeout, "memory_limit_mb": memory_limit_mb}
         check_limits(workers=workers, recycle_after=recycle_after, **limits)
         _ray()
+        super().__init__()
         self._make = make
         self._workers = workers
         self._limits: dict[str, Any] = {**limits, "recycle_after": recycle_after}
@@ -101,28 +101,8 @@ class RayPool(ClosingPool):
         self._avoid: dict[str, float] = {}  # machines where an actor was lost, and until when
         self._sent: _Sent | None = None
         self._actors: list[_Actor] = []
-        self._places: dict[str, _Actor] = {}
-        self._lost: dict[str, EnvFailure] = {}  # episodes whose actor was lost while they waited for their model
-        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
-        self._failed: list[tuple[str, EnvFailure]] = []
-        self._counter = count()
         self._connection: list[bool] = []  # whether this pool keeps a connection open
         self._finalizer = finalize(self, _end, self._actors, self._connection)
-
-    def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
-        self._lost.pop(key, None)
-        if key not in self._places:
-            place = self._places[key] = self._least_busy()
-            place.episodes.add(key)
-        self._ask(key, task)
-
-    def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
-        if (failure := self._lost.pop(key, None)) is not None:
-            self._failed.append((key, failure))
-        else:
-            self._ask(key, action)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
         """What the machines have answered; ``block`` waits for at least one answer."""
@@ -152,15 +132,12 @@ class RayPool(ClosingPool):
 
     def close(self) -> None:
         """Close every instance and end the actors, and a cluster that was started for them."""
-        for book in (self._places, self._tickets, self._lost):
-            book.clear()
-        self._failed.clear()
+        self._forget_all()
         _end(self._actors, self._connection)
         self._size = 0
 
-    def _ask(self, key: str, work: Task | str) -> None:
-        self._tickets[key] = ticket = next(self._counter)
-        self._places[key].questions.append((ticket, key, work))
+    def _send(self, place: "_Actor", ticket: int, key: str, work: Task | str) -> None:
+        place.questions.append((ticket, key, work))
 
     def _call(self, place: "_Actor") -> None:
         """Send what there is to do, and keep calls open for what will be answered."""
@@ -195,8 +172,7 @@ class RayPool(ClosingPool):
             return
         place.started = True
         for ticket, key, reply in answers:
-            if self._tickets.get(key) == ticket:
-                del self._tickets[key]
+            if self._answered(ticket, key):
                 replies.append((key, reply))
 
     def _bury(self, place: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
@@ -207,11 +183,7 @@ class RayPool(ClosingPool):
         with suppress(Exception):  # it may be gone, or its machine
             _ray().kill(place.handle)
         for key in place.episodes:
-            del self._places[key]
-            if self._tickets.pop(key, None) is None:
-                self._lost[key] = EnvFailure(error, reason)
-            else:
-                self._failed.append((key, EnvFailure(error, reason)))
+            self._homeless(key, EnvFailure(error, reason))
 
     def _patience(self) -> float | None:
         due = min((place.due for place in self._actors), default=math.inf)
