@@ -92,22 +92,32 @@ def as_measured(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def marginal(by_turns: dict[int, float]) -> float | None:
+    """Microseconds of each turn beyond the first two, up to the middle number: without what a rollout costs once."""
+    if MIDDLE not in by_turns:
+        return None
+    return (by_turns[MIDDLE] * MIDDLE - by_turns[TURNS[0]] * TURNS[0]) / (MIDDLE - TURNS[0])
+
+
 def rows(figures: dict[str, dict[str, Any]]) -> list[list[str | float | None]]:
-    """A line per system, with how many times ours it costs at the middle number of turns."""
-    ours = figures.get("gym_trl", {}).get("by_turns", {}).get(MIDDLE)
+    """A line per system, with how many times ours it costs at the middle number of turns and per turn more."""
+    of_ours = figures.get("gym_trl", {}).get("by_turns", {})
+    ours, our_turn = of_ours.get(MIDDLE), marginal(of_ours) if of_ours else None
     table: list[list[str | float | None]] = []
     for name, found in figures.items():
         if why := found.get("why_not"):
-            table.append([SYSTEMS[name].title, why, *[None] * (len(TURNS) + len(VOCABULARIES) - 1)])
+            table.append([SYSTEMS[name].title, why, *[None] * (len(TURNS) + len(VOCABULARIES) + 1)])
             continue
         by_turns, by_vocabulary = found["by_turns"], found["by_vocabulary"]
-        middle = by_turns.get(MIDDLE)
+        middle, turn = by_turns.get(MIDDLE), marginal(by_turns)
         table.append(
             [
                 SYSTEMS[name].title,
                 *(by_turns.get(turns) for turns in TURNS),
                 *(by_vocabulary.get(size) for size in VOCABULARIES[:-1]),
                 middle / ours if middle and ours else None,
+                turn,
+                turn / our_turn if turn and our_turn else None,
             ]
         )
     return table
@@ -141,6 +151,8 @@ def main() -> None:
         *(f"{turns} turns" for turns in TURNS),
         *(f"{MIDDLE} turns, {size:,} tokens" for size in VOCABULARIES[:-1]),
         f"of ours at {MIDDLE}",
+        "each turn more",
+        "of ours",
     ]
     publish(
         "adapter_overhead",

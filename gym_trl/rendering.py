@@ -1,6 +1,7 @@
 """What a chat template writes around a message, found out once instead of rendered for every turn."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 # A text that no template treats in a way of its own, and that no escaping and no stripping leaves as it is.
@@ -51,11 +52,10 @@ def find_frame(
     except ImportError:
         return None
     try:
-        compiled = _compile_jinja_template(template)
-        if not _watched(compiled.environment.parse(template)):
+        if not _watched(template):
             return None
         asked: list[tuple[Callable[[str], object], object]] = []
-        rendered = str(compiled.render(messages=messages(_Text(_PROBE, asked)), **variables))
+        rendered = str(_compile_jinja_template(template).render(messages=messages(_Text(_PROBE, asked)), **variables))
     except (_UnknownError, Exception):  # templates are programs and raise what they like; then there is no frame
         return None
     before, probe, after = rendered.partition(_PROBE)
@@ -163,10 +163,13 @@ _NOT_TEXT = frozenset({"role", "type"})
 _WITHOUT_TEXT = frozenset({"tool", "tools", "arguments", "parameters", "documents", "document", "function"})
 
 
-def _watched(tree: Any) -> bool:
+@lru_cache(maxsize=16)  # parsing takes ten times as long as all the rest, and Transformers keeps what it compiled too
+def _watched(template: str) -> bool:
     """Whether whatever this template does to a message's text is done through the text itself."""
     from jinja2 import nodes
+    from transformers.utils.chat_template_utils import _compile_jinja_template
 
+    tree = _compile_jinja_template(template).environment.parse(template)
     unseen = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Mod, nodes.Scope)
     elsewhere = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
     if any(tree.find_all((*unseen, *elsewhere))):
