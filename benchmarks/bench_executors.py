@@ -22,7 +22,7 @@ from typing import Any
 import gymnasium as gym
 import psutil
 from gymnasium.vector import AsyncVectorEnv
-from report import QUICK, Table, publish
+from report import QUICK, Table, bars, publish
 
 from gym_trl.executors import ProcessPool
 from gym_trl.pool import EnvPool, InlinePool, ThreadPool
@@ -172,7 +172,16 @@ def main() -> None:
             Table("executors", ["", "where", "median or mean"], rows),
             Table("sleepers", ["environments", "of the ideal", "processor, here", "processor, there"], sleeping),
         ],
+        picture=lambda figure: draw(figure, round_trips, slept),
     )
+
+
+def draw(figure: Any, round_trips: dict[str, float], slept: dict[str, dict[str, float]]) -> None:
+    """Round trips, and how near sleeping environments come to the ideal."""
+    left, right = figure.subplots(1, 2)
+    bars(left, round_trips, "µs for a step and its answer")
+    shares = {name: 100 * row["share"] for name, row in slept.items()}
+    bars(right, shares, f"% of the ideal, environments that sleep for {1000 * SLEEP_S:g} ms a step")
 
 
 if __name__ == "__main__":

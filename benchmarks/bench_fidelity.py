@@ -43,7 +43,7 @@ from systems.worker import PlayError, Worker
 EPISODES = 8 if QUICK else 16
 PATIENCE_S = 900.0
 CHOSEN = [name for name in SYSTEMS if name in sys.argv[1:]]
-QUICKLY = ("gym_trl", "environment_factory", "lockstep", "openenv_harness", "gem")
+QUICKLY = ("gym_trl", "environment_factory", "lockstep")
 NAMES = CHOSEN or (QUICKLY if QUICK else tuple(SYSTEMS))
 LEFT_OUT = ("lockstep_threads", "one_by_one")  # the code of lockstep, and so its rows
 LINES = ("ids", "mask", "logprobs", "groups")

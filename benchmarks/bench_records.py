@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
-from report import QUICK, Table, publish
+from report import QUICK, Table, bars, publish
 
 from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.protocol import Engine
@@ -138,7 +138,13 @@ def main() -> None:
         ]
         for name, row in found.items()
     ]
-    publish("records", {"records": found, "memory": held}, tables=[Table("records", header, rows)])
+    spent = {name: row["recording_us_per_episode"] for name, row in found.items()}
+    publish(
+        "records",
+        {"records": found, "memory": held},
+        tables=[Table("records", header, rows)],
+        picture=lambda figure: bars(figure.subplots(), spent, "µs of the processor to write an episode down"),
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import aiohttp
 import httpx
 import vllm_cpu
-from report import QUICK, Cell, Table, publish
+from report import QUICK, Cell, Table, bars, publish
 from vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat import TemplateChat
@@ -46,7 +46,7 @@ from gym_trl.seeding import derive_seed
 from gym_trl.types import Request, Task
 
 EPISODES = 64 if QUICK else 256
-ROUNDS = 2 if QUICK else 6
+ROUNDS = 1 if QUICK else 6
 APART = "apart" in sys.argv
 TOKENS = int(next((word for word in sys.argv[1:] if word.isdecimal()), 12))
 FLAGS = ["--max-num-seqs", str(EPISODES), "--max-num-batched-tokens", str(EPISODES * CONTEXT)]
@@ -246,7 +246,13 @@ def main() -> None:
         for name, made in report["rows"].items()
         if made
     ]
-    publish("server", {"tokens_per_turn": TOKENS, **report}, tables=[Table("server", header, rows)])
+    medians = {name: _median(made, "tokens_per_s") for name, made in report["rows"].items() if made}
+    publish(
+        "server",
+        {"tokens_per_turn": TOKENS, **report},
+        tables=[Table("server", header, rows)],
+        picture=lambda figure: bars(figure.subplots(), medians, "tokens a second, median"),
+    )
 
 
 def _best(rows: list[dict[str, float]]) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report import QUICK, RESULTS, Table, publish
+from report import QUICK, RESULTS, Table, bars, publish
 
 GEM = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
 COUNT, STEPS, ROUNDS = 64, 10, 10 if QUICK else 100
@@ -144,16 +144,8 @@ def main() -> None:
         ),
     ]
     figures = {"environments": COUNT, "microseconds_a_step": medians, "share_of_ideal_with_20_ms": shares}
-    publish("vectors", figures, tables=tables, picture=lambda figure: bars(figure, medians))
-
-
-def bars(figure: Any, medians: dict[str, float]) -> None:
-    """A bar for each way."""
-    axes = figure.subplots()
-    drawn = axes.barh(list(medians)[::-1], list(medians.values())[::-1])
-    axes.bar_label(drawn, fmt="{:.0f}")
-    axes.set_xscale("log")
-    axes.set_xlabel(f"µs for a step of {COUNT} environments")
+    label = f"µs for a step of {COUNT} environments"
+    publish("vectors", figures, tables=tables, picture=lambda figure: bars(figure.subplots(), medians, label, log=True))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from for_viewer import Look, chromium, write_large_run
-from report import QUICK, Cell, Table, publish
+from report import QUICK, Cell, Table, bars, publish
 
 from gym_trl.viewer.page import write_page
 
@@ -124,7 +124,12 @@ def main() -> None:
     ]
     table = Table("viewer", ["milliseconds, or as it says", "median", "least", "most"], spread)
     size = Table("viewer_page", list(figures), [list(figures.values())])
-    publish("viewer", {"page": figures, "median": medians, "rounds": rounds}, tables=[table, size])
+    publish(
+        "viewer",
+        {"page": figures, "median": medians, "rounds": rounds},
+        tables=[table, size],
+        picture=lambda figure: bars(figure.subplots(), medians, "ms, median", log=True),
+    )
 
 
 if __name__ == "__main__":

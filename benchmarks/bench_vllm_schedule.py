@@ -185,7 +185,21 @@ def main() -> None:
     table = Table(
         "vllm_schedule", header, [[f"{row['latency_ms']} ms", *(row[name] for name in names)] for row in rows]
     )
-    publish("vllm_schedule", {"episodes": EPISODES, "rows": rows}, tables=[table])
+    publish("vllm_schedule", {"episodes": EPISODES, "rows": rows}, tables=[table], picture=lambda it: draw(it, rows))
+
+
+def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
+    """Engine steps and seconds by latency."""
+    places = range(len(rows))
+    lines = {"floor": ("floor_steps", "bound_s"), "continuous": ("continuous_steps", "continuous_s")}
+    lines["lockstep"] = ("lockstep_steps", "lockstep_s")
+    for axes, which, label in zip(figure.subplots(1, 2), (0, 1), ("engine steps", "seconds"), strict=True):
+        for number, (name, keys) in enumerate(lines.items()):
+            heights = [row[keys[which]] for row in rows]
+            axes.bar([place + (number - 1) * 0.27 for place in places], heights, width=0.27, label=name)
+        axes.set_xticks(places, [f"{row['latency_ms']} ms" for row in rows])
+        axes.set(xlabel="environment's latency", ylabel=label)
+    axes.legend()
 
 
 if __name__ == "__main__":

@@ -125,6 +125,15 @@ def draw(picture: Callable[[Any], object], path: Path) -> None:
         figure.savefig(path)
 
 
+def bars(axes: Any, values: Mapping[str, float], label: str, *, log: bool = False) -> None:
+    """A bar with its number for each name, the first one on top."""
+    drawn = axes.barh(list(values), list(values.values()), color="tab:blue")
+    axes.bar_label(drawn, [shown(float(value)) for value in values.values()], padding=2)
+    axes.set(xlabel=label, xscale="log" if log else "linear")
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+
+
 def shown(cell: Cell) -> str:
     """A cell as text.
 

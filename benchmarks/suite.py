@@ -30,6 +30,7 @@ class Benchmark:
     name: str
     question: str
     words: tuple[str, ...] = ()
+    """What the whole one is given; a quick one does without."""
     limit_minutes: float = 12.0
 
 
@@ -53,7 +54,7 @@ SUITE = (
 
 def run(benchmark: Benchmark, *, quick: bool) -> tuple[str, float]:
     """Run one; how it ended, and its seconds."""
-    command = [sys.executable, str(HERE / f"bench_{benchmark.name}.py"), *benchmark.words, *["--quick"] * quick]
+    command = [sys.executable, str(HERE / f"bench_{benchmark.name}.py"), *(["--quick"] if quick else benchmark.words)]
     LOGS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with (LOGS / f"{benchmark.name}.log").open("w", encoding="utf-8") as log:
