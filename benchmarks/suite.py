@@ -35,7 +35,7 @@ class Benchmark:
 
 
 SUITE = (
-    Benchmark("rollouts", "How fast are whole rollouts, next to other systems and to the floors?"),
+    Benchmark("rollouts", "How fast are whole rollouts, next to other systems and to the floors?", limit_minutes=15.0),
     Benchmark("fidelity", "Is what is trained on what the model saw?"),
     Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
     Benchmark("vllm_schedule", "How close is the schedule to the least possible?"),
