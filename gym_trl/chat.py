@@ -504,7 +504,8 @@ class _FastTokenizer:
         switched = backend.truncation or backend.padding or backend.encode_special_tokens
         if switched or getattr(self._tokenizer, "split_special_tokens", False):
             return list(self._tokenizer.encode(text, add_special_tokens=False))
-        return list(backend.encode(text, add_special_tokens=False).ids)
+        # Of its ways to encode, the one that does not count where in the text each id stands.
+        return list(backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False))
