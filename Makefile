@@ -72,7 +72,7 @@ $(VENV)/.peers/%: tests/compat/peers/%.txt | $(READY)
 
 $(VENV)/.bench/%: benchmarks/peers/%.txt | $(READY)
 	mkdir -p $(@D)
-	$(RUN) pip install --quiet --no-deps --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: its rows say so"
+	$(RUN) pip install --quiet --no-deps --no-compile --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: its rows say so"
 	touch $@
 
 clean:

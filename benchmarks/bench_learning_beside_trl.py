@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Does the same model learn as much per episode, and more per minute, than in TRL's own loop?
 
-    python benchmarks/bench_learning_beside_trl.py            # five seeds of three games, about fifteen minutes
+    python benchmarks/bench_learning_beside_trl.py            # five seeds of three games, about eight minutes
     python benchmarks/bench_learning_beside_trl.py --quick
 
 TRL's own loop is ``GRPOTrainer(environment_factory=...)``. Both have the same ``GRPOConfig`` and begin with the same
@@ -44,7 +44,7 @@ from gym_trl.types import Message
 assert gym_trl
 SYSTEMS = {"gym-trl": "gym_trl", "TRL 1.16, `environment_factory`": "trl"}
 SEEDS = range(1 if QUICK else 5)
-STEPS = 4 if QUICK else 80
+STEPS = 4 if QUICK else 64
 EPISODES, GROUP = 64, 8
 CALLS = response_template(r">", r"(?=<\|end\|>)")
 

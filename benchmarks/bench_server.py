@@ -46,7 +46,7 @@ from gym_trl.seeding import derive_seed
 from gym_trl.types import Request, Task
 
 EPISODES = 64 if QUICK else 256
-ROUNDS = 1 if QUICK else 6
+ROUNDS = 1 if QUICK else 4
 APART = "apart" in sys.argv
 TOKENS = int(next((word for word in sys.argv[1:] if word.isdecimal()), 12))
 FLAGS = ["--max-num-seqs", str(EPISODES), "--max-num-batched-tokens", str(EPISODES * CONTEXT)]

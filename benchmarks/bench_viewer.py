@@ -3,7 +3,7 @@
 
 $ python benchmarks/bench_viewer.py
 
-Chromium opens the page from a file, five times in new processes; the table has the median. ``ready`` is from the start
+Chromium opens the page from a file, three times in new processes; the table has the median. ``ready`` is from the start
 of the navigation until the first view is drawn and the page can be used. What comes after is measured in the page: from
 the key, click or filter until the next frame has been drawn, and the slowest frame of two seconds of scrolling.
 """
@@ -22,7 +22,7 @@ from report import QUICK, Cell, Table, bars, publish
 
 from gym_trl.viewer.page import write_page
 
-ROUNDS, EPISODES = (1, 20_000) if QUICK else (5, 20_000)
+ROUNDS, EPISODES = (1, 20_000) if QUICK else (3, 20_000)
 DRAWN = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 SCROLL = """
 const rows = document.querySelector('#rows');
