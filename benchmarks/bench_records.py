@@ -25,7 +25,7 @@ from gym_trl.testing import ByteChat
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 from gym_trl.types import Task, TokenIds, Trajectory
 
-MANY = 128 if QUICK else 512
+MANY = 64 if QUICK else 512
 
 
 class Recorder:

@@ -22,7 +22,7 @@ from report import QUICK, Cell, Table, bars, publish
 
 from gym_trl.viewer.page import write_page
 
-ROUNDS, EPISODES = (1, 20_000) if QUICK else (3, 20_000)
+ROUNDS, EPISODES = (1, 4_000) if QUICK else (3, 20_000)
 DRAWN = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 SCROLL = """
 const rows = document.querySelector('#rows');
