@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import report
+import suite
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-RESULTS = [file for file in sorted((BENCHMARKS / "results").glob("*.json")) if "tables" in json.loads(file.read_text())]
+RESULTS = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*.json"))
 
 
 def test_the_tables_of_the_readme_are_those_of_the_results():
@@ -29,6 +28,13 @@ def test_every_table_of_a_result_has_its_place_in_the_readme(file):
     readme = report.README.read_text(encoding="utf-8")
     for table in json.loads(file.read_text(encoding="utf-8"))["tables"]:
         assert f"<!-- table: {table['name']} -->" in readme
+
+
+@pytest.mark.parametrize("name", [benchmark.name for benchmark in suite.SUITE])
+def test_every_benchmark_of_the_suite_has_a_result_a_table_and_a_picture(name):
+    [file] = [file for file in RESULTS if file.stem == name]
+    assert json.loads(file.read_text(encoding="utf-8"))["tables"]
+    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_published_result_has_figures_a_table_and_a_picture(tmp_path, monkeypatch, capsys):
