@@ -182,7 +182,7 @@ def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
     requests = sum(len(chain) for chain in work)
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for round_ in range(ROUNDS):
-        # Each way has each place once: machines that are shared drift.
+        # Each way has another place in each round: machines that are shared drift.
         names = list(ways)[round_ % len(ways) :] + list(ways)[: round_ % len(ways)]
         for name in names:
             if name == "httpx" and (round_ or QUICK):  # takes minutes

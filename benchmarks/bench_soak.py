@@ -50,6 +50,7 @@ EPISODES = {"inline": 200_000, "process": 200_000, "traced": 20_000, "vllm": 5_0
 if QUICK:
     EPISODES = {"inline": 10_000, "process": 5_000, "traced": 2_000, "vllm": 500, "training": 20 * 64}
 SAMPLES = 100
+BEGAN = time.perf_counter()
 AT_ONCE = 500
 WARM_UP = 0.2
 GOAL_KB = 1.0  # per 1,000 episodes
@@ -65,7 +66,7 @@ def sample(episodes: int) -> dict[str, Any]:
     children = process.children(recursive=True)
     return {
         "episodes": episodes,
-        "seconds": round(time.perf_counter(), 1),
+        "seconds": round(time.perf_counter() - BEGAN, 1),
         "uss_kb": process.memory_full_info().uss / 1024,
         "rss_kb": process.memory_info().rss / 1024,
         "children_uss_kb": sum(child.memory_full_info().uss for child in children) / 1024,

@@ -480,7 +480,7 @@ class _Codec:
 
 
 class _FastTokenizer:
-    """What a tokenizer of Transformers does to one text, without what it does for batches: a third of the time."""
+    """What a tokenizer of Transformers does to a text, without what Transformers does around it."""
 
     @classmethod
     def of(cls, tokenizer: Any) -> "_FastTokenizer | None":

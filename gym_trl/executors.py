@@ -127,6 +127,19 @@ class HousedPool(ClosingPool, Generic[PlaceT]):
         else:
             self._ask(key, action)
 
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance will serve another one of its process."""
+        self._tickets.pop(key, None)
+        self._lost.pop(key, None)
+        self._failed = [item for item in self._failed if item[0] != key]
+        if (place := self._places.pop(key, None)) is not None:
+            place.episodes.discard(key)
+            self._gone(place, key)
+
+    @abstractmethod
+    def _gone(self, place: PlaceT, key: str) -> None:
+        """See that the episode, which lived there, is ended there too."""
+
     @abstractmethod
     def _least_busy(self) -> PlaceT:
         """The place for one more episode."""
@@ -180,8 +193,9 @@ class ProcessPool(HousedPool["_Process"]):
         workers: How many processes; as many as there are cores by default. More of them wait for more at once.
         reset_timeout: Seconds that making and resetting an environment may take.
         step_timeout: Seconds that a step may take.
-        recycle_after: A process is replaced after so many episodes.
-        memory_limit_mb: A process is replaced between episodes when it holds more megabytes than that.
+        recycle_after: A process is replaced after so many episodes, one process at a time: it gets no more, and another
+            one is started beside it while its last ones are played.
+        memory_limit_mb: A process is replaced in the same way when an episode has ended and it holds more megabytes.
 
     Raises:
         ConfigError: an argument that cannot work.
@@ -205,6 +219,7 @@ class ProcessPool(HousedPool["_Process"]):
         self._limits = {"reset": reset_timeout, "step": step_timeout}
         self._recycle_after, self._memory_limit_mb = recycle_after, memory_limit_mb
         self._processes: list[_Process] = []
+        self._leaving: _Process | None = None  # gets no more episodes
         self._look = float("inf")  # nothing is due before
         self._selector = DefaultSelector()
         self._finalizer = finalize(self, _end_all, self._processes)
@@ -223,22 +238,11 @@ class ProcessPool(HousedPool["_Process"]):
             if replies or not block or not self._tickets:
                 return replies
 
-    def release(self, key: str) -> None:
-        """End the episode ``key``; its instance will serve another one of its process."""
-        self._tickets.pop(key, None)
-        self._lost.pop(key, None)
-        if (place := self._places.pop(key, None)) is not None:
-            place.episodes.discard(key)
-            place.waiting = deque(question for question in place.waiting if question[1] != key)
-            place.released.append(key)
-            if not place.episodes and self._worn(place):
-                self._forget(place)
-                Thread(target=place.worker.close, name="gym-trl closes environments").start()
-
     def close(self) -> None:
         """Close every instance and end the processes; the pool can be used again afterwards."""
         for place in self._processes:
             self._selector.unregister(place.worker)
+        self._leaving = None
         self._forget_all()
         _end_all(self._processes)
 
@@ -251,6 +255,19 @@ class ProcessPool(HousedPool["_Process"]):
         if self._failed:
             return 0.0
         return None if self._look == float("inf") else max(0.0, self._look - monotonic())
+
+    def _gone(self, place: "_Process", key: str) -> None:
+        place.waiting = deque(question for question in place.waiting if question[1] != key)
+        place.released.append(key)
+        if self._leaving is None and self._worn(place):
+            self._leaving = place
+        self._replace(place)
+
+    def _replace(self, place: "_Process") -> None:
+        """End a process that is to be replaced, when nobody lives there any more and nothing is being done."""
+        if not place.episodes and not place.asked and (place is self._leaving or self._worn(place)):
+            self._forget(place)
+            Thread(target=place.worker.close, name="gym-trl closes environments").start()
 
     def _send(self, place: "_Process", ticket: int, key: str, work: Task | str) -> None:
         place.waiting.append((ticket, key, work))
@@ -271,8 +288,7 @@ class ProcessPool(HousedPool["_Process"]):
                 self._set_due(place)
             try:
                 place.worker.send(message)
-            except WorkerError as error:
-                self._bury(place, str(error), StopReason.ENV_ERROR)
+            except WorkerError:  # it has ended, which `collect` will see after what it had still answered
                 return
 
     def _set_due(self, place: "_Process") -> None:
@@ -293,9 +309,11 @@ class ProcessPool(HousedPool["_Process"]):
             place.on_its_way -= place.asked.popleft()[3]
             if self._answered(ticket, key):
                 replies.append((key, EnvReply(*said) if len(said) > 2 else EnvFailure(*said)))
-        if answers:
+        if answers or place.worker.answering:  # a long answer comes in pieces
             self._set_due(place)
         self._keep_busy(place)
+        if place is self._leaving:
+            self._replace(place)
 
     def _give_up(self) -> None:
         for place in [place for place in self._processes if place.due <= monotonic()]:
@@ -320,10 +338,13 @@ class ProcessPool(HousedPool["_Process"]):
     def _forget(self, place: "_Process") -> None:
         self._selector.unregister(place.worker)
         self._processes.remove(place)
+        if place is self._leaving:
+            self._leaving = None
 
     def _least_busy(self) -> "_Process":
-        idle = min(self._processes, key=lambda place: place.load, default=None)
-        if idle is None or (idle.load and len(self._processes) < self._size):
+        staying = [place for place in self._processes if place is not self._leaving]
+        idle = min(staying, key=lambda place: place.load, default=None)
+        if idle is None or (idle.load and len(staying) < self._size):
             idle = _Process(Worker(partial(_Host, self._make, registered())))
             self._processes.append(idle)
             self._selector.register(idle.worker, EVENT_READ, idle)
@@ -331,8 +352,6 @@ class ProcessPool(HousedPool["_Process"]):
         return idle
 
     def _worn(self, place: "_Process") -> bool:
-        if place.asked:
-            return False
         if self._recycle_after is not None and place.played >= self._recycle_after:
             return True
         return self._memory_limit_mb is not None and _megabytes(place.worker.pid) > self._memory_limit_mb
@@ -429,10 +448,17 @@ def register(specs: Iterable[bytes]) -> None:
 
 
 def _end_all(processes: list[_Process]) -> None:
-    threads = [Thread(target=place.worker.close) for place in processes]
+    workers = [place.worker for place in processes]
     processes.clear()
-    for thread in threads:
-        thread.start()
+    threads = []
+    for worker in workers:
+        thread = Thread(target=worker.close)
+        try:
+            thread.start()
+        except RuntimeError:  # since Python 3.12 none starts when the program is about to end
+            worker.close()
+        else:
+            threads.append(thread)
     for thread in threads:
         thread.join()
 

@@ -262,11 +262,13 @@ class ThreadPool(ClosingPool):
         failed: list[tuple[str, EnvReply | EnvFailure]] = []
         for worker in [worker for worker in self._workers if self._due(worker) <= monotonic()]:
             doing = worker.doing
-            if doing is None:  # it has answered just now
+            limit = None if doing is None else self._limits[doing.what]
+            if doing is None or limit is None or doing.since + limit > monotonic():  # it has answered just now
                 continue
             self._workers.remove(worker)
             worker.left = True
-            late = f"{doing.what} did not answer within {self._limits[doing.what]:g} s"
+            worker.work.put(None)  # for one that answers at this moment, and would wait for more
+            late = f"{doing.what} did not answer within {limit:g} s"
             for key in [key for key, place in self._places.items() if place is worker]:
                 del self._places[key]
                 if key == doing.key:

@@ -65,7 +65,7 @@ class RayPool(HousedPool["_Actor"]):
         reset_timeout: Seconds that making and resetting an environment may take.
         step_timeout: Seconds that a step may take.
         recycle_after: A process is replaced after so many episodes.
-        memory_limit_mb: A process is replaced between episodes when it holds more megabytes than that.
+        memory_limit_mb: A process is replaced when an episode has ended and it holds more megabytes than that.
         address: Of the cluster, as ``ray.init`` takes it.
         actor_options: For the actors, as Ray's ``.options()`` takes them: ``{"num_cpus": 8}`` reserves CPUs, of which
             none is by default, ``{"resources": {"env": 1}}`` chooses machines. An actor has at most 8 processes.
@@ -121,20 +121,14 @@ class RayPool(HousedPool["_Actor"]):
             if replies or not block or not self._tickets:
                 return replies
 
-    def release(self, key: str) -> None:
-        """End the episode ``key``; its instance will serve another one of its process."""
-        self._tickets.pop(key, None)
-        self._lost.pop(key, None)
-        self._failed = [item for item in self._failed if item[0] != key]
-        if (place := self._places.pop(key, None)) is not None:
-            place.episodes.discard(key)
-            place.questions.append((0, key, None))
-
     def close(self) -> None:
         """Close every instance and end the actors, and a cluster that was started for them."""
         self._forget_all()
         _end(self._actors, self._connection)
         self._size = 0
+
+    def _gone(self, place: "_Actor", key: str) -> None:
+        place.questions.append((0, key, None))
 
     def _send(self, place: "_Actor", ticket: int, key: str, work: Task | str) -> None:
         place.questions.append((ticket, key, work))

@@ -302,7 +302,7 @@ class _Loop:
         """Leave nothing running; after a complete rollout there is nothing left."""
         for request_id in self._sampling:
             self._engine.cancel(request_id)
-        for index in {*self._resetting, *self._stepping, *self._sampling.values()}:
+        for index in self._began:  # also what was being handled when something raised
             self._pool.release(str(index))
 
     def _environment_answered(self, index: int, reply: EnvReply | EnvFailure) -> None:

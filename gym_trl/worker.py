@@ -94,6 +94,11 @@ class Worker:
         self._arrived.clear()
         return answers
 
+    @property
+    def answering(self) -> bool:
+        """Whether a part of an answer has arrived."""
+        return self._inbox.begun
+
     def fileno(self) -> int:
         """What can be read when there is an answer, or the process has ended."""
         return self._stdout.fileno()
@@ -154,6 +159,11 @@ class _Inbox:
         self._pipe = pipe
         self._partial = bytearray()
 
+    @property
+    def begun(self) -> bool:
+        """Whether a part of a message is here."""
+        return bool(self._partial)
+
     def read(self) -> list[memoryview] | None:
         """The messages that are complete after one more read, which waits for something; ``None`` at the end."""
         chunk: bytes | bytearray = os.read(self._pipe, _AT_ONCE)
@@ -208,9 +218,13 @@ def serve() -> None:
     """What the process does: build the object, then answer one question after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
     Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
-    answers = os.dup(1)
+    asked, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # prints must not get between the answers
-    questions = _questions(_Inbox(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # nor may whoever reads its input take the questions
+    os.close(nothing)
+    _forks_leave([asked, answers])
+    questions = _questions(_Inbox(asked))
     build = next(questions, None)
     if build is None:
         return
@@ -223,6 +237,16 @@ def serve() -> None:
         _answer(answers, right, result)
     if hasattr(held, "close"):
         held.close()
+
+
+def _forks_leave(pipes: list[int]) -> None:
+    """Close pipes in whatever this process forks off: as long as one has them open, nobody sees that this one ended."""
+
+    def leave() -> None:
+        while pipes:  # once: a fork's forks may use the numbers again
+            os.close(pipes.pop())
+
+    os.register_at_fork(after_in_child=leave)
 
 
 def _questions(inbox: _Inbox) -> Iterator[memoryview]:

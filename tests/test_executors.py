@@ -57,6 +57,13 @@ class Obedient(gym.Env):
             case ["derive"]:
                 own = type("Own", (str,), {})("mine")
                 return own, 0.0, False, False, {"own": own, "reason": StopReason.SUCCESS, own: np.float64(0.5)}
+            case ["fork_and_die"]:
+                if os.fork() == 0:
+                    time.sleep(60)
+                    os._exit(0)
+                os.kill(os.getpid(), signal.SIGKILL)
+            case ["read"]:
+                return f"read {sys.stdin.read()!r}", 0.0, False, False, {}
             case ["nap", seconds]:
                 time.sleep(float(seconds))
             case ["say", size, *_]:
@@ -156,6 +163,12 @@ class TestAProcess:
         for key in keys:
             shared.release(key)
 
+    def test_does_not_lose_its_questions_to_an_environment_that_reads_its_input(self, shared):
+        begin(shared)
+        assert step(shared, "read").observation == "read ''"
+        assert isinstance(step(shared, "go"), EnvReply)
+        shared.release("a")
+
     def test_takes_long_actions_and_gives_long_answers_to_many_at_once(self, shared):
         keys = [str(number) for number in range(40)]
         for key in keys:
@@ -234,6 +247,36 @@ class TestAProcessThatEnds:
         assert gone(int(before.observation))
         pool.release("a")
 
+    def test_leaves_the_answers_that_it_had_given_to_those_who_got_them(self, pool):
+        before = begin(pool, "a")
+        for key in "bc":
+            begin(pool, key)
+        pool.step("a", "go")
+        pool.step("b", "die")
+        assert gone(int(before.observation))
+        pool.step("c", "go")
+        replies = collect(pool, 3)
+        assert replies["a"].observation == before.observation
+        assert "by signal SIGSEGV" in replies["b"].error
+        assert "another episode's environment" in replies["c"].error
+        for key in "abc":
+            pool.release(key)
+
+    def test_is_not_held_against_an_episode_that_begins_after_one_that_was_ended(self, pool):
+        for key in "ab":
+            begin(pool, key)
+        assert isinstance(step(pool, "die", "a"), EnvFailure)
+        pool.step("b", "go")  # it has failed as well, and nobody has asked for that yet
+        pool.release("b")
+        assert isinstance(begin(pool, "b"), EnvReply)
+        for key in "ab":
+            pool.release(key)
+
+    def test_is_noticed_although_what_it_has_forked_off_lives_on(self, kind):
+        with kind(lambda env_id: Obedient(), workers=1) as pool:
+            begin(pool)
+            assert "by signal SIGKILL" in step(pool, "fork_and_die").error
+
     def test_takes_with_it_what_it_has_started(self, pool):
         begin(pool)
         started = int(step(pool, "start").observation)
@@ -249,6 +292,39 @@ def test_a_process_is_replaced_after_so_many_episodes(kind):
             pids.append(begin(pool).observation)
             pool.release("a")
     assert [len(set(pids)), pids[0] == pids[1], pids[2] == pids[3]] == [2, True, True]
+
+
+def test_a_process_is_replaced_also_where_an_episode_begins_before_another_one_has_ended(kind):
+    with kind(lambda env_id: Obedient(), workers=1, recycle_after=3) as pool:
+        pids = []
+        for number in range(9):
+            pids.append(int(begin(pool, str(number)).observation))
+            pool.release(str(number - 1))
+        assert 3 <= len(set(pids)) <= 5
+        assert gone(pids[0])
+
+
+def test_an_answer_that_was_given_in_time_counts_however_long_it_is_and_late_it_is_read():
+    with ProcessPool(lambda env_id: Obedient(), workers=1, step_timeout=1.0) as pool:
+        begin(pool)
+        pool.step("a", "say 5000000")
+        time.sleep(1.5)  # a step of the engine; the pipe holds the beginning only
+        assert len(collect(pool, 1)["a"].observation) == 5_000_000
+
+
+def test_processes_are_closed_where_no_thread_can_be_started_any_more(monkeypatch):
+    class Late:
+        def __init__(self, **_):
+            pass
+
+        def start(self):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    pool = ProcessPool(lambda env_id: Obedient(), workers=2)
+    pids = [int(begin(pool, key).observation) for key in "ab"]
+    monkeypatch.setattr("gym_trl.executors.Thread", Late)
+    pool.close()
+    assert all(map(gone, pids))
 
 
 def test_a_process_is_replaced_when_it_holds_too_much_memory(kind):

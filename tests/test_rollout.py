@@ -518,3 +518,25 @@ def test_pythons_search_for_cycles_is_as_before_after_rollouts_that_end_or_raise
     assert gc.get_threshold() == before
     assert {found[:2] for found in during} == {before[:2]}
     assert min(found[2] for found in during) >= 100
+
+
+def test_an_interruption_in_the_middle_of_an_episodes_turn_gives_its_environment_back_too():
+    class Interrupted(ByteChat):
+        def reply(self, text, *, role="user", closed):
+            raise KeyboardInterrupt
+
+    released = []
+
+    class Noting(InlinePool):
+        def release(self, key):
+            released.append(key)
+            super().release(key)
+
+    chat = Interrupted()
+    playing = [
+        Episode(Task("TrlEnv/GuessNumber-v0", seed), chat=chat, limits=Limits(tokens_per_turn=9)) for seed in (1, 2)
+    ]
+    engine = ScriptedEngine(lambda request: chat.say("1"))
+    with pytest.raises(KeyboardInterrupt), Noting(gym.make) as pool:
+        run_episodes(playing, pool=pool, engine=engine)
+    assert sorted(released) == ["0", "1"]
