@@ -21,7 +21,7 @@ from report import QUICK, Table, publish
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / ".venv" / ".bench"
-REPEATS = 2 if QUICK else 3
+REPEATS = 2
 
 
 class Package(NamedTuple):

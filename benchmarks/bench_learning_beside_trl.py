@@ -44,7 +44,7 @@ from gym_trl.types import Message
 assert gym_trl
 SYSTEMS = {"gym-trl": "gym_trl", "TRL 1.16, `environment_factory`": "trl"}
 SEEDS = range(1 if QUICK else 5)
-STEPS = 2 if QUICK else 64
+STEPS = 2 if QUICK else 48
 EPISODES, GROUP = 64, 8
 CALLS = response_template(r">", r"(?=<\|end\|>)")
 
