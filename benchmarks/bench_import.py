@@ -170,7 +170,7 @@ def draw(figure: Any, rows: dict[str, dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure, and write the table."""
-    names = [OURS, "textarena"] if QUICK else list(PACKAGES)
+    names = [OURS] if QUICK else list(PACKAGES)
     rows = {name: measure(name, PACKAGES[name]) for name in names}
     rows["gymnasium alone"] = floor()
     for name, row in rows.items():

@@ -45,7 +45,7 @@ assert gym_trl
 SYSTEMS = {"gym-trl": "gym_trl", "TRL 1.16, `environment_factory`": "trl"}
 SEEDS = range(1 if QUICK else 5)
 STEPS = 2 if QUICK else 48
-EPISODES, GROUP = 64, 8
+EPISODES, GROUP = 16 if QUICK else 64, 8
 CALLS = response_template(r">", r"(?=<\|end\|>)")
 
 

@@ -723,8 +723,8 @@ def _measured_client(
 # The layouts
 # ---------------------------------------------------------------------------------------------------------------------
 
-PER_ENGINE = (16, 32) if QUICK else (16, 64, 256)
-WAVE = 32 if QUICK else 256
+PER_ENGINE = (8, 16) if QUICK else (16, 64, 256)
+WAVE = 16 if QUICK else 256
 """Episodes of a trainer's step for each engine: a wave that fills its slots once."""
 
 

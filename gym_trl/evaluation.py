@@ -28,7 +28,7 @@ from gym_trl.policies import (
     environment_policy,
     function_policy,
 )
-from gym_trl.pool import MAX_TURNS, EnvFactory, TextEnvironment, play_on, read_instructions, read_step
+from gym_trl.pool import MAX_TURNS, EnvFactory, TextEnvironment, close_env, play_on, read_instructions, read_step
 from gym_trl.records import (
     FAILURES,
     Record,
@@ -149,7 +149,7 @@ class _Instances:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for env in self._envs.values():
-            env.close()
+            close_env(env)
 
     def of(self, task: Task) -> TextEnvironment:
         if task.env_id not in self._envs:

@@ -117,7 +117,7 @@ class InlinePool(ClosingPool):
         self._free.clear()
         self._playing.clear()
         for env in instances:
-            _close(env)
+            close_env(env)
 
     def _do(self, key: str, work: Task | str) -> EnvReply | EnvFailure:
         try:
@@ -126,11 +126,11 @@ class InlinePool(ClosingPool):
             return read_step(*self._playing[key][1].step(work))
         except Exception as error:  # whatever an environment raises is its episode's data
             if key in self._playing:
-                _close(self._playing.pop(key)[1])
+                close_env(self._playing.pop(key)[1])
             return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}")
         except BaseException:  # interrupted in the middle of a call: nobody knows what state it is in
             if key in self._playing:
-                _close(self._playing.pop(key)[1])
+                close_env(self._playing.pop(key)[1])
             raise
 
     def _begin(self, key: str, task: Task) -> EnvReply:
@@ -412,7 +412,11 @@ def _text(observation: object) -> str:
     return observation
 
 
-def _close(env: gym.Env[Any, Any]) -> None:
+def close_env(env: gym.Env[Any, Any]) -> None:
+    """Close an environment that nobody plays with any more; where that raises it is a warning.
+
+    >>> close_env(gym.make("TrlEnv/Echo-v0"))
+    """
     try:
         env.close()
     except Exception as error:  # closing must not lose the episodes that were played

@@ -37,8 +37,12 @@ class Checkpoint:
 
 
 def last_checkpoint(folder: Path) -> Checkpoint | None:
-    """The last checkpoint of the run in ``folder`` that was written to its end."""
-    whole = []
+    """The last checkpoint of the run in ``folder`` that was written to its end.
+
+    Where there is none, as Transformers deletes the one before first, the last that only lacks episodes of its middle.
+    """
+    whole: list[Checkpoint] = []
+    others: list[Checkpoint] = []
     for path in (folder / "checkpoints").glob("checkpoint-*"):
         try:
             # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
@@ -48,9 +52,9 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
             continue
         # But for what grpo/resume.py adds, a file for each process.
         files = range(saved["processes"]) if saved.get("unfinished") else ()
-        if all(rollouts_file(path, rank).exists() for rank in files):
-            whole.append(Checkpoint(path, step))
-    return max(whole, key=lambda checkpoint: checkpoint.step, default=None)
+        complete = all(rollouts_file(path, rank).exists() for rank in files)
+        (whole if complete else others).append(Checkpoint(path, step))
+    return max(whole or others, key=lambda checkpoint: checkpoint.step, default=None)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

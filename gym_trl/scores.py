@@ -175,7 +175,7 @@ class _Tally:
 
     @property
     def env(self) -> tuple[str, str]:
-        return self.env_id, to_json(self.env_kwargs)
+        return self.env_id, _known_by(self.env_kwargs)
 
     def add(self, record: Record) -> None:
         self.stop_reasons[record["stop_reason"]] += 1
@@ -214,6 +214,11 @@ class _Tally:
         return math.fsum(values) / len(values) if values else None
 
 
+def _known_by(env_kwargs: Mapping[str, Any] | None) -> str:
+    """The same for the same arguments in another order."""
+    return to_json(dict(sorted((env_kwargs or {}).items())))
+
+
 def _passes(tasks: Sequence[Sequence[bool]]) -> dict[int, float]:
     most = min(map(len, tasks), default=0)
     counts = sorted({*(2**power for power in range(most.bit_length())), most} - {0})
@@ -245,7 +250,7 @@ class Scoreboard:
         """Count one more episode."""
         task, policy = record["task"], record["policy"] or ""
         env_id = task["env_id"] or ""
-        key = (env_id, to_json(task["env_kwargs"]), policy)
+        key = (env_id, _known_by(task["env_kwargs"]), policy)
         if key not in self._tallies:
             self._tallies[key] = _Tally(env_id, task["env_kwargs"], policy)
         self._tallies[key].add(record)

@@ -1,5 +1,6 @@
 """Tests that take minutes run only when they are asked for (``pytest -m full``); what several files need."""
 
+import signal
 import subprocess
 import sys
 import warnings
@@ -26,6 +27,12 @@ collect_ignore = [] if find_spec("openenv") else ["openenv_zoo.py", "compat/open
 
 
 def pytest_configure() -> None:
+    for number in (
+        signal.SIGHUP,
+        signal.SIGINT,
+    ):  # programs that tests start would inherit it from nohup or a shell's &
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if number is signal.SIGHUP else signal.default_int_handler)
     if which("bwrap") is None:  # said here, once, and not in the middle of a test that takes warnings for errors
         from gym_trl.sandbox.isolation import isolation
 

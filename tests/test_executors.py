@@ -247,21 +247,6 @@ class TestAProcessThatEnds:
         assert gone(int(before.observation))
         pool.release("a")
 
-    def test_leaves_the_answers_that_it_had_given_to_those_who_got_them(self, pool):
-        before = begin(pool, "a")
-        for key in "bc":
-            begin(pool, key)
-        pool.step("a", "go")
-        pool.step("b", "die")
-        assert gone(int(before.observation))
-        pool.step("c", "go")
-        replies = collect(pool, 3)
-        assert replies["a"].observation == before.observation
-        assert "by signal SIGSEGV" in replies["b"].error
-        assert "another episode's environment" in replies["c"].error
-        for key in "abc":
-            pool.release(key)
-
     def test_is_not_held_against_an_episode_that_begins_after_one_that_was_ended(self, pool):
         for key in "ab":
             begin(pool, key)
@@ -310,6 +295,21 @@ def test_an_answer_that_was_given_in_time_counts_however_long_it_is_and_late_it_
         pool.step("a", "say 5000000")
         time.sleep(1.5)  # a step of the engine; the pipe holds the beginning only
         assert len(collect(pool, 1)["a"].observation) == 5_000_000
+
+
+def test_what_a_process_had_answered_before_it_ended_counts():
+    with ProcessPool(lambda env_id: Obedient(), workers=1) as pool:
+        before = begin(pool, "a")
+        for key in "bc":
+            begin(pool, key)
+        pool.step("a", "go")
+        pool.step("b", "die")
+        assert gone(int(before.observation))
+        pool.step("c", "go")
+        replies = collect(pool, 3)
+    assert replies["a"].observation == before.observation
+    assert "by signal SIGSEGV" in replies["b"].error
+    assert "another episode's environment" in replies["c"].error
 
 
 def test_processes_are_closed_where_no_thread_can_be_started_any_more(monkeypatch):

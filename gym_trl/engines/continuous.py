@@ -78,6 +78,10 @@ class ContinuousBatchingEngine:
         self._generation = _generation_config(sampling or {}, self._eos_ids)
         self._batching = copy.copy(batching) if batching is not None else ContinuousBatchingConfig()
         self._batching.return_logprobs = True
+        if self._batching.use_async_batching is None:
+            # A batch that is prepared ahead still has a request that is cancelled meanwhile; its cache is gone when it
+            # ends a block (transformers 5.17, continuous_batching/cache.py): an error for all requests.
+            self._batching.use_async_batching = False
         self._manager: Any = None
         self._tickets = count()
         self._running: dict[str, str] = {}  # the id of each request, by that under which the model knows it

@@ -423,7 +423,7 @@ class _Sender:
                 completion = await self._ask(server, request, deadline)
             except _Unanswered as failure:
                 # Known to be down: somebody has waited for it already.
-                if attempt >= self._retries or server.failed_at is not None:
+                if attempt >= self._retries or (failure.unreachable and server.failed_at is not None):
                     if failure.unreachable:
                         server.failed_at = self._loop.time()
                     raise

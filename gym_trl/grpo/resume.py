@@ -52,6 +52,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Go on where the checkpoint was, if there is one."""
         if state.global_step:
+            self._trainer._step, self._trainer._buffered_inputs = 0, None  # of what this trainer did before, if it did
             _go_to_epoch(given["train_dataloader"], state.global_step, args.gradient_accumulation_steps)
             if (saved := state.stateful_callbacks.get(UNFINISHED)) is not None and saved["unfinished"]:
                 self._restore(saved)
@@ -86,11 +87,13 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         return rollouts_file(checkpoint, trainer.accelerator.process_index)
 
     def _restore(self, saved: Any) -> None:
+        from accelerate.utils import gather_object
+
         trainer = self._trainer
         if saved["processes"] != trainer.accelerator.num_processes:
             problem = f"it is of {saved['processes']} processes"
-        elif not self._file.exists():
-            problem = f"there is no {self._file}"
+        elif not all(gather_object([self._file.exists()])):  # all processes go the same way, or they wait for ever
+            problem = f"{self._file.parent} has no such file of each process"
         else:
             from accelerate.utils import send_to_device
 

@@ -28,6 +28,7 @@ _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 
 # Instances of TRL's VLLMGeneration: one for each trainer.
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
+_CONTEXTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -311,6 +312,8 @@ def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterato
     from gym_trl.engines.server import ServerEngine
 
     generation = _vllm_generation(trainer)
+    # The main process alone sends the weights, and TRL lets the others go on: they would sample from the old ones.
+    trainer.accelerator.wait_for_everyone()
     engine = ServerEngine(
         _server_url(generation),
         eos_ids={*_eos_ids(trainer), *chat.stop_ids},
@@ -374,11 +377,15 @@ def _vllm_generation(trainer: Any) -> Any:
 
 
 def _columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, list[Any]]:
-    """Rows as TRL wants them; an episode without a score is one ``filler`` token that is not trained on."""
+    """Rows as TRL wants them; an episode without a score is one ``filler`` token that is not trained on.
+
+    So is the prompt where nothing was sampled: a first observation that is too long for the model would make the whole
+    batch as long.
+    """
     kept = [trajectory.scored for trajectory in trajectories]
     rows = list(zip(kept, trajectories, strict=True))
     return {
-        "prompt_ids": [episode.prompt_ids or [filler] for episode in trajectories],
+        "prompt_ids": [episode.prompt_ids if episode.completion_ids else [filler] for episode in trajectories],
         "completion_ids": [episode.completion_ids if scored else [filler] for scored, episode in rows],
         "logprobs": [episode.logprobs if scored else [0.0] for scored, episode in rows],
         "env_mask": [episode.mask if scored else [0] for scored, episode in rows],
@@ -420,4 +427,7 @@ def _vllm_context(trainer: Any) -> int | None:
         return vllm.context_length(_vllm_generation(trainer).llm)
     from gym_trl.engines import server
 
-    return server.context_length(_server_url(_vllm_generation(trainer)))
+    generation = _vllm_generation(trainer)
+    if generation not in _CONTEXTS and (length := server.context_length(_server_url(generation))) is not None:
+        _CONTEXTS[generation] = length  # for the rollouts in which it is too busy to say
+    return _CONTEXTS.get(generation)
