@@ -4,10 +4,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Self, TypedDict, cast
 
 from gym_trl.errors import ConfigError, MissingDependencyError
@@ -390,11 +391,21 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(held) for name, held in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(held) for held in value]
+    if isinstance(value, partial):
+        return [_plain(value.func), _plain(value.args), _plain(value.keywords)]
+    if isinstance(value, FunctionType | type):
+        return _name_of(value)
     if hasattr(value, "item") and not getattr(value, "shape", None):  # the numbers of NumPy and torch
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _name_of(code: FunctionType | type) -> str:
+    """The same in every process, in which addresses are others: a run is known again by it."""
+    line = f":{code.__code__.co_firstlineno}" if isinstance(code, FunctionType) else ""
+    return f"{code.__module__}.{code.__qualname__}{line}"
 
 
 _ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)  # many times faster where everything is plain already

@@ -1,6 +1,8 @@
 import doctest
 import json
 import re
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Mapping
 from io import BytesIO
@@ -354,3 +356,20 @@ def test_what_is_not_wanted_is_dropped(tmp_path: Path) -> None:
     keep_json_lines(path, lambda record: record["step"] <= 2)
     assert written(path, {"step": 9}) == [{"step": 0}, {"step": 1}, {"step": 2}, {"step": 9}]
     assert [entry.name for entry in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_functions_have_the_same_name_in_every_process() -> None:
+    program = (
+        "from functools import partial\n"
+        "from gym_trl.records import task_id, to_json\n"
+        "def far(x): return x\n"
+        "kwargs = {'near': lambda x: x, 'far': partial(far, 3), 'kind': dict}\n"
+        "print(to_json(kwargs), task_id('Some-v0', 1, env_kwargs=kwargs))\n"
+    )
+    first, second = (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    assert "__main__.<lambda>:4" in first
+    assert "__main__.far:3" in first
