@@ -139,6 +139,7 @@ class TransformersEngine:
                 generation_config=config,
                 logits_processor=LogitsProcessorList([sampler]),
                 stopping_criteria=[finished],
+                synced_gpus=False,  # each process has turns of its own, and would wait for the others' tokens
             )
         lengths = finished.lengths.tolist()
         sampled = ids[:, width:].tolist()

@@ -239,6 +239,11 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
     from gym_trl.engines.transformers import TransformersEngine
 
     args, tokenizer = trainer.args, _tokenizer(trainer)
+    if trainer.accelerator.num_processes > 1 and (spread := _spread(trainer)):
+        raise ConfigError(
+            f"with {spread} the processes compute every token together, and each has episodes of its own: "
+            "generate with vLLM (use_vllm=True), or use DeepSpeed with ds3_gather_for_generation"
+        )
     sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {}) | changes
     strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
     eos_ids = {*_eos_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
@@ -274,6 +279,14 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
             stop_strings=strings,
             decode=tokenizer.decode,
         )
+
+
+def _spread(trainer: Any) -> str | None:
+    """What spreads the weights over the processes while they generate, if anything does."""
+    deepspeed = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    if deepspeed is not None and deepspeed.zero_stage == 3 and not trainer.args.ds3_gather_for_generation:
+        return "DeepSpeed ZeRO-3 without ds3_gather_for_generation"
+    return "FSDP" if getattr(trainer, "is_fsdp_enabled", False) else None
 
 
 @contextmanager

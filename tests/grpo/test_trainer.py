@@ -6,9 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import warm
+
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.rollout_func import trainer_engine
 
 SCRIPT = Path(__file__).parent / "train_some_steps.py"
 
@@ -180,3 +184,18 @@ def test_a_budget_too_small_for_the_first_observation_leaves_rows_without_score(
     assert logs["env/unscored"] == 1.0
     assert logs["env/stop/context_overflow"] == 1.0
     assert set(map(tuple, report["returned"][0]["env_mask"])) == {(0,)}
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "plugin", "said"), [(True, None, "FSDP"), (False, SimpleNamespace(zero_stage=3), "ZeRO-3 without")]
+)
+def test_weights_that_stay_spread_over_processes_are_refused_before_anybody_waits(fsdp, plugin, said):
+    trainer = SimpleNamespace(
+        use_vllm=False,
+        is_fsdp_enabled=fsdp,
+        processing_class=None,
+        args=SimpleNamespace(ds3_gather_for_generation=False),
+        accelerator=SimpleNamespace(num_processes=2, state=SimpleNamespace(deepspeed_plugin=plugin)),
+    )
+    with pytest.raises(ConfigError, match=said), trainer_engine(trainer, None):
+        pass
