@@ -104,7 +104,8 @@ def trainer(url, *, correction=True, **sampling):
         **{**NEUTRAL, "generation_kwargs": {}, **sampling},
     )
     args = SimpleNamespace(vllm_mode="server", vllm_importance_sampling_correction=correction)
-    return SimpleNamespace(use_vllm=True, args=args, vllm_generation=generation, eos_token_ids=[END])
+    alone = SimpleNamespace(wait_for_everyone=lambda: None)
+    return SimpleNamespace(use_vllm=True, args=args, vllm_generation=generation, eos_token_ids=[END], accelerator=alone)
 
 
 def ask(of, changes=None):
