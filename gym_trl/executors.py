@@ -259,13 +259,13 @@ class ProcessPool(HousedPool["_Process"]):
     def _gone(self, place: "_Process", key: str) -> None:
         place.waiting = deque(question for question in place.waiting if question[1] != key)
         place.released.append(key)
-        if self._leaving is None and self._worn(place):
-            self._leaving = place
-        self._replace(place)
+        if place is self._leaving or self._worn(place):
+            self._leaving = self._leaving or place
+            self._end_empty(place)
 
-    def _replace(self, place: "_Process") -> None:
+    def _end_empty(self, place: "_Process") -> None:
         """End a process that is to be replaced, when nobody lives there any more and nothing is being done."""
-        if not place.episodes and not place.asked and (place is self._leaving or self._worn(place)):
+        if not place.episodes and not place.asked:
             self._forget(place)
             Thread(target=place.worker.close, name="gym-trl closes environments").start()
 
@@ -313,7 +313,7 @@ class ProcessPool(HousedPool["_Process"]):
             self._set_due(place)
         self._keep_busy(place)
         if place is self._leaving:
-            self._replace(place)
+            self._end_empty(place)
 
     def _give_up(self) -> None:
         for place in [place for place in self._processes if place.due <= monotonic()]:

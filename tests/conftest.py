@@ -27,10 +27,8 @@ collect_ignore = [] if find_spec("openenv") else ["openenv_zoo.py", "compat/open
 
 
 def pytest_configure() -> None:
-    for number in (
-        signal.SIGHUP,
-        signal.SIGINT,
-    ):  # programs that tests start would inherit it from nohup or a shell's &
+    # Ignored by nohup or a shell's &, they would be ignored by the programs that tests start too.
+    for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL if number is signal.SIGHUP else signal.default_int_handler)
     if which("bwrap") is None:  # said here, once, and not in the middle of a test that takes warnings for errors

@@ -87,7 +87,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         return rollouts_file(checkpoint, trainer.accelerator.process_index)
 
     def _restore(self, saved: Any) -> None:
-        from accelerate.utils import gather_object
+        from accelerate.utils import gather_object, send_to_device
 
         trainer = self._trainer
         if saved["processes"] != trainer.accelerator.num_processes:
@@ -95,8 +95,6 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         elif not all(gather_object([self._file.exists()])):  # all processes go the same way, or they wait for ever
             problem = f"{self._file.parent} has no such file of each process"
         else:
-            from accelerate.utils import send_to_device
-
             saved_inputs = torch.load(self._file, map_location="cpu", weights_only=True)
             trainer._buffered_inputs = send_to_device(saved_inputs, trainer.accelerator.device)
             trainer._step = saved["micro_steps"]
