@@ -54,6 +54,7 @@ trainer = GRPOTrainer(
 transcripts.attach(trainer)
 trainer.train()
 sys.modules["wandb"].finish()
+sys.modules["wandb"].teardown()  # ``finish`` returns before W&B's process has written the file's last block
 
 
 def of_wandb() -> Iterator[dict[str, Any]]:
