@@ -166,8 +166,8 @@ def server(
         evaluate("TrlEnv/GuessNumber-v0", server("http://localhost:8000/v1", model="Qwen/Qwen3-0.6B"))
 
     What is not answered (no connection, status 429 or 5xx) is asked again with growing pauses; an episode that still
-    has no answer then cannot be scored, and the others go on. What the server refuses for every episode alike is
-    raised.
+    has no answer then cannot be scored, and the others go on. So does one whose conversation the server refuses. What
+    it refuses whatever is said, which it is asked at once, is raised.
 
     Args:
         base_url: With its ``/v1``.
@@ -245,7 +245,12 @@ class Conversation:
         )
         # Some servers take seeds of 32 bits only.
         body = {**self._body, "messages": self.messages, "seed": derive_seed(self._seed, len(self.thinking)) % 2**31}
-        answer = _answer(lambda: self._client.post("/chat/completions", json=body), self._client)
+        try:
+            answer = self._ask(body)
+        except EngineError as refusal:
+            # Of this conversation (a filter, what somebody has said in it), or of all of them?
+            self._ask({**body, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1})
+            raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
         try:
             message = answer["choices"][0]["message"]
             thinking, said = split_thinking(message.get("content") or "")
@@ -257,6 +262,9 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": said})
         self._count(answer.get("usage"))
         return said
+
+    def _ask(self, body: Mapping[str, Any]) -> Any:
+        return _answer(lambda: self._client.post("/chat/completions", json=body), self._client)
 
     def _count(self, usage: Any) -> None:
         if isinstance(usage, Mapping) and isinstance(usage.get("completion_tokens"), int):

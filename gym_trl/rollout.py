@@ -229,7 +229,7 @@ class _Loop:
         self._stepping: set[int] = set()
         self._sampling: dict[str, int] = {}
         self._requests: dict[int, str] = {}  # the same the other way round
-        self._turn = 0
+        self._turns: defaultdict[int, int] = defaultdict(int)  # how often each has asked the engine
         self._asked: dict[int, float] = {}  # when each episode began to wait for what it is waiting for
         self._env_seconds: defaultdict[int, float] = defaultdict(float)
         self._model_seconds: defaultdict[int, float] = defaultdict(float)
@@ -325,8 +325,8 @@ class _Loop:
         self._asked[index] = perf_counter()
         match todo:
             case Sample():
-                self._turn += 1
-                request = Request(f"{index}-{self._turn}", todo.prompt_ids, todo.max_tokens, todo.seed)
+                self._turns[index] += 1
+                request = Request(f"{index}-{self._turns[index]}", todo.prompt_ids, todo.max_tokens, todo.seed)
                 self._sampling[request.id], self._requests[index] = index, request.id
                 self._engine.submit(request)
             case Act():
@@ -338,6 +338,7 @@ class _Loop:
     def _finish(self, index: int, ended: Trajectory) -> None:
         if self._began.pop(index, None) is not None:
             del self._asked[index]
+            self._turns.pop(index, None)
             self._pool.release(str(index))
         self.finished[index] = played = replace(
             ended, model_seconds=self._model_seconds.pop(index, 0.0), env_seconds=self._env_seconds.pop(index, 0.0)

@@ -354,6 +354,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._interrupt = interrupt
         self._began = 0.0
         self._failure_told = False
+        self._about: dict[str, Any] = {}
+        self._placed = 0  # episodes of the step or evaluation so far
 
     @property
     def trained(self) -> bool:
@@ -416,7 +418,12 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         chosen = _some(rollout.trajectories, self.options.records_per_step, group_size)
         greedy = not self._trainer.args.temperature
         about = {"step": step, "split": rollout.split, "greedy": greedy}
-        self._folder.rollouts(chosen, group_size=group_size, tokens=True, **about)
+        # A step or an evaluation may be played in several rollouts.
+        if self._about != about:
+            self._about, self._placed = about, 0
+        placed = [(self._placed + place, played) for place, played in chosen]
+        self._placed += len(rollout.trajectories)
+        self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
         failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
         if failed and not self._failure_told:
             self._failure_told = True

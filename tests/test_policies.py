@@ -127,6 +127,22 @@ def test_what_a_server_refuses_for_every_episode_ends_the_evaluation(serve: Any)
         play(server(home.url))
 
 
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_a_conversation_that_a_server_refuses_is_a_failure_and_the_others_go_on(serve: Any, status: int) -> None:
+    """Also the first one, before the server has answered anything."""
+    doomed: list[int] = []
+
+    def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
+        if body["messages"][0]["content"] == "Hello":
+            return 200, said("Hi.")
+        doomed.append(body["seed"]) if not doomed else None
+        return (status, {"error": "filtered"}) if body["seed"] in doomed else solve(body, times)
+
+    records = play(server(serve(answer).url, concurrency=1), episodes=5)
+    assert [record["stop_reason"] for record in records] == ["cancelled", *["success"] * 4]
+    assert f"answered {status}" in str(records[0]["error"])
+
+
 def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "_RETRIES", 0)
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):

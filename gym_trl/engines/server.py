@@ -85,8 +85,8 @@ class ServerEngine:
 
     Start each server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. Request ids are
     ``<episode>-<turn>``: an episode stays with the server that has its earlier turns in the prefix cache, a new one
-    goes to where the fewest requests are. A completion request changes nothing on a server, so one that was not
-    answered (no connection, half an answer, status 429 or 5xx) is asked again, with growing pauses; a server that
+    (turn 1) goes to where the fewest requests are. A completion request changes nothing on a server, so one that was
+    not answered (no connection, half an answer, status 429 or 5xx) is asked again, with growing pauses; a server that
     stays away is left out for half a minute and its episodes move on. What the server refuses, and what stays
     without an answer, comes back with the reason, and no other request notices.
 
@@ -405,7 +405,10 @@ class _Sender:
 
     async def _insist(self, request: Request, deadline: asyncio.Timeout) -> Completion:
         """Ask the episode's server, again if need be, and the next one if it is down."""
-        episode = request.id.rpartition("-")[0] or request.id
+        episode, dash, turn = request.id.rpartition("-")
+        episode = episode if dash else request.id
+        if dash and turn == "1" and (last := self._homes.pop(episode, None)):  # of that name, in another rollout
+            last.episodes -= 1
         while True:
             server = self._home(episode)
             server.requests += 1

@@ -2,12 +2,12 @@
 
 import math
 import warnings
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
-from gym_trl.grpo.saved import UNFINISHED, rollouts_file
+from gym_trl.grpo.saved import TRAINED, UNFINISHED, rollouts_file
 
 try:
     import torch
@@ -17,7 +17,7 @@ except ImportError as error:
 
 
 class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Saves with each checkpoint of ``GRPOTrainer`` what TRL forgets, so that no task is played twice or left out.
+    """Saves with each checkpoint what TRL forgets, so that no task is trained on twice or left out.
 
     ::
 
@@ -38,16 +38,34 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
     Attach it in the training that is interrupted and in the one that goes on. What is saved is of as many processes as
     there were: with another number of them the episodes are played anew, with a warning. On a CPU the rest of the
     training is the same to the last bit; what was logged over several steps (``logging_steps`` above 1) begins anew.
+
+    ``AsyncGRPOTrainer`` with ``spec.rollout_worker`` would begin at the first task again. There it saves which groups
+    were trained on; the others are played, also those that were given up as too old or that nobody could score. What
+    the trainer had only fetched for its next step counts as trained on, as in TRL.
     """
 
     def __init__(self) -> None:
         self._trainer: Any = None
+        self._checkpoint: str | None = None
 
     def attach(self, trainer: Any) -> None:
         """Save and restore what ``trainer`` is in the middle of."""
+        if hasattr(trainer, "rollout_worker"):
+            # Before the callback with which AsyncGRPOTrainer starts the worker.
+            trainer.callback_handler.callbacks.insert(0, _Groups(trainer))
+            return
         _know_numbered_cpus()
         self._trainer = trainer
         trainer.add_callback(self)
+        train = trainer.train
+
+        @wraps(train)
+        def train_from(resume_from_checkpoint: str | bool | None = None, *given: Any, **named: Any) -> Any:
+            # No callback is told, and it may be one of another training's folder.
+            self._checkpoint = resume_from_checkpoint if isinstance(resume_from_checkpoint, str | Path) else None
+            return train(resume_from_checkpoint, *given, **named)
+
+        trainer.train = train_from
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Go on where the checkpoint was, if there is one."""
@@ -68,7 +86,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save the episodes that are still to be trained on."""
         if self._unfinished:
-            file = self._file
+            file = self._file(self._own_folder)
             file.parent.mkdir(parents=True, exist_ok=True)  # which the first process may not have made here
             new = file.with_suffix(".new")
             torch.save(self._trainer._buffered_inputs, new)
@@ -81,25 +99,60 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         return bool(trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations))
 
     @property
-    def _file(self) -> Path:
-        trainer = self._trainer
-        checkpoint = Path(trainer.args.output_dir, f"checkpoint-{trainer.state.global_step}")
-        return rollouts_file(checkpoint, trainer.accelerator.process_index)
+    def _own_folder(self) -> Path:
+        return Path(self._trainer.args.output_dir, f"checkpoint-{self._trainer.state.global_step}")
+
+    def _file(self, checkpoint: Path) -> Path:
+        return rollouts_file(checkpoint, self._trainer.accelerator.process_index)
 
     def _restore(self, saved: Any) -> None:
         from accelerate.utils import gather_object, send_to_device
 
         trainer = self._trainer
+        file = self._file(self._own_folder if self._checkpoint is None else Path(self._checkpoint))
         if saved["processes"] != trainer.accelerator.num_processes:
             problem = f"it is of {saved['processes']} processes"
-        elif not all(gather_object([self._file.exists()])):  # all processes go the same way, or they wait for ever
-            problem = f"{self._file.parent} has no such file of each process"
+        elif not all(gather_object([file.exists()])):  # all processes go the same way, or they wait for ever
+            problem = f"{file.parent} has no such file of each process"
         else:
-            saved_inputs = torch.load(self._file, map_location="cpu", weights_only=True)
+            saved_inputs = torch.load(file, map_location="cpu", weights_only=True)
             trainer._buffered_inputs = send_to_device(saved_inputs, trainer.accelerator.device)
             trainer._step = saved["micro_steps"]
             return
         warnings.warn(f"the checkpoint's last tasks are played once more: {problem}", stacklevel=2)
+
+
+class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Which groups ``AsyncGRPOTrainer`` has trained on, over all interruptions."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._before: set[int] = set()  # this training was resumed
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Tell the worker, which has not started yet, and the trainer."""
+        saved = state.stateful_callbacks.get(TRAINED) if state.global_step else None
+        self._before = set(range(saved["next"])).difference(saved["left_out"]) if saved else set()
+        # As in AsyncGRPOTrainer._inner_training_loop (trl 1.16), which does it for TRL's own worker only.
+        trainer = self._trainer
+        trainer._groups_before_resume, trainer._last_groups_trained = len(self._before), 0
+        if saved is None:
+            return
+        trainer._trained_groups.clear()
+        trainer.model_version = saved["model_version"]
+        if trainer.rollout_worker is not None:  # the main process has it
+            trainer.rollout_worker.begin_after(self._before)
+            trainer.rollout_worker.update_model_version(trainer.model_version)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Say in the trainer's state, which may be saved now, what was trained on."""
+        trained = self._before | self._trainer._trained_groups
+        end = max(trained, default=-1) + 1
+        state.stateful_callbacks[TRAINED] = {
+            "next": end,
+            "left_out": sorted(set(range(end)) - trained),
+            "model_version": self._trainer.model_version,
+        }
 
 
 @cache

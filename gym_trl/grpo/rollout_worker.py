@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -66,8 +66,8 @@ class RolloutWorker:
     ``max_staleness``. Episodes that failed are not trained on, have no part in their group's baseline, and are counted
     under ``env/unscored`` and ``env/stop/...``. A sampled token without a logprob is not trained on either.
 
-    The trainer's ``reward_funcs`` are never called, and a training that is resumed begins at the first task again: TRL
-    offers a worker of one's own neither.
+    The trainer's ``reward_funcs`` are never called: TRL does not offer that to a worker of one's own. Nor does it say
+    to one where a training that is resumed was; ``ExactResume().attach(trainer)`` does.
 
     Args:
         make: Makes an environment from its id.
@@ -145,6 +145,7 @@ class RolloutWorker:
         self._sample: Any = None
         self._version = 0
         self._numbers = count()  # of groups, over all starts
+        self._left_out: Collection[int] = ()
         self._thread: Thread | None = None
         self._stopping = Event()
         self._failure: BaseException | None = None
@@ -155,13 +156,20 @@ class RolloutWorker:
         self._waiting: deque[Any] = deque()  # samples for which the buffer has had no room yet
         self._blocked_at: float | None = None
 
+    def begin_after(self, trained: Collection[int]) -> None:
+        """Begin at the first group once more, and leave out those of these numbers.
+
+        The others play the games, and are sampled by the seeds, that they would have had without an interruption.
+        """
+        self._numbers, self._left_out = count(), trained
+
     def start(self) -> None:
         """Begin to play.
 
         Raises:
             EngineError: the vLLM server is missing, or was started without a flag that the logprobs need.
             ConfigError: it is asked to sample in a way that cannot work, or TRL syncs a LoRA adapter to it.
-        MissingDependencyError: TRL is not installed, or has no AsyncGRPOTrainer.
+            MissingDependencyError: TRL is not installed, or has no AsyncGRPOTrainer.
         """
         if self._thread is not None:
             return
@@ -244,6 +252,8 @@ class RolloutWorker:
         while True:
             for task in self._tasks():
                 number = next(self._numbers)
+                if number in self._left_out:
+                    continue
                 if self._curriculum is not None:
                     task = at_level(task, self._curriculum.level)  # noqa: PLW2901 -- the task of this group
                 for member in range(self._args.num_generations):

@@ -77,7 +77,7 @@ REUSE = {
 )
 def test_a_killed_training_goes_on_with_the_tasks_and_the_weights_of_one_that_was_not(processes, grpo, tmp_path):
     dies_at = random.SystemRandom().randrange(4, 12)  # checkpoints are at 3, 6 and 9, and rollouts at 0, 4 and 8
-    options = {"grpo": grpo, "dies_at": dies_at}
+    options = {"grpo": grpo, "dies_at": dies_at, "moves": processes == 1}
     died = run(tmp_path, options, "whole", "killed", processes=processes)
     assert died.returncode in (-signal.SIGKILL, 1), died.stderr[-3000:]  # 1 is what the launcher makes of it
     assert not list((tmp_path / "killed").glob("result-*"))

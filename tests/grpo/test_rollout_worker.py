@@ -24,6 +24,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.rollout_worker import RolloutWorker
+from gym_trl.grpo.saved import TRAINED
 from gym_trl.testing import ByteChat
 from gym_trl.tiny import save_tiny, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, StopReason
@@ -248,6 +249,20 @@ class TestTheProtocol:
         worker.start()
         assert min(sample.group_id for sample in take(worker, 8)) >= 2  # no number is used twice
         worker.check_health(60)
+
+    def test_what_an_earlier_training_had_is_left_out_and_the_rest_is_as_it_would_have_been(self):
+        of = spec(num_tasks=5)
+        played = []
+        for left_out in ((), {0, 1, 3, 6}):
+            worker = of.rollout_worker(config(), tiny_tokenizer(), engine=lambda: ScriptedEngine(halving))
+            worker.begin_after(left_out)
+            worker.start()
+            try:
+                played.append({(one.group_id, tuple(one.input_ids)) for one in take(worker, 4 * (8 - len(left_out)))})
+            finally:
+                worker.stop()
+        assert {group for group, _ in played[1]} == {2, 4, 5, 7}
+        assert played[1] == {(group, ids) for group, ids in played[0] if group in {2, 4, 5, 7}}
 
     def test_a_curriculum_is_climbed(self, started):
         climbed = Curriculum([{"high": 3}, {"high": 8}], episodes=8, fall=-1.0, rise=0.6)
@@ -481,6 +496,34 @@ class TestTheTrainer:
     def test_it_ends_and_leaves_nothing_behind(self, report):
         """The script itself waits for the threads."""
         assert report["closed"] == 1
+
+
+@pytest.mark.trl
+@pytest.mark.processes
+def test_a_resumed_training_trains_on_the_groups_that_are_left(tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 2}
+    train(tmp_path, config={"max_steps": 2, **saving})
+    state = json.loads((tmp_path / "out" / "checkpoint-2" / "trainer_state.json").read_text())
+    saved = state["stateful_callbacks"][TRAINED]
+    before = set(range(saved["next"])) - set(saved["left_out"])
+    assert len(before) >= 3
+    assert saved["model_version"] == 2
+    report = train(tmp_path, resume=True, config={"max_steps": 4, **saving})
+    counted, *trained = report["groups"]
+    assert counted == len(before)
+    assert not before & set(trained)
+    # The lowest of the others, as far as 16 episodes at once and a buffer of 32 let them come out of order.
+    others = [number for number in range(100) if number not in before]
+    assert {sample["group"] for sample in report["samples"]} <= set(others[:20])
+    assert min(sample["version"] for sample in report["samples"]) == 3  # sent once more as it begins
+    of = GymSpec("TrlEnv/Echo-v0", env_kwargs={"turns": 3}, num_tasks=40, action_format="plain")
+    env = of.make("TrlEnv/Echo-v0")
+    shown = [env.reset(seed=task.seed, options=dict(task.options) or None)[0] for task in of.tasks("train")]
+    for sample in report["samples"]:
+        assert sample["prompt"][-1]["content"].endswith(f"\n\n{shown[sample['group'] % 40]}")
+    again = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+    last = again["stateful_callbacks"][TRAINED]
+    assert set(range(last["next"])) - set(last["left_out"]) == before | set(trained)
 
 
 @pytest.mark.vllm

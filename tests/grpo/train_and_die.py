@@ -1,9 +1,10 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Trains a tiny model on changing tasks and writes down what it played: to its end, until it is killed, or resumed.
 
-Arguments: a folder, a JSON object of options (``grpo``, ``exact``, ``dies_at``), what to do: ``whole`` trains to the
-end in ``FOLDER/whole``, ``killed`` does the same in ``FOLDER/killed`` until the step ``dies_at``, at which the process
-kills itself, and ``resumed`` goes on with that. ``whole killed`` does one after the other.
+Arguments: a folder, a JSON object of options (``grpo``, ``exact``, ``dies_at``, ``moves``), what to do: ``whole``
+trains to the end in ``FOLDER/whole``, ``killed`` does the same in ``FOLDER/killed`` until the step ``dies_at``, at
+which the process kills itself, and ``resumed`` goes on with that, with checkpoints of its own elsewhere if it
+``moves``. ``whole killed`` does one after the other.
 """
 
 import hashlib
@@ -71,7 +72,7 @@ def train(folder: Path, options, *, dies=False, resumes=False):
             processing_class=tokenizer,
             args=GRPOConfig(
                 **{
-                    "output_dir": str(folder / "checkpoints"),
+                    "output_dir": str(folder / ("later" if resumes and options.get("moves") else "checkpoints")),
                     "use_cpu": True,
                     "bf16": False,
                     "report_to": [],

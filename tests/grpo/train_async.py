@@ -7,7 +7,8 @@ over which weights go to a server. Instead the worker samples from a copy of the
 weights through the protocol that it has for this; or, given the address of a vLLM server, from that, which keeps its
 weights while the learning rate is 0.
 
-Arguments: a folder to write to, and a JSON object of options (``server``, ``model``, ``config``).
+Arguments: a folder to write to, and a JSON object of options (``server``, ``model``, ``config``, ``resume``: whether
+from the last checkpoint there).
 """
 
 import json
@@ -28,6 +29,7 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async
 
 from gym_trl import GymSpec
 from gym_trl.engines.transformers import TransformersEngine
+from gym_trl.grpo.resume import ExactResume
 from gym_trl.tiny import save_tiny, tiny_tokenizer
 
 
@@ -173,7 +175,8 @@ def main(folder, options):
 
     worker.rollout_buffer.get = kept  # type: ignore[method-assign,assignment]
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
-    trainer.train()
+    ExactResume().attach(trainer)
+    trainer.train(resume_from_checkpoint=options.get("resume", False))
     started = time.monotonic()
     while any(thread.name.startswith("gym-trl") for thread in threading.enumerate()):
         assert time.monotonic() - started < 20
@@ -185,6 +188,7 @@ def main(folder, options):
         "transfers": live.transfers,
         "closed": live.closed,
         "version": trainer.model_version,
+        "groups": [trainer._groups_before_resume, *trainer._trained_groups],
         "in_sync": all(
             torch.equal(weight, live.model.state_dict()[name]) for name, weight in trainer.model.state_dict().items()
         ),
