@@ -140,9 +140,11 @@ class GuessNumber(TextEnv):
         if guess == self._secret:
             return Outcome("Correct.", done=True, success=True)
         if self._secret > guess:
-            self._least = max(self._least, guess + 1)
+            if guess >= self._least:
+                self._least = guess + 1
             return self._use_guess("Higher.")
-        self._most = min(self._most, guess - 1)
+        if guess <= self._most:
+            self._most = guess - 1
         return self._use_guess("Lower.")
 
     def _fewest_actions(self) -> float:

@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from operator import eq
@@ -335,7 +336,17 @@ def _answers_to(book: _CodeBook, guess: str) -> _Answers:
 
 def _compare(guess: str, secret: str) -> tuple[int, int]:
     """Blacks, and blacks and whites together."""
-    return sum(map(eq, guess, secret)), sum([min(guess.count(color), secret.count(color)) for color in set(secret)])
+    paired = 0
+    for color, times in _colors(secret):
+        guessed = guess.count(color)
+        paired += guessed if guessed < times else times
+    return sum(map(eq, guess, secret)), paired
+
+
+@lru_cache(4096)
+def _colors(code: str) -> tuple[tuple[str, int], ...]:
+    """Each of a code's colors, and how often it has it."""
+    return tuple(Counter(code).items())
 
 
 def _code(index: int, pegs: int, colors: int, repeats: bool) -> str:

@@ -293,8 +293,9 @@ class TextEnv(gym.Env[str, str], ABC):
         self._actions = 0
         if self.reward == "shaped":
             self._potential_before = self._potential()
-        self._transcript = []
-        self._show(observation)
+        if self.render_mode is not None:
+            self._transcript = []
+            self._show(observation)
         return observation, {"admissible_actions": self.admissible_actions()} if self._lists_actions else {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
@@ -97,6 +98,7 @@ class TowerOfHanoi(TextEnv):
             raise ConfigError(f"start must be 'tower' or 'random', got {self.start!r}")
         self._turns_left = self.turns
         self._pegs: list[list[int]] = [[], [], []]
+        self._shown = ["-", "-", "-"]
         self._fewest = 0
 
     @property
@@ -134,8 +136,9 @@ class TowerOfHanoi(TextEnv):
 
     def admissible_actions(self) -> list[str]:
         """Two or three moves; a game that is not over always has one."""
-        tops = [peg[-1] if peg else self.disks + 1 for peg in self._pegs]
-        return [order for order, (source, target) in _ORDERS.items() if tops[source] < tops[target]]
+        a, b, c = self._pegs
+        none = self.disks + 1
+        return [*_legal(a[-1] if a else none, b[-1] if b else none, c[-1] if c else none)]
 
     def solver(self) -> Policy:
         """Plays the only shortest solution."""
@@ -147,6 +150,7 @@ class TowerOfHanoi(TextEnv):
         for disk in range(self.disks, 0, -1):
             code, peg = divmod(code, 3)
             self._pegs[peg].append(disk)
+        self._shown = [_show(peg) for peg in self._pegs]
         self._turns_left = self.turns
         self._fewest = _distance(self._pegs)
         return self._board()
@@ -155,12 +159,14 @@ class TowerOfHanoi(TextEnv):
         order = _ORDERS.get(action) or _ORDERS.get(" ".join(action.upper().split()))
         if order is None:
             return self._reject("Name two different pegs.")
-        source, target = self._pegs[order[0]], self._pegs[order[1]]
+        giver, taker = order
+        source, target = self._pegs[giver], self._pegs[taker]
         if not source:
-            return self._reject(f"Peg {_PEGS[order[0]]} is empty.")
+            return self._reject(f"Peg {_PEGS[giver]} is empty.")
         if target and target[-1] < source[-1]:
             return self._reject(f"Disk {source[-1]} is larger than disk {target[-1]}.")
         target.append(source.pop())
+        self._shown[giver], self._shown[taker] = _show(source), _show(target)
         return self._end_turn("", valid=True)
 
     def _reject(self, reason: str) -> Outcome:
@@ -172,7 +178,7 @@ class TowerOfHanoi(TextEnv):
         return Outcome(said + self._board(), done=solved or self._turns_left == 0, success=solved, valid=valid)
 
     def _board(self) -> str:
-        a, b, c = (" ".join(map(str, peg)) or "-" for peg in self._pegs)
+        a, b, c = self._shown
         return f"A: {a}\nB: {b}\nC: {c}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
@@ -182,6 +188,16 @@ class TowerOfHanoi(TextEnv):
     def _potential(self) -> float:
         """One less the moves that are left, as a share of what the tower takes."""
         return 1.0 - _distance(self._pegs) / ((1 << self.disks) - 1)
+
+
+def _show(peg: list[int]) -> str:
+    return " ".join(map(str, peg)) or "-"
+
+
+@lru_cache(4096)
+def _legal(*tops: int) -> tuple[str, ...]:
+    """The moves from a peg to one whose top disk is larger."""
+    return tuple(order for order, (source, target) in _ORDERS.items() if tops[source] < tops[target])
 
 
 def _still_to_move(pegs: Iterable[Iterable[int]]) -> list[tuple[int, int, int]]:

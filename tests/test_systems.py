@@ -1,6 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
 """What the benchmarks of whole rollouts share: the games, what is counted, and processes for other systems."""
 
+import os
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -59,6 +61,7 @@ def test_a_worker_says_what_a_system_raised_and_goes_on():
 @pytest.mark.processes
 def test_a_worker_that_takes_too_long_is_ended():
     with Worker() as worker:
+        os.kill(worker._process.pid, signal.SIGSTOP)  # or it may be done before it is looked at
         with pytest.raises(PlayError, match="not done after 0 s"):
             worker.call("nobody", "play", timeout_s=0.0)
         assert not worker.alive
