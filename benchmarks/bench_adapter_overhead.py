@@ -6,7 +6,7 @@ With names, these systems alone are measured anew and the others stay as they we
 
 Every system plays two episodes of the same game with an engine that answers at once (``systems/free.py``), with Qwen3's
 chat template, from the call that the trainer makes to what it gets back. Counted is the processor's time of its
-process, the best of some repeats, without that of the game itself.
+process, the better of two repeats (of one, with the most turns), without that of the game itself.
 """
 
 import json
@@ -28,7 +28,7 @@ MIDDLE, LARGEST = 64, VOCABULARIES[-1]
 CHOSEN = [name for name in SYSTEMS if name in sys.argv[1:]]
 QUICKLY = ("gym_trl", "environment_factory")
 NAMES = CHOSEN or (QUICKLY if QUICK else tuple(SYSTEMS))
-LEFT_OUT = {"lockstep_threads": "lockstep's code", "one_by_one": "lockstep's code"}
+LEFT_OUT = ("gym_trl_served", "lockstep_threads", "one_by_one")  # the code of others, and so their numbers
 REPEATS = 2
 PATIENCE_US = 30_000  # a system that needs so much for a turn is not asked for longer episodes
 
@@ -53,7 +53,7 @@ def measure(worker: Worker, name: str) -> dict[str, Any]:
 def one(worker: Worker, name: str, turns: int, vocabulary: int) -> float:
     """One number, in microseconds of the processor."""
     alone = worker.call("free", "game_alone", turns, REPEATS)
-    repeats = REPEATS if turns <= MIDDLE or name == "gym_trl" else 1
+    repeats = REPEATS if turns <= MIDDLE else 1
     spent = worker.call("free", "play", SYSTEMS[name].module, turns, vocabulary, repeats)
     return float(max(spent - alone, 0.0))
 

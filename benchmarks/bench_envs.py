@@ -24,47 +24,66 @@ PACKAGES = ("gem-llm==0.1.0", "textarena==0.7.4")
 EPISODES, REPEATS, SECONDS = (5, 1, 0.1) if QUICK else (30, 3, 0.6)
 
 _WAYS = ["up", "down", "left", "right"]
-_CODES = [" ".join(code) for code in itertools.permutations("1234")]
-_CELLS = [f"{row} {column}" for row in range(1, 9) for column in range(1, 9)]
-# Of each game: our id and arguments, GEM's id, TextArena's id and players, and actions in the words of all three.
+_CODES = [" ".join(code) for code in itertools.permutations("12345678", 4)]
+_MINES = [
+    (f"reveal {row + 1} {column + 1}", f"reveal {row} {column}", f"{row} {column}")
+    for row, column in itertools.product(range(8), repeat=2)
+]
+_LIGHTS = [(f"{row + 1} {column + 1}", "", f"{row} {column}") for row in range(5) for column in range(5)]
+# Of each game: our id and arguments, GEM's id, TextArena's id and players, and actions in the words of all three. Sizes
+# are GEM's, or TextArena's where GEM has no such game; of TextArena's own the nearest is taken.
 SAME: dict[str, tuple[str, dict[str, Any], str | None, tuple[str, int] | None, list[tuple[str, str, str]]]] = {
     "GuessNumber": (
         "GuessNumber",
         {"low": 1, "high": 50, "turns": 7},
         "game:GuessTheNumber-v0-hard",
-        ("GuessTheNumber-v0", 1),
+        ("GuessTheNumber-v0-hardcore", 1),
         [(f"{n}", f"{n}", f"{n}") for n in range(1, 51)],
     ),
     "Mastermind": (
         "Mastermind",
-        {},
+        {"pegs": 4, "colors": 8, "repeats": False, "turns": 30},
         "game:Mastermind-v0-hard",
-        ("Mastermind-v0", 1),
+        ("Mastermind-v0-hard", 1),
         [(code, code, code) for code in _CODES],
     ),
     "TowerOfHanoi": (
         "TowerOfHanoi",
-        {},
+        {"disks": 3, "start": "tower", "turns": 10},
         "game:TowerofHanoi-v0-easy",
         ("TowerOfHanoi-v0", 1),
         [(move, move, move) for move in ("A B", "A C", "B A", "B C", "C A", "C B")],
     ),
-    "2048": ("2048", {}, "game:Game2048-v0-easy", ("2048-v0", 1), [(way, way, way) for way in _WAYS]),
+    "2048": (
+        "2048",
+        {"size": 4, "target": 64, "turns": 50},
+        "game:Game2048-v0-easy",
+        ("2048-v0", 1),
+        [(way, way, way) for way in _WAYS],
+    ),
     "Minesweeper": (
         "Minesweeper",
-        {},
+        {"rows": 8, "columns": 8, "mines": 12, "turns": 64},
         "game:Minesweeper-v0-hard",
         ("Minesweeper-v0", 1),
-        [(f"reveal {cell}", f"reveal {cell}", cell) for cell in _CELLS],
+        _MINES,
     ),
-    "Sokoban": ("Sokoban", {}, "game:Sokoban-v0-easy", ("Sokoban-v0", 1), [(way, way, way) for way in _WAYS]),
+    "Sokoban": (
+        "Sokoban",
+        {"width": 6, "height": 6, "boxes": 2, "turns": 20},
+        "game:Sokoban-v0-easy",
+        ("Sokoban-v0", 1),
+        [(way, way, way) for way in _WAYS],
+    ),
     "FrozenLake": ("FrozenLake", {}, None, ("FrozenLake-v0", 1), [(way, way, way) for way in _WAYS]),
     "Blackjack": ("Blackjack", {}, None, ("Blackjack-v0", 1), [(way, way, way) for way in ("hit", "stick")]),
     "TicTacToe": ("TicTacToe", {}, None, ("TicTacToe-v0", 2), [(f"{n + 1}", "", f"{n}") for n in range(9)]),
     "ConnectFour": ("ConnectFour", {}, None, ("ConnectFour-v0", 2), [(f"{n + 1}", "", f"{n}") for n in range(7)]),
-    "LightsOut": ("LightsOut", {}, None, ("LightsOut-v0", 1), [(cell, "", cell) for cell in _CELLS[:3]]),
+    "LightsOut": ("LightsOut", {"size": 5, "turns": 20}, None, ("LightsOut-v0", 1), _LIGHTS),
     "KuhnPoker": ("KuhnPoker", {}, None, ("KuhnPoker-v0", 2), [("bet", "", "bet"), ("pass", "", "check")]),
 }
+# Ours by itself; with answers that have the action in a box, which is how GEM's are read; and as most will use it.
+OURS = ("bare", "boxed", "made")
 
 
 def rate(reset: Callable[[int | None], None], step: Callable[[str], bool], actions: list[str]) -> float:
@@ -86,8 +105,8 @@ def rate(reset: Callable[[int | None], None], step: Callable[[str], bool], actio
     return best
 
 
-def ours(env_id: str, arguments: dict[str, Any], actions: list[str], *, parsed: bool) -> float:
-    """Our game, bare or made by Gymnasium and with answers to parse."""
+def ours(env_id: str, arguments: dict[str, Any], actions: list[str], way: str) -> float:
+    """Our game, in one of the ways of ``OURS``."""
     import gymnasium as gym
 
     import gym_trl
@@ -95,8 +114,11 @@ def ours(env_id: str, arguments: dict[str, Any], actions: list[str], *, parsed: 
 
     assert gym_trl
     made = gym.make(f"TrlEnv/{env_id}-v0", **arguments)
-    env: Any = ParseAction(made) if parsed else made.unwrapped
-    said = [f"<action>{action}</action>" for action in actions] if parsed else actions
+    env: Any = made if way == "made" else made.unwrapped
+    if way != "bare":
+        env = ParseAction(env, "tag" if way == "made" else "boxed")
+    marks = {"bare": "{}", "boxed": r"\boxed{{{}}}"}.get(way, "<action>{}</action>")
+    said = [marks.format(action) for action in actions]
     return rate(lambda seed: env.reset(seed=seed), lambda action: bool(env.step(action)[2]), said)
 
 
@@ -137,20 +159,18 @@ def beside_peers() -> dict[str, dict[str, float | None]]:
         subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     table = {}
-    for name, (env_id, arguments, _, _, actions) in SAME.items():
-        said = [action[0] for action in actions]
-        table[name] = {
-            "bare": ours(env_id, arguments, said, parsed=False),
-            "gym.make and ParseAction": ours(env_id, arguments, said, parsed=True),
-            **{peer: ask(python, peer, name) for peer in ("gem", "textarena")},
+    for name in SAME:
+        # Each in a process of its own: what one has found out about a game (an opponent's moves) helps no other.
+        table[name] = {way: ask(Path(sys.executable), way, name) for way in OURS} | {
+            peer: ask(python, peer, name) for peer in ("gem", "textarena")
         }
         print(name, {who: number and round(number) for who, number in table[name].items()}, flush=True)
     return table
 
 
 def ask(python: Path, peer: str, name: str) -> float | None:
-    """What a peer reaches; ``None`` where it has no such game or cannot run it here."""
-    if SAME[name][2 if peer == "gem" else 3] is None:
+    """What a peer, or one of our ways, reaches; ``None`` where it has no such game or cannot run it here."""
+    if peer not in OURS and SAME[name][2 if peer == "gem" else 3] is None:
         return None
     ran = subprocess.run(
         [str(python), __file__, "--peer", peer, name, *["--quick"] * QUICK],
@@ -224,8 +244,10 @@ def main() -> None:
     """Measure, print and write."""
     if sys.argv[1:2] == ["--peer"]:
         peer, name = sys.argv[2:4]
-        _, _, gem_id, textarena_id, actions = SAME[name]
-        if peer == "gem":
+        env_id, arguments, gem_id, textarena_id, actions = SAME[name]
+        if peer in OURS:
+            print(ours(env_id, arguments, [action[0] for action in actions], peer))
+        elif peer == "gem":
             assert gem_id is not None
             print(gems(gem_id, [action[1] for action in actions]))
         else:
@@ -248,28 +270,34 @@ def main() -> None:
         header = [
             "game",
             "steps/s: ours, bare",
+            r"ours, `\boxed{}` read",
             "ours, `gym.make` and `ParseAction`",
-            "GEM",
+            r"GEM, `\boxed{}` read",
             "TextArena",
-            "ours over GEM",
+            "bare over GEM",
+            r"`\boxed{}` read over GEM",
         ]
         rows: list[list[Cell]] = [
-            [name, *row.values(), row["bare"] / row["gem"] if row["bare"] and row["gem"] else None]
+            [name, *row.values(), *(ratio(row[way], row["gem"]) for way in ("bare", "boxed"))]
             for name, row in beside.items()
         ]
         tables.insert(0, Table("envs_beside_peers", header, rows))
-    publish("envs", found, tables=tables, picture=(lambda figure: bars(figure, beside)) if beside else None)
+    publish("envs", found, tables=tables, picture=lambda figure: bars(figure, beside), part=not beside)
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    """Of two rates, if both are there."""
+    return one / other if one and other else None
 
 
 def bars(figure: Any, table: dict[str, dict[str, float | None]]) -> None:
     """Everybody's steps a second of the same games."""
     axes = figure.subplots()
-    for number, who in enumerate(("bare", "gym.make and ParseAction", "gem", "textarena")):
-        label = {"bare": "ours, bare", "gym.make and ParseAction": "ours, made and parsed", "gem": "GEM"}.get(
-            who, "TextArena"
-        )
-        places = [place + (number - 1.5) * 0.2 for place in range(len(table))]
-        axes.bar(places, [row[who] or 0 for row in table.values()], width=0.2, label=label)
+    labels = {"bare": "ours, bare", "boxed": "ours, box read", "made": "ours, made and parsed", "gem": "GEM, box read"}
+    labels["textarena"] = "TextArena"
+    for number, (who, label) in enumerate(labels.items()):
+        places = [place + (number - 2) * 0.16 for place in range(len(table))]
+        axes.bar(places, [row[who] or 0 for row in table.values()], width=0.16, label=label)
     axes.set_xticks(range(len(table)), list(table), rotation=30, ha="right")
     axes.set_yscale("log")
     axes.set_ylabel("steps a second")

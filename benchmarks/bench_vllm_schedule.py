@@ -4,6 +4,7 @@
 $ python benchmarks/bench_vllm_schedule.py
 """
 
+import statistics
 import sys
 import tempfile
 import time
@@ -28,7 +29,7 @@ from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, Request, Task, Trajectory
 
 EPISODES = 64
-LATENCIES_MS = (0, 20) if QUICK else (0, 20, 100)
+LATENCIES_MS, ROUNDS = ((0, 20), 1) if QUICK else ((0, 20, 100), 3)
 
 
 class Talk(gym.Env[str, str]):
@@ -126,18 +127,21 @@ def continuous(episodes: Sequence[Episode], pool: InlinePool, engine: VLLMEngine
 
 
 def measure(llm: Any, chat: TemplateChat, tokenizer: Any) -> list[dict[str, Any]]:
-    """One row per latency."""
+    """One row per latency; seconds are medians."""
     rows = []
     for latency_ms in LATENCIES_MS:
         row: dict[str, Any] = {"latency_ms": latency_ms}
-        for play in (continuous, lockstep):
-            llm.reset_prefix_cache()
-            engine = talker(llm, chat, tokenizer)
-            with SlowPool(latency_ms / 1000) as pool:
-                began = time.perf_counter()
-                played = play(talks(chat), pool, engine)
-                row[f"{play.__name__}_s"] = time.perf_counter() - began
-            row[f"{play.__name__}_steps"] = engine.steps
+        took: dict[str, list[float]] = {"continuous": [], "lockstep": []}
+        for number in range(ROUNDS):
+            for play in (continuous, lockstep) if number % 2 == 0 else (lockstep, continuous):
+                llm.reset_prefix_cache()
+                engine = talker(llm, chat, tokenizer)
+                with SlowPool(latency_ms / 1000) as pool:
+                    began = time.perf_counter()
+                    played = play(talks(chat), pool, engine)
+                    took[play.__name__].append(time.perf_counter() - began)
+                row[f"{play.__name__}_steps"] = engine.steps
+        row |= {f"{name}_s": statistics.median(seconds) for name, seconds in took.items()}
         row["floor_steps"] = max(sum(game.mask) for game in played)
         row["slowest_alone_s"] = slowest_alone(llm, chat, tokenizer, played, latency_ms / 1000)
         rows.append(row)
@@ -159,6 +163,25 @@ def slowest_alone(
         return time.perf_counter() - began
 
 
+def all_tokens_s(llm: Any, chat: TemplateChat, tokenizer: Any) -> float:
+    """The seconds of a rollout's tokens in one batch, without turns: as many for each episode as were sampled in it."""
+    from vllm import SamplingParams
+
+    with SlowPool(0.0) as pool:
+        played = continuous(talks(chat), pool, talker(llm, chat, tokenizer))
+    prompts = [{"prompt_token_ids": game.prompt_ids} for game in played]
+    exactly = [
+        SamplingParams(max_tokens=sum(game.mask), ignore_eos=True, logprobs=0, detokenize=False) for game in played
+    ]
+    took = []
+    for _ in range(ROUNDS):
+        llm.reset_prefix_cache()
+        began = time.perf_counter()
+        llm.generate(prompts, exactly, use_tqdm=False)
+        took.append(time.perf_counter() - began)
+    return statistics.median(took)
+
+
 def main() -> None:
     """Measure, print a table and write the results."""
     vllm_cpu.prepare()
@@ -169,7 +192,7 @@ def main() -> None:
             with SlowPool(0.0) as pool:  # the first rollout pays for what vLLM makes on first use
                 continuous(talks(chat), pool, talker(llm, chat, tokenizer))
             rows = measure(llm, chat, tokenizer)
-    generation = rows[0]["continuous_s"]
+            generation = all_tokens_s(llm, chat, tokenizer)
     for row in rows:
         row["bound_s"] = max(row["slowest_alone_s"], generation)
     header = [

@@ -57,12 +57,20 @@ def publish(
     *,
     tables: Sequence[Table] = (),
     picture: Callable[[Any], object] | None = None,
+    part: bool = False,
 ) -> None:
     """Write a benchmark's figures, its picture and its tables, and print them.
+
+    What is only a ``part`` of a benchmark's figures is printed, and what was published of the whole stays.
 
     Raises:
         SystemExit: README.md has no place for a table; the figures have been written by then.
     """
+    if part:
+        for table in tables:
+            print(f"\n{markdown(table.header, table.rows)}", flush=True)
+        print("\nonly a part, which is not published", flush=True)
+        return
     RESULTS.mkdir(parents=True, exist_ok=True)
     report = {**conditions(), **figures, "tables": [asdict(table) for table in tables]}
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -88,7 +96,7 @@ def conditions() -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "python": platform.python_version(),
         "versions": {package: found for package in PACKAGES if (found := installed(package))},
-        "commit": _git("rev-parse", "--short", "HEAD"),
+        "commit": _git("describe", "--always", "--dirty", "--exclude=*"),
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "date": date.today().isoformat(),
     }

@@ -42,10 +42,11 @@ SUITE = (
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),
     Benchmark("scale", "What do thousands of episodes at once cost?"),
-    Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
     Benchmark("import", "How long does a start take, and how much is installed?"),
     Benchmark("executors", "What does a step elsewhere cost, and a slow environment the others?"),
     Benchmark("server", "How much of a server's speed is left?"),
+    # After the server and its schedule, whose figures it goes on from.
+    Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
     Benchmark("records", "What does writing every episode down cost?"),
     Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
     Benchmark("learning_beside_trl", "What is learnt per episode and per minute?", limit_minutes=20.0),

@@ -36,6 +36,8 @@ def split_thinking(text: str) -> Answer:
     >>> split_thinking("to=self<|message|>7 or 8?<|eom|>8")
     Answer(thinking='7 or 8?', text='8')
     """
+    if "think>" not in text and "<|" not in text and "|>" not in text:  # one of them is in every mark
+        return Answer("", text.strip())
     for opening, closing in _THINKING:
         if opening in text or (closing in text and closing not in _AMBIGUOUS):
             return _split_at(text, opening, closing)
@@ -177,6 +179,10 @@ def _boxes(text: str) -> list[tuple[int, int]]:
 
 
 def _find_box(text: str) -> str | None:
+    before, opened, rest = text.rpartition(_BOXED)
+    inside, closed, _ = rest.partition("}")
+    if not opened or (closed and "{" not in inside and "\\" not in inside and not before.endswith("\\")):
+        return inside if opened else None  # as nearly always: nothing has to be balanced
     start, stop = max(_boxes(text), default=(0, 0))
     return text[start:stop]
 

@@ -132,6 +132,7 @@ class System:
 
 SYSTEMS: dict[str, System] = {
     "gym_trl": System("gym-trl", "ours"),
+    "gym_trl_served": System("gym-trl, over HTTP", "ours_served"),
     "environment_factory": System("TRL 1.16, environment_factory", "environment_factory"),
     "lockstep": System("rollout_func, turn by turn", "lockstep"),
     "lockstep_threads": System("rollout_func, turn by turn, environments in threads", "lockstep_threads"),

@@ -12,6 +12,7 @@ NOTES = (
     "`trainer.llm`, which TRL has not had since 0.28, is set to the engine",
     "the environment is made by `env_factory`: its own ways to make one call names that OpenEnv's client does not have",
     "prompts are plain text: a conversation is refused",
+    "it can tell its environments no seed, so that it plays other games than all the others",
 )
 
 

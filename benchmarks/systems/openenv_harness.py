@@ -1,7 +1,6 @@
 # mypy: allow-untyped-calls, disallow-any-unimported=False, allow-subclassing-any
 """OpenEnv's own bridge to TRL: ``build_harness_rollout_func`` with its ``MCPHarnessAdapter``."""
 
-import re
 from typing import Any
 
 from gym_trl.grpo.dataset import make_dataset
@@ -96,8 +95,8 @@ def _model_step(trainer: Any, session: Any) -> Any:
         prompt = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
         _, [ids], [nats], _ = trainer.vllm_generation.generate([prompt], images=None, num_generations=1)
         text = tokenizer.decode(ids, skip_special_tokens=True)
-        calls = [ToolCall(id="0", name="act", args={"action": text})] if re.search(r"\\boxed\{.*\}", text) else []
-        response = LLMResponse(content=text, tool_calls=calls)
+        # Whatever is said is the action, as for all: without a call its adapter would end the episode.
+        response = LLMResponse(content=text, tool_calls=[ToolCall(id="0", name="act", args={"action": text})])
         return ModelStepResult(response, prompt_ids=prompt, completion_ids=ids, logprobs=[nat[0] for nat in nats])
 
     return step

@@ -4,6 +4,8 @@
 import asyncio
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import verifiers.v1 as vf
 from openai import AsyncOpenAI
@@ -105,14 +107,13 @@ def play(game, generator):
 
     os.environ["HF_HUB_OFFLINE"] = "1"
     with generator.serving("--enable-scale-out") as server:
-        asyncio.run(rollout(game, generator, server.url, warm_up=True))
-        with server.measured() as counts:
-            episodes = asyncio.run(rollout(game, generator, server.url))
+        asyncio.run(rollout(game, generator, server.url))
+        counts, episodes = asyncio.run(rollout(game, generator, server.url, measured=server.measured))
     return Run([_as_played(generator, episode) for episode in episodes], counts)
 
 
-async def rollout(game, generator, url, *, warm_up=False):
-    """Verifiers' episodes of this game, in the order of the seeds."""
+async def rollout(game, generator, url, *, measured=None):
+    """Verifiers' episodes of this game, in the order of the seeds, and their counts; one to warm up if not measured."""
     from renderers import DefaultRendererConfig, Qwen3RendererConfig
 
     renderer = Qwen3RendererConfig if "<|im_start|>" in generator.tokenizer.get_vocab() else DefaultRendererConfig
@@ -127,11 +128,15 @@ async def rollout(game, generator, url, *, warm_up=False):
     sampling = vf.SamplingConfig(max_completion_tokens=game.tokens_per_turn, temperature=1.0)
     context = ModelContext(model="tiny", client=client, sampling=sampling)
     env = Play(config)
+    # Here its environments wait and its renderer renders; asyncio's own has four threads more than there are cores.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(game.seeds) + 8))
     async with env.serving():
         slots = [slot for task in env.taskset for slot in env.slots(task, game.group_size)]
-        slots = slots[:1] if warm_up else slots[: len(game.seeds)]
+        slots = slots[: len(game.seeds)] if measured else slots[:1]
         try:
-            return await asyncio.gather(*(env.run_slot(slot, context) for slot in slots))
+            with measured() if measured else nullcontext() as counts:
+                episodes = await asyncio.gather(*(env.run_slot(slot, context) for slot in slots))
+            return counts, episodes
         finally:
             for made in _PLAYING["clients"].values():
                 await made.close()
