@@ -21,7 +21,7 @@ from report import QUICK, Cell, Table, publish
 
 PEERS = Path(__file__).parents[1] / ".venv-peers"
 PACKAGES = ("gem-llm==0.1.0", "textarena==0.7.4")
-EPISODES, REPEATS, SECONDS = (5, 1, 0.1) if QUICK else (30, 3, 0.6)
+EPISODES, REPEATS, SECONDS = (5, 1, 0.1) if QUICK else (30, 3, 0.3)
 
 _WAYS = ["up", "down", "left", "right"]
 _CODES = [" ".join(code) for code in itertools.permutations("12345678", 4)]

@@ -13,7 +13,7 @@ Two floors: all tokens of our rollout in one batch, whose engine steps and secon
 takes, and the turns and waits of the episode that takes longest, alone. The larger of both is the floor of the seconds.
 Systems that play one episode after the other play the first eight, once: their steps, tokens and seconds of work are
 multiplied by the turns that are missing, and to that comes what all 64 episodes wait for their environments. What there
-is no time for (eleven minutes) is left out: 100 ms come first, then none, then 20.
+is no time for (eleven minutes) is left out, which is a part of the second round at first.
 """
 
 import ast
@@ -163,16 +163,18 @@ def measure(names: list[str], minutes: float) -> list[dict[str, Any]]:
             began = time.monotonic()
             attempt(workers, name, game_of("GuessNumber", episodes=FEW, latency_s=0.0))
             print(f"{name} is ready after {time.monotonic() - began:.0f} s", flush=True)
-        together = [name for name in names if not SYSTEMS[name].one_by_one]
-        for place, condition in enumerate(conditions):
-            for number in range(ROUNDS):
+        alone = [name for name in names if SYSTEMS[name].one_by_one]
+        together = [name for name in names if name not in alone]
+        for number in range(ROUNDS):
+            for place, condition in enumerate(conditions):
                 first = (place + number * len(together) // ROUNDS) % len(together)
                 for name in together[first:] + together[:first]:
                     if time.monotonic() < deadline:
                         condition.play(workers, name)
-            for name in names:
-                if name not in together and time.monotonic() < deadline:
-                    condition.play(workers, name)
+            for condition in conditions:
+                for name in alone:
+                    if time.monotonic() < deadline:
+                        condition.play(workers, name)
     done = [condition.result() for condition in conditions if condition.floors["steps"]]
     return sorted(done, key=lambda entry: (GAMES.index(entry["game"]), entry["latency_ms"]))
 

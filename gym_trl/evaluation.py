@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import statistics
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -568,9 +569,11 @@ def _locked(path: Path) -> Any:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # not on Windows
         pass
-    except OSError as error:
+    except BlockingIOError as error:
         file.close()
         raise ConfigError(f"another process is evaluating into {path.parent}") from error
+    except OSError as error:  # some file systems know no locks
+        warnings.warn(f"{path} cannot be locked ({error}): let no other process evaluate into it", stacklevel=2)
     return file
 
 

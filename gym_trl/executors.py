@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError, PoolError
-from gym_trl.pool import ClosingPool, EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts, name_of
+from gym_trl.pool import GIVEN_UP_S, ClosingPool, EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts, name_of
 from gym_trl.types import StopReason, Task
 from gym_trl.worker import Worker, WorkerError, question
 
@@ -259,6 +259,8 @@ class ProcessPool(HousedPool["_Process"]):
     def _gone(self, place: "_Process", key: str) -> None:
         place.waiting = deque(question for question in place.waiting if question[1] != key)
         place.released.append(key)
+        if place.due == float("inf"):  # it may be in the middle of what nobody waits for any more
+            self._set_due(place)
         if place is self._leaving or self._worn(place):
             self._leaving = self._leaving or place
             self._end_empty(place)
@@ -293,6 +295,8 @@ class ProcessPool(HousedPool["_Process"]):
 
     def _set_due(self, place: "_Process") -> None:
         limit = self._limits[place.asked[0][2]] if place.asked else None
+        if limit is None and self._given_up(place):
+            limit = GIVEN_UP_S
         place.due = float("inf")
         if limit is not None:
             place.due = monotonic() + limit + (0.0 if place.started else _START_S)
@@ -319,9 +323,16 @@ class ProcessPool(HousedPool["_Process"]):
         for place in [place for place in self._processes if place.due <= monotonic()]:
             doing = place.asked[0][2]
             limit = self._limits[doing]
-            late = f"did not answer within {limit:g} s" if limit is not None and place.started else "did not start"
+            if limit is None:
+                late = f"did not end within {GIVEN_UP_S:g} s after its episode was given up"
+            else:
+                late = f"did not answer within {limit:g} s" if place.started else "did not start"
             self._bury(place, f"{doing} {late}", StopReason.TIMEOUT)
         self._look = min((place.due for place in self._processes), default=float("inf"))
+
+    def _given_up(self, place: "_Process") -> bool:
+        """Whether it is busy with something that nobody waits for any more."""
+        return bool(place.asked) and self._tickets.get(place.asked[0][1]) != place.asked[0][0]
 
     def _bury(self, place: "_Process", error: str, reason: StopReason) -> None:
         """End a process, and fail the episodes that lived there."""
@@ -342,6 +353,8 @@ class ProcessPool(HousedPool["_Process"]):
             self._leaving = None
 
     def _least_busy(self) -> "_Process":
+        if monotonic() >= self._look:  # no new episode should wait for what hangs
+            self._give_up()
         staying = [place for place in self._processes if place is not self._leaving]
         idle = min(staying, key=lambda place: place.load, default=None)
         if idle is None or (idle.load and len(staying) < self._size):
@@ -396,7 +409,8 @@ class _Host:
         [(_, reply)] = self._pool.collect(block=True)
         if isinstance(reply, EnvFailure):
             return ticket, key, reply.error, reply.reason
-        info = {_exact(name): _exact(it) for name, it in reply.info.items() if isinstance(it, _PLAIN)}
+        plain = ((name, it) for name, it in reply.info.items() if isinstance(name, _PLAIN) and isinstance(it, _PLAIN))
+        info = {_exact(name): _exact(it) for name, it in plain}
         said = _exact(reply.observation), reply.reward, reply.terminated, reply.truncated, info, reply.instructions
         return ticket, key, *said
 

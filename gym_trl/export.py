@@ -52,6 +52,9 @@ def preference_rows(
     for record in records:
         if record["return"] is None or not record["turns"]:
             continue
+        task = record["task"]
+        if task["seed"] is None and "instance" not in task["options"]:
+            continue  # nobody knows which game it was
         # Only what was said after the same opening can be compared.
         key = to_json([record["task"]["id"], record["opening"]])
         side = _Side(record["return"], record["opening"], _said(record, thinking=thinking))

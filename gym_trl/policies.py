@@ -180,7 +180,7 @@ def server(
         timeout_s: How long an answer may take.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address is none, or ``concurrency`` is below 1.
         EngineError: the server is missing, or refuses.
         MissingDependencyError: httpx is not installed.
     """
@@ -190,6 +190,8 @@ def server(
         raise MissingDependencyError("asking a server", extra="server") from error
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"the address of a server begins with http:// or https://, got {base_url!r}")
+    if concurrency < 1:
+        raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
     headers = bearer(api_key)
     client = httpx.Client(
         base_url=base_url.rstrip("/"),
@@ -248,8 +250,12 @@ class Conversation:
         try:
             answer = self._ask(body)
         except EngineError as refusal:
-            # Of this conversation (a filter, what somebody has said in it), or of all of them?
-            self._ask({**body, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1})
+            # Of this conversation (a filter, what somebody has said in it), or of all of them? Asked as it was asked.
+            system = [message for message in self.messages if message["role"] == "system"]
+            try:
+                self._ask({**body, "messages": [*system, {"role": "user", "content": self._instructions or "Hello"}]})
+            except EngineError:
+                raise refusal from None
             raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
         try:
             message = answer["choices"][0]["message"]

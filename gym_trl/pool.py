@@ -141,6 +141,10 @@ class InlinePool(ClosingPool):
         return EnvReply(_text(observation), instructions=read_instructions(env))
 
 
+GIVEN_UP_S = 10.0
+"""How long an environment may go on with what nobody waits for any more (``Cutoff``), where it has no deadline."""
+
+
 class ThreadPool(ClosingPool):
     """Steps environments in threads: right for games that wait for something outside Python.
 
@@ -265,23 +269,40 @@ class ThreadPool(ClosingPool):
             limit = None if doing is None else self._limits[doing.what]
             if doing is None or limit is None or doing.since + limit > monotonic():  # it has answered just now
                 continue
-            self._workers.remove(worker)
-            worker.left = True
-            worker.work.put(None)  # for one that answers at this moment, and would wait for more
-            late = f"{doing.what} did not answer within {limit:g} s"
-            for key in [key for key, place in self._places.items() if place is worker]:
-                del self._places[key]
-                if key == doing.key:
-                    failure = EnvFailure(late, StopReason.TIMEOUT)
-                else:
-                    failure = EnvFailure(f"its thread was left behind with another episode's environment: {late}")
-                if self._tickets.pop(key, None) is None:
-                    self._lost[key] = failure
-                else:
-                    failed.append((key, failure))
+            failed += self._leave(worker, doing.key, f"{doing.what} did not answer within {limit:g} s")
         return failed
 
+    def _leave(self, worker: "_Worker", guilty: str | None, late: str) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Leave a thread behind; the failures of those of its episodes that wait."""
+        failed: list[tuple[str, EnvReply | EnvFailure]] = []
+        self._workers.remove(worker)
+        worker.left = True
+        worker.work.put(None)  # for one that answers at this moment, and would wait for more
+        for key in [key for key, place in self._places.items() if place is worker]:
+            del self._places[key]
+            if key == guilty:
+                failure = EnvFailure(late, StopReason.TIMEOUT)
+            else:
+                failure = EnvFailure(f"its thread was left behind with another episode's environment: {late}")
+            if self._tickets.pop(key, None) is None:
+                self._lost[key] = failure
+            else:
+                failed.append((key, failure))
+        return failed
+
+    def _leave_what_hangs(self) -> None:
+        """Leave threads behind that go on and on with what nobody waits for any more."""
+        for worker in self._workers[:]:
+            doing = worker.doing
+            if doing is None or doing.key not in worker.given_up or monotonic() - doing.since < GIVEN_UP_S:
+                continue
+            late = f"{doing.what} did not end within {GIVEN_UP_S:g} s after its episode was given up"
+            for key, failure in self._leave(worker, None, late):
+                self._tickets[key] = ticket = next(self._counter)
+                self._replies.put((ticket, key, failure))
+
     def _least_busy(self) -> "_Worker":
+        self._leave_what_hangs()
         idle = min(self._workers, key=lambda worker: worker.episodes, default=None)
         if idle is None or (idle.episodes and len(self._workers) < self._size):
             idle = _Worker(InlinePool(self._make), self._replies)
@@ -325,7 +346,10 @@ class _Worker:
                 self._pool.reset(key, work)
             else:
                 self._pool.step(key, work)
-            answers = self._pool.collect(block=True)
+            try:
+                answers = self._pool.collect(block=True)
+            except BaseException as error:  # exit() and the like would end this thread, and somebody waits for it
+                answers = [(key, EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}"))]
             self.doing = None
             if self.left:
                 break

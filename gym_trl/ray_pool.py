@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ _CLOSE_S = 10.0
 _PER_ACTOR = 8
 _AVOID_S = 60.0  # so long may Ray take to see that a machine is gone
 _ERROR_LENGTH = 300
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _STORE_BYTES = 100_000_000  # hardly used, and Ray's default is a third of the memory
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _PATIENT = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}  # on a busy machine
@@ -400,4 +402,7 @@ def _end(actors: list[_Actor], connection: list[bool]) -> None:
 
 def _short(error: Exception) -> str:
     """What Ray says in many lines."""
-    return f"its actor was lost: {' '.join(str(error).split())[:_ERROR_LENGTH]}"
+    said = " ".join(_COLORS.sub("", str(error)).split())
+    if len(said) > _ERROR_LENGTH:  # the cause stands at its end, after all that Ray has to say
+        said = f"{said[: _ERROR_LENGTH // 3]} ... {said[-2 * _ERROR_LENGTH // 3 :]}"
+    return f"its actor was lost: {said}"

@@ -149,7 +149,12 @@ def stream_episodes(
         cutoff: When an episode is no longer waited for: its ``episode_s`` only, for a stream has no end.
         go_on: Is called between any two steps of the engine.
         on_finish: Is called as soon as an episode has finished.
+
+    Raises:
+        ConfigError: ``max_alive`` is less than 1.
     """
+    if max_alive < 1:
+        raise ConfigError(f"max_alive must be at least 1, got {max_alive}")
     playing: dict[int, Episode] = {}
     names: dict[int, _Key] = {}
 
@@ -191,7 +196,7 @@ def _rare_full_collections() -> Iterator[None]:
     """Let Python look for cycles among all objects less often.
 
     Thousands of episodes are millions of objects that live on and are in no cycle; to look through them again and again
-    takes half of the loop's time (benchmarks/bench_scale.py). What dies young is collected as ever.
+    takes a quarter of the loop's time (benchmarks/bench_scale.py). What dies young is collected as ever.
     """
     with _lock:
         young, middle, old = gc.get_threshold()

@@ -37,12 +37,11 @@ class Checkpoint:
 
 
 def last_checkpoint(folder: Path) -> Checkpoint | None:
-    """The last checkpoint of the run in ``folder`` that was written to its end.
+    """The last checkpoint of the run in ``folder`` that was written to its end and not begun to be deleted.
 
     Where there is none, as Transformers deletes the one before first, the last that only lacks episodes of its middle.
     """
-    whole: list[Checkpoint] = []
-    others: list[Checkpoint] = []
+    found: list[tuple[Checkpoint, bool]] = []
     for path in (folder / "checkpoints").glob("checkpoint-*"):
         try:
             # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
@@ -53,8 +52,19 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
         # But for what grpo/resume.py adds, a file for each process.
         files = range(saved["processes"]) if saved.get("unfinished") else ()
         complete = all(rollouts_file(path, rank).exists() for rank in files)
-        (whole if complete else others).append(Checkpoint(path, step))
-    return max(whole or others, key=lambda checkpoint: checkpoint.step, default=None)
+        found.append((Checkpoint(path, step), complete))
+    found.sort(key=lambda one: one[0].step)
+    if not found:
+        return None
+    # The trainer has written the newest whole before it deletes another: what that has, those before it had.
+    newest = _trainers_files(found[-1][0])
+    whole = [checkpoint for checkpoint, complete in found if complete and newest <= _trainers_files(checkpoint)]
+    return whole[-1] if whole else found[-1][0]
+
+
+def _trainers_files(checkpoint: Checkpoint) -> set[str]:
+    assert checkpoint.path is not None
+    return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -303,8 +303,13 @@ def _(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
 
 @_from_plain.register
 def _(space: spaces.Box, plain: Any, names: Sequence[str] = ()) -> Any:
-    convert: Callable[[Any], Any] = _real if space.dtype.kind == "f" else _whole
-    return _inside(space, np.asarray(_each(convert, plain), dtype=space.dtype).reshape(space.shape))
+    if space.dtype.kind != "f":
+        return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape))
+    with np.errstate(over="ignore"):
+        array = np.asarray(_each(_real, plain), dtype=space.dtype).reshape(space.shape)
+    if not np.isfinite(array).all():  # it was, and is more than the type holds
+        raise ValueError(plain)
+    return _inside(space, array)
 
 
 @_from_plain.register

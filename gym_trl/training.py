@@ -79,6 +79,8 @@ def resume(folder: Path, *, steps: int | None = None, console: Console | None = 
         options = replace(options, steps=steps)
     checkpoint = last_checkpoint(folder)
     done = checkpoint.step if checkpoint else 0
+    if checkpoint is None and "success_after_greedy" in read_summary(folder):
+        raise ConfigError(f"the run in {folder} is finished and has no checkpoint to go on from: begin another one")
     if done > options.steps or (done == options.steps and "success_after_greedy" in read_summary(folder)):
         raise ConfigError(f"the run in {folder} is finished at step {done}; give more --steps to go on")
     return _run(options, folder, checkpoint or Checkpoint(None, 0), console)
@@ -422,7 +424,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if self._about != about:
             self._about, self._placed = about, 0
         placed = [(self._placed + place, played) for place, played in chosen]
-        self._placed += len(rollout.trajectories)
+        self._placed += math.ceil(len(rollout.trajectories) / group_size) * group_size  # another rollout, another group
         self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
         failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
         if failed and not self._failure_told:

@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from gym_trl.errors import ConfigError
-from gym_trl.worker import Worker, WorkerError
+from gym_trl.worker import Worker, WorkerEnded, WorkerError, question
 
 try:
     from gymnasium.vector import AutoresetMode
@@ -222,11 +222,11 @@ class _Inline:
     def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
         envs, results = self._envs, []
         for index, action in zip(indexes, actions, strict=True):
-            if over[index]:
+            if over[index] or envs[index] is None:
                 results.append(self._begun(index))
                 continue
             try:
-                result = envs[index].step(action)  # type: ignore[union-attr]  # where there is none it is over
+                result = envs[index].step(action)  # type: ignore[union-attr]  # it has just been looked at
                 if self._same_step and (result[2] or result[3]):
                     result = self._begun_anew(index, result)
             except Exception as error:  # whatever an environment raises is its own episode's data
@@ -256,7 +256,11 @@ class _Inline:
 
     def _begun_anew(self, index: int, result: StepResult) -> StepResult:
         observation, reward, terminated, truncated, info = result
-        began, begun = self._env(index).reset()
+        try:
+            began, begun = self._env(index).reset()
+        except Exception as error:  # the next game's, and not of the one that has ended; the next step begins another
+            self._drop(index)
+            began, begun = "", {"error": f"{type(error).__name__}: {error}"}
         return began, reward, terminated, truncated, {"final_obs": observation, "final_info": info, **begun}
 
     def _stepped(self, index: int, action: Any) -> StepResult:
@@ -323,13 +327,31 @@ class _Processes:
         shares: dict[int, list[int]] = {}
         for place, (index, _, _) in enumerate(orders):
             shares.setdefault(index % count, []).append(place)
-        for number, places in shares.items():
+        asked = {}
+        for number, places in shares.items():  # all are packed before one is sent: what cannot be packed raises here
             share = [orders[place] for place in places]
+            asked[number] = question("run", [(index // count, what, with_) for index, what, with_ in share])
+        for number, message in asked.items():
             with suppress(WorkerError):  # its answer will say so
-                self._workers[number].ask("run", [(index // count, what, with_) for index, what, with_ in share])
+                self._workers[number].send(message)
         results: dict[int, StepResult] = {}
-        for number, places in shares.items():
-            results |= zip(places, self._answer(number, len(places)), strict=True)
+        raised: WorkerError | None = None
+        try:
+            for number, places in shares.items():
+                try:
+                    results |= zip(places, self._answer(number, len(places)), strict=True)
+                except WorkerError as error:
+                    raised = error
+                    if all(orders[place][1] in ("begun", "stepped") for place in places):
+                        raised = None  # something that cannot be sent: these episodes' data
+                        results |= dict.fromkeys(places, _failed(error))
+                del asked[number]
+        except BaseException:  # interrupted: what is still to be answered would be taken for the next answers
+            for number in asked:
+                self._renew(number)
+            raise
+        if raised is not None:
+            raise raised
         return [results[place] for place in range(len(orders))]
 
     def close(self) -> None:
@@ -339,11 +361,14 @@ class _Processes:
     def _answer(self, number: int, count: int) -> list[StepResult]:
         try:
             answer: list[StepResult] = self._workers[number].answer()
-        except WorkerError as error:  # the process has ended, and with it the episodes that it played
-            self._workers[number].close()
-            self._workers[number] = Worker(self._builds[number])
+        except WorkerEnded as error:  # and with it the episodes that it played
+            self._renew(number)
             return [_failed(error)] * count
         return answer
+
+    def _renew(self, number: int) -> None:
+        self._workers[number].kill()
+        self._workers[number] = Worker(self._builds[number])
 
 
 class _Build:

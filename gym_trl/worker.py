@@ -27,6 +27,10 @@ class WorkerError(RuntimeError):
     """What a worker's object raised, or that the worker has ended."""
 
 
+class WorkerEnded(WorkerError):  # noqa: N818 -- what has happened
+    """The process has ended, and whatever it held with it."""
+
+
 class Worker:
     """A process that holds what ``build`` makes there.
 
@@ -45,12 +49,13 @@ class Worker:
     def __init__(self, build: Callable[[], Any]) -> None:
         import cloudpickle
 
+        paths = os.pathsep.join(path for path in sys.path if path and isinstance(path, str))  # as Python reads it
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from gym_trl.worker import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,
         )
         self._inbox = _Inbox(self._stdout.fileno())
@@ -71,13 +76,14 @@ class Worker:
         try:
             _write(self._stdin.fileno(), message)
         except (OSError, ValueError) as error:
-            raise WorkerError(f"the worker process {self.pid} has ended") from error
+            raise WorkerEnded(f"the worker process {self.pid} has ended") from error
 
     def answer(self) -> Any:
         """What the oldest question that is not answered led to.
 
         Raises:
-            WorkerError: it raised, or the process has ended.
+            WorkerError: it raised.
+            WorkerEnded: the process has ended.
         """
         while not self._arrived:
             self._read()
@@ -145,7 +151,7 @@ class Worker:
         if messages is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
-            raise WorkerError(f"the worker process {self.pid} has ended {_how(self._process.returncode)}")
+            raise WorkerEnded(f"the worker process {self.pid} has ended {_how(self._process.returncode)}")
         if messages and not self._built:
             self._built = True
             _opened(messages.pop(0))  # that the object was built, or why not

@@ -1,3 +1,4 @@
+import errno
 import math
 import os
 import random
@@ -220,6 +221,19 @@ def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"version": 1, "options": {}}')
     with pytest.raises(ConfigError, match="is not of an evaluation"):
         evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path)
+
+
+def test_a_folder_that_cannot_be_locked_is_evaluated_into_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def no_locks(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.warns(UserWarning, match=r"cannot be locked .*No locks available"):
+        assert evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path).played == 4
 
 
 def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:

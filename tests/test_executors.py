@@ -88,6 +88,29 @@ def collect(pool, number):
     return replies
 
 
+def test_a_process_that_hangs_after_its_episode_was_given_up_is_ended_and_gets_no_more(monkeypatch):
+    monkeypatch.setattr("gym_trl.executors.GIVEN_UP_S", 0.3)
+    with ProcessPool(lambda env_id: Obedient(), workers=1) as pool:
+        first = begin(pool).observation
+        pool.step("a", "hang")
+        pool.collect(block=False)
+        pool.release("a")  # as a Cutoff does
+        time.sleep(0.5)
+        assert begin(pool, "b").observation != first
+        assert gone(int(first))
+        pool.step("b", "nap 0.5")  # which somebody waits for
+        assert collect(pool, 1)["b"].reward == 1.5
+
+
+def test_what_a_process_does_for_an_episode_that_was_given_up_ends_by_itself_as_a_rule():
+    with ProcessPool(lambda env_id: Obedient(), workers=1) as pool:
+        first = begin(pool).observation
+        pool.step("a", "nap 0.3")
+        pool.collect(block=False)
+        pool.release("a")
+        assert begin(pool, "b").observation == first
+
+
 def gone(pid):
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:

@@ -48,6 +48,14 @@ def test_conversations_are_filtered_by_what_they_were_worth() -> None:
     assert list(sft_rows([failed])) == []
 
 
+def test_games_that_nobody_knows_are_no_pairs() -> None:
+    records = played("random", 16, attempts=8, env_kwargs={"high": 10, "turns": 3})
+    assert len(list(preference_rows(records))) == 2
+    for record in records:
+        record["task"] |= {"id": "TrlEnv/GuessNumber-v0#None", "seed": None}
+    assert list(preference_rows([{**record, "opening": records[0]["opening"]} for record in records])) == []
+
+
 def test_pairs_are_the_best_and_the_worst_of_a_game() -> None:
     records = played("random", 80, attempts=8, env_kwargs={"high": 10, "turns": 3})
     pairs = list(preference_rows(records))

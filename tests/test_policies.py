@@ -127,13 +127,19 @@ def test_what_a_server_refuses_for_every_episode_ends_the_evaluation(serve: Any)
         play(server(home.url))
 
 
+def asks_to_find_out(body: dict[str, Any]) -> bool:
+    """Whether this is no turn of a game, whose first one ends with the first observation."""
+    said = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    return len(said) == 1 and not said[0].endswith("tries.")
+
+
 @pytest.mark.parametrize("status", [400, 403, 422])
 def test_a_conversation_that_a_server_refuses_is_a_failure_and_the_others_go_on(serve: Any, status: int) -> None:
     """Also the first one, before the server has answered anything."""
     doomed: list[int] = []
 
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
-        if body["messages"][0]["content"] == "Hello":
+        if asks_to_find_out(body):
             return 200, said("Hi.")
         doomed.append(body["seed"]) if not doomed else None
         return (status, {"error": "filtered"}) if body["seed"] in doomed else solve(body, times)
@@ -141,6 +147,28 @@ def test_a_conversation_that_a_server_refuses_is_a_failure_and_the_others_go_on(
     records = play(server(serve(answer).url, concurrency=1), episodes=5)
     assert [record["stop_reason"] for record in records] == ["cancelled", *["success"] * 4]
     assert f"answered {status}" in str(records[0]["error"])
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"system_prompt": "Play."}, lambda body: body["messages"][0]["role"] == "system"),
+        ({"max_tokens": 10**6}, lambda body: body["max_tokens"] > 4096),
+        ({"sampling": {"temprature": 1}}, lambda body: "temprature" in body),
+    ],
+)
+def test_what_is_refused_whatever_is_said_is_the_first_refusal(serve: Any, options: Any, refused: Any) -> None:
+    def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
+        said = "of what was asked to find out" if asks_to_find_out(body) else "of the first turn"
+        return (400, {"error": {"message": f"refused because {said}"}}) if refused(body) else solve(body, times)
+
+    with pytest.raises(EngineError, match="refused because of the first turn"):
+        play(server(serve(answer).url, **options))
+
+
+def test_nobody_is_asked_by_no_thread() -> None:
+    with pytest.raises(ConfigError, match="concurrency must be at least 1, got 0"):
+        server("http://127.0.0.1:9/v1", model="x", concurrency=0)
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:

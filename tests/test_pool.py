@@ -1,4 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import asyncio
 import threading
 import time
 from typing import Any
@@ -290,6 +291,35 @@ class TestAThreadThatHangs:
         begin(pool, "b")
         Hanging.let_go.set()
         assert step(pool, "go", "b") == EnvReply("on")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError])
+def test_whatever_ends_a_thread_is_its_episodes_failure_and_the_thread_goes_on(kind):
+    class Leaving(Scripted):
+        def step(self, action):
+            if action == "leave":
+                raise kind("bye")
+            return super().step(action)
+
+    with ThreadPool(lambda env_id: Leaving(), workers=1) as pool:
+        begin(pool)
+        assert step(pool, "leave") == EnvFailure(f"step raised {kind.__name__}: bye")
+        pool.release("a")
+        assert begin(pool, "b") == EnvReply("begin")
+        assert step(pool, "on", "b") == EnvReply("on", 1.0)
+
+
+def test_a_thread_that_hangs_after_its_episode_was_given_up_gets_no_more(monkeypatch):
+    monkeypatch.setattr("gym_trl.pool.GIVEN_UP_S", 0.2)
+    Hanging.let_go.clear()
+    with ThreadPool(lambda env_id: Hanging(), workers=1) as pool:
+        begin(pool)
+        pool.step("a", "hang")
+        time.sleep(0.1)  # until it does
+        pool.release("a")  # as a Cutoff does
+        time.sleep(0.4)
+        assert isinstance(begin(pool, "b"), EnvReply)
+        Hanging.let_go.set()
 
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"step_timeout": 0}, {"reset_timeout": -1.0}])

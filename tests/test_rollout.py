@@ -197,6 +197,8 @@ def test_as_many_environments_are_open_as_may_be_alive():
 def test_max_alive_must_be_positive():
     with pytest.raises(ConfigError, match="max_alive"):
         rollout(episodes(1), max_alive=0)
+    with pytest.raises(ConfigError, match="max_alive"):
+        stream(iter(()), max_alive=0)
 
 
 def test_an_environment_that_answers_late_holds_nobody_up():

@@ -97,6 +97,12 @@ def test_names_are_read_in_any_case_and_numbers_work_as_well(words):
     assert read(spaces.Discrete(2), words, ["Move left", "Move right"]) == 0
 
 
+def test_a_number_that_its_type_cannot_hold_is_no_action():
+    assert read(spaces.Box(-np.inf, np.inf, (1,), np.float32), "1e38") == pytest.approx(1e38)
+    with pytest.raises(UnreadableActionError):
+        read(spaces.Box(-np.inf, np.inf, (1,), np.float32), "1e39")
+
+
 def test_example_actions_are_actions():
     for space in LEAVES[:-1]:
         assert read(space, explain(space).rpartition("such as ")[2] if "such as" in explain(space) else "0") in space

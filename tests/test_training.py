@@ -22,10 +22,11 @@ from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.executors import STEPPING, make_pool
+from gym_trl.grpo.saved import UNFINISHED
 from gym_trl.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
 from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.records import read_json_lines, read_records
-from gym_trl.run_folder import last_checkpoint
+from gym_trl.run_folder import Checkpoint, last_checkpoint
 
 torch = pytest.importorskip("torch")
 
@@ -361,6 +362,28 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(finished: P
     torn = last_checkpoint(folder)
     assert torn is not None
     assert torn.step == 4
+
+
+def test_a_checkpoint_that_is_half_deleted_is_worse_than_one_that_only_lacks_episodes(
+    finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    last, before = (tmp_path / "run" / "checkpoints" / f"checkpoint-{step}" for step in (5, 4))
+    state = json.loads((last / "trainer_state.json").read_text())
+    state["stateful_callbacks"] = {UNFINISHED: {"unfinished": True, "micro_steps": 1, "processes": 1}}
+    (last / "trainer_state.json").write_text(json.dumps(state))
+    assert last_checkpoint(tmp_path / "run") == Checkpoint(before, 4)
+    (before / "model.safetensors").unlink()
+    assert last_checkpoint(tmp_path / "run") == Checkpoint(last, 5)
+
+
+def test_a_finished_run_whose_checkpoints_were_deleted_keeps_its_records(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(ConfigError, match="finished and has no checkpoint to go on from"):
+        resume(folder, steps=9, console=silent())
+    assert lines(folder) == lines(finished)
 
 
 def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: Path, fuse: Path) -> None:

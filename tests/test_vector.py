@@ -156,6 +156,75 @@ def test_an_environment_that_raises_is_reported_and_the_others_go_on(executor):
     envs.close()
 
 
+def test_a_next_game_that_cannot_begin_leaves_the_one_that_was_won_as_it_was(executor):
+    class Once(GuessNumber):
+        resets = 0
+
+        def reset(self, **how):
+            self.resets += 1
+            if self.resets == 2:
+                raise RuntimeError("no next game")
+            return super().reset(**how)
+
+    envs = vector(Once, executor=executor, workers=2, autoreset_mode="SameStep")
+    envs.reset(seed=0, options={"instance": 2})
+    _, rewards, terminated, _, infos = envs.step(["3", "1", "3"])
+    assert (rewards.tolist(), terminated.tolist()) == ([1, 0, 1], [True, False, True])
+    assert infos["final_obs"].tolist() == ["Correct.", None, "Correct."]
+    assert infos["final_info"]["success"].tolist() == [True, False, True]
+    assert infos["error"][0] == "RuntimeError: no next game"
+    observations, rewards, _, truncated, _ = envs.step(["1"] * 3)
+    assert observations[0].startswith("Guess 1 to")
+    assert (rewards.tolist(), truncated.any()) == ([0, 0, 0], False)
+    envs.close()
+
+
+def test_a_mistake_in_a_question_costs_no_process_its_episodes():
+    envs = vector(executor="process", workers=2)
+    envs.reset(seed=0)
+    with pytest.raises(WorkerError, match="AttributeError"):
+        envs.get_attr("hihg")
+    with pytest.raises(Exception, match=r"pickle|local object"):
+        envs.set_attr("given", [1, lambda: 2, 3])
+    assert envs.get_attr("high") == (8, 8, 8)
+    assert not envs.step(["1"] * 3)[3].any()  # they play on
+    envs.close()
+
+
+def test_what_cannot_be_sent_is_its_episodes_own_data():
+    class Unsendable(GuessNumber):
+        def step(self, action):
+            *step, info = super().step(action)
+            return *step, {**info, "held": threading.Lock()} if action == "7" else info
+
+    envs = vector(Unsendable, executor="process", workers=3)
+    envs.reset(seed=0, options={"instance": 30})
+    observations, _, _, truncated, infos = envs.step(["3", "7", "3"])
+    assert (observations[0], truncated.tolist()) == ("Higher.", [False, True, False])
+    assert "cannot be sent" in infos["error"][1]
+    assert envs.step(["3"] * 3)[0] == ("Higher.", "Guess 1 to 50 in 6 tries.", "Higher.")
+    envs.close()
+
+
+def test_answers_to_a_step_that_was_interrupted_are_not_taken_for_the_next_ones(monkeypatch):
+    envs = vector(executor="process", workers=3)
+    envs.reset(seed=0)
+    answer, calls = Worker.answer, []
+
+    def interrupted(worker):
+        calls.append(worker)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return answer(worker)
+
+    monkeypatch.setattr(Worker, "answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(["1"] * 3)
+    observations, _ = envs.reset(seed=0)
+    assert all(observation.startswith("Guess 1 to") for observation in observations)
+    envs.close()
+
+
 def test_a_process_that_ends_takes_only_its_own_episodes_with_it():
     envs = vector(Fragile, executor="process", workers=3)
     envs.reset(seed=0, options={"instance": 30})

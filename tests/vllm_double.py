@@ -18,7 +18,7 @@ LOGPROB = -1.25
 FIELDS = {
     *("model", "prompt", "max_tokens", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "logprobs"),
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("skip_special_tokens", "return_token_ids", "return_tokens_as_token_ids", "allowed_token_ids"),
+    *("min_tokens", "skip_special_tokens", "return_token_ids", "return_tokens_as_token_ids", "allowed_token_ids"),
 }
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
@@ -169,6 +169,8 @@ class VLLMDouble:
             return 400, f"This model's maximum context length is {self.context} tokens."
         if not 0 < body["top_p"] <= 1:
             return 400, f"top_p must be in (0, 1], got {body['top_p']}."
+        if body.get("min_tokens", 0) > body["max_tokens"]:
+            return 400, f"min_tokens must be less than or equal to max_tokens={body['max_tokens']}."
         return None
 
     async def _client_leaves(self, reader, seconds):

@@ -67,6 +67,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._rng = np.random.default_rng()
         self._agent = self._next = 0
         self._over_at_reset: Step | None = None
+        self._owed = 0.0  # for what the opponent did before the agent's first action
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; an opponent who begins has played when it returns."""
@@ -78,16 +79,20 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._agent = int(self._rng.integers(2)) if self.seat is None else self.seat
         self._policy = None if self._make_policy is None else self._make_policy(int(self._rng.integers(2**31)))
         self._next = int(info.get("to_move", 0))
-        self._over_at_reset = None
+        self._over_at_reset, self._owed = None, 0.0
         observation, reward, terminated, truncated, info = self._answered((observation, 0.0, False, False, info))
         if terminated or truncated:
             self._over_at_reset = observation, reward, terminated, truncated, info
+        else:
+            self._owed = float(reward)
         return observation, info
 
     def _step(self, action: str) -> Step:
         if self._over_at_reset is not None:
             return self._over_at_reset
-        return self._answered(self._play(action))
+        observation, reward, terminated, truncated, info = self._answered(self._play(action))
+        owed, self._owed = self._owed, 0.0
+        return observation, float(reward) + owed if owed else reward, terminated, truncated, info
 
     def _answered(self, step: Step) -> Step:
         """What an action led to once the opponent has played, if it is the opponent's turn."""

@@ -55,7 +55,12 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         spec, instructions = self.unwrapped.spec, instructions_of(self.env)
         self.transcript = {
             "version": 1,
-            "task": {"env_id": spec.id if spec else None, "seed": seed, "options": dict(options or {})},
+            "task": {
+                "env_id": spec.id if spec else None,
+                "seed": seed,
+                "env_kwargs": {name: it for name, it in (spec.kwargs if spec else {}).items() if name != "render_mode"},
+                "options": dict(options or {}),
+            },
             "instructions": instructions,
             "opening": [
                 {"role": "user", "content": f"{instructions}\n\n{observation}" if instructions else observation}
@@ -108,4 +113,7 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         if self.path is not None:
             line = f"{json.dumps(record, default=str)}\n".encode()  # ASCII, so that lone surrogates survive
             with self.path.open("ab", buffering=0) as file:
-                file.write(line)
+                if (written := file.write(line)) != len(line):
+                    if (end := file.tell()) == self.path.stat().st_size:  # no other process has appended meanwhile
+                        file.truncate(end - written)
+                    raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}: disk full?")

@@ -48,10 +48,13 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
         gym.Wrapper.__init__(self, env)
         self.observation_space = AnyText()
         self._observe = observe or _default(env)
+        self._given, self._said_of = observe is not None, env.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
+        if not self._given and self.env.unwrapped is not self._said_of:  # another level's (Levels)
+            self._observe, self._said_of = _default(self.env), self.env.unwrapped
         return self._observe(observation, info), info
 
     def step(self, action: Any) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -463,11 +463,10 @@ class _Sender:
         # The server refuses what does not fit into the context; in-process engines end the answer there, so ask for
         # no more than fits. What leaves no room at all is for the server to explain.
         room = math.inf if server.context is None else max(1, server.context - len(request.prompt_ids))
-        own = {
-            "prompt": request.prompt_ids,
-            "max_tokens": int(min(request.max_tokens, self._max_tokens, room)),
-            "seed": request.seed,
-        }
+        tokens = int(min(request.max_tokens, self._max_tokens, room))
+        own = {"prompt": request.prompt_ids, "max_tokens": tokens, "seed": request.seed}
+        if self._options.get("min_tokens", 0) > tokens:  # a last turn may have room for fewer
+            own["min_tokens"] = tokens
         model = {} if server.model is None else {"model": server.model}
         return json.dumps({**self._options, **model, **own}).encode()
 
@@ -683,6 +682,8 @@ def _sample_one(client: "httpx.Client", options: Mapping[str, Any]) -> "httpx.Re
     import httpx
 
     body = {**options, "prompt": [0], "max_tokens": 1, "seed": 0}
+    if "min_tokens" in body:
+        body["min_tokens"] = min(body["min_tokens"], 1)
     try:
         return client.post("/v1/completions", json=body)
     except httpx.TransportError as error:

@@ -39,6 +39,8 @@ _REFUSED = (
 _SET_ELSEWHERE = {
     "max_new_tokens": "a request says how many tokens it may have (max_tokens_per_turn, max_completion_length)",
     "max_length": "a request says how many tokens it may have (max_tokens_per_turn, max_completion_length)",
+    "min_new_tokens": "the engine finds out by itself where an answer ends, wherever that is",
+    "min_length": "the engine finds out by itself where an answer ends, wherever that is",
     "eos_token_id": "the model's and the chat template's own are used; add stop strings",
     "pad_token_id": "the tokenizer's own is used",
 }

@@ -73,6 +73,7 @@ class VLLMEngine:
         self._refused: list[Completion] = []
         options = {name: value for name, value in (sampling or {}).items() if value is not None}
         self._max_tokens = options.pop("max_tokens", math.inf)
+        self._min_tokens = options.pop("min_tokens", 0)
         self._params = _sampling_params(options, eos_ids, stop_strings)
         self._refusals = _refusals()
         self._check_params()
@@ -107,7 +108,10 @@ class VLLMEngine:
     def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int | None, seed: int) -> None:
         # With its type said, vLLM takes the prompt as it is; raw prompts are deprecated (input_processor.py, 0.31).
         prompt = {"type": "token", "prompt_token_ids": prompt_ids}
-        self._engine.add_request(self._prefix + request_id, prompt, self._params(max_tokens=max_tokens, seed=seed))
+        # A last turn may have room for fewer, and then says as many as there is room for.
+        least = self._min_tokens if max_tokens is None else min(self._min_tokens, max_tokens)
+        params = self._params(max_tokens=max_tokens, min_tokens=least, seed=seed)
+        self._engine.add_request(self._prefix + request_id, prompt, params)
 
     def _check_params(self) -> None:
         """Have vLLM check the options now, with a request that never runs, and not once per request."""

@@ -213,6 +213,7 @@ class ToolEnvironment:
             "invalid_actions": self._invalid_actions,
             "calls_after_end": self._calls_after_end,
             "task": self._task.to_json(),
+            "error": self._error,
         }
 
 

@@ -1,6 +1,5 @@
 """A rehearsal before a long training: two steps at full length, which say what memory it will need."""
 
-import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -81,7 +80,7 @@ def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
     return PeakMemory(
         device=torch.cuda.max_memory_allocated() if on_gpu else None,
         reserved=torch.cuda.max_memory_reserved() if on_gpu else None,
-        process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        process=_peak_bytes(),
         prompt=rehearsal.prompt,
         completion=rehearsal.completion,
         seconds=time.monotonic() - last,
@@ -108,6 +107,17 @@ class _Rehearsal:
             "logprobs": [completion.logprobs for completion in completions],
             "env_mask": [[1] * len(completion.ids) for completion in completions],
         }
+
+
+def _peak_bytes() -> int:
+    """The most that this process has held."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _longest_completions(prompts: list[list[int]], trainer: Any) -> list[Completion]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
+from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.saved import TRAINED, UNFINISHED, rollouts_file
 
 try:
@@ -40,8 +41,9 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
     training is the same to the last bit; what was logged over several steps (``logging_steps`` above 1) begins anew.
 
     ``AsyncGRPOTrainer`` with ``spec.rollout_worker`` would begin at the first task again. There it saves which groups
-    were trained on; the others are played, also those that were given up as too old or that nobody could score. What
-    the trainer had only fetched for its next step counts as trained on, as in TRL.
+    were trained on; the others are played, also those that were given up as too old or that nobody could score. A group
+    of which the trainer has fetched a part counts as trained on, as in TRL. A curriculum goes on at its level. TRL's
+    own worker resumes by itself and is left alone.
     """
 
     def __init__(self) -> None:
@@ -50,9 +52,10 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
 
     def attach(self, trainer: Any) -> None:
         """Save and restore what ``trainer`` is in the middle of."""
-        if hasattr(trainer, "rollout_worker"):
-            # Before the callback with which AsyncGRPOTrainer starts the worker.
-            trainer.callback_handler.callbacks.insert(0, _Groups(trainer))
+        if hasattr(trainer, "rollout_worker"):  # in AsyncGRPOTrainer; on the main process it is one
+            if trainer.rollout_worker is None or isinstance(trainer.rollout_worker, RolloutWorker):
+                # Before the callback with which the trainer starts the worker.
+                trainer.callback_handler.callbacks.insert(0, _Groups(trainer))
             return
         _know_numbered_cpus()
         self._trainer = trainer
@@ -134,24 +137,30 @@ class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         saved = state.stateful_callbacks.get(TRAINED) if state.global_step else None
         self._before = set(range(saved["next"])).difference(saved["left_out"]) if saved else set()
         # As in AsyncGRPOTrainer._inner_training_loop (trl 1.16), which does it for TRL's own worker only.
-        trainer = self._trainer
+        trainer, worker = self._trainer, self._trainer.rollout_worker
         trainer._groups_before_resume, trainer._last_groups_trained = len(self._before), 0
         if saved is None:
+            if state.global_step:
+                warnings.warn("the checkpoint was saved without ExactResume: it begins at the first task", stacklevel=2)
             return
         trainer._trained_groups.clear()
         trainer.model_version = saved["model_version"]
-        if trainer.rollout_worker is not None:  # the main process has it
-            trainer.rollout_worker.begin_after(self._before)
-            trainer.rollout_worker.update_model_version(trainer.model_version)
+        if worker is not None:  # the main process has it
+            if worker.curriculum is not None and saved["curriculum"] is not None:
+                worker.curriculum.state = saved["curriculum"]
+            worker.begin_after(self._before)
+            worker.update_model_version(trainer.model_version)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Say in the trainer's state, which may be saved now, what was trained on."""
+        curriculum = getattr(self._trainer.rollout_worker, "curriculum", None)
         trained = self._before | self._trainer._trained_groups
         end = max(trained, default=-1) + 1
         state.stateful_callbacks[TRAINED] = {
             "next": end,
             "left_out": sorted(set(range(end)) - trained),
             "model_version": self._trainer.model_version,
+            "curriculum": None if curriculum is None else curriculum.state,
         }
 
 

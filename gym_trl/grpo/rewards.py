@@ -62,7 +62,7 @@ def env_reward(
         for name, value in _means(episode_return, columns):
             log_metric(f"env/{name}", value)
     if log_extra is not None:
-        for name in ("stop_reason", "num_turns", "invalid_actions", "task"):
+        for name in ("stop_reason", "num_turns", "invalid_actions", "task", "error"):
             log_extra(name, list(columns.get(name, [None] * len(episode_return))))
     return list(episode_return) if environments is None else [None] * len(episode_return)
 

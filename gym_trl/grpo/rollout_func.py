@@ -113,7 +113,15 @@ def make_rollout_func(
         max_action: Characters of an action that the environment is given, see ``GymSpec``.
         cutoff: When the slowest episodes are no longer waited for; by default all are.
         on_rollout: Is called with everything that was played, for records.
+
+    Raises:
+        ConfigError: an argument that cannot work; ``deterministic`` with a cutoff by the clock.
     """
+    if deterministic and cutoff is not None and cutoff.timed:
+        raise ConfigError(
+            "deterministic=True waits for every environment, and what a clock cuts off is never the same twice: "
+            "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
+        )
     return _RolloutFunc(
         make_pool(
             make,

@@ -22,7 +22,7 @@ from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.executors import Executor, make_pool
 from gym_trl.grpo.curriculum import Curriculum, at_level
 from gym_trl.grpo.rollout_func import SAMPLING, Rollout, warn_of_bias
-from gym_trl.pool import EnvFactory
+from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.rollout import WAIT, Cutoff, stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, StopReason, Task, Trajectory
@@ -127,7 +127,8 @@ class RolloutWorker:
         self._make_engine = engine
         self._seed = seed
         self._preamble = [] if system_prompt is None else [Message("system", system_prompt)]
-        self._curriculum = curriculum
+        self.curriculum = curriculum
+        """Its levels, if it has any."""
         self._max_tokens_per_turn = max_tokens_per_turn
         options = {**(args.chat_template_kwargs or {}), **(chat_template_kwargs or {})}
         self._chat = chat or TemplateChat(self._tokenizer, **options)
@@ -226,8 +227,9 @@ class RolloutWorker:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _run(self, engine: Engine) -> None:
-        pool = self._make_pool()
+        pool: EnvPool | None = None
         try:
+            pool = self._make_pool()
             stream_episodes(
                 self._episodes(),
                 pool=pool,
@@ -240,10 +242,13 @@ class RolloutWorker:
         except BaseException as error:  # it must reach the trainer, which asks from time to time
             self._failure = error
         finally:
-            pool.close()
             self._groups.clear()
-            if close := getattr(engine, "close", None):
-                close()
+            try:
+                if pool is not None:
+                    pool.close()
+            finally:
+                if close := getattr(engine, "close", None):
+                    close()
 
     def _episodes(self) -> Iterator[tuple[tuple[int, int], Episode] | None]:
         """Endless, the members of a group after one another; ``None`` where there is no room for another."""
@@ -254,8 +259,8 @@ class RolloutWorker:
                 number = next(self._numbers)
                 if number in self._left_out:
                     continue
-                if self._curriculum is not None:
-                    task = at_level(task, self._curriculum.level)  # noqa: PLW2901 -- the task of this group
+                if self.curriculum is not None:
+                    task = at_level(task, self.curriculum.level)  # noqa: PLW2901 -- the task of this group
                 for member in range(self._args.num_generations):
                     while self._waiting:
                         yield None
@@ -326,9 +331,9 @@ class RolloutWorker:
             self._scored_at, self._unscored_since = time.monotonic(), 0
         self._unscored_since += len(members) - len(returns)
         self._report(members)
-        if self._curriculum is not None:
+        if self.curriculum is not None:
             level = group.task.options["level"]
-            self._curriculum.report([(level, one.success) for one in members if one.episode_return is not None])
+            self.curriculum.report([(level, one.success) for one in members if one.episode_return is not None])
         if self._on_rollout:
             self._on_rollout(Rollout("train", group.version, members))
 

@@ -468,6 +468,14 @@ def test_an_episode_stays_with_its_server_and_new_ones_go_to_the_least_busy(stac
     assert Counter(map(tuple, places)) == {(True, False): 32, (False, True): 32}
 
 
+def test_a_last_turn_with_room_for_fewer_tokens_than_the_least_asks_for_as_many(stack):
+    vllm = double(stack)
+    made = engine(stack, vllm, sampling={"min_tokens": 8})  # which is checked with one token
+    asked = [request("0-1", max_tokens=5), request("1-1", max_tokens=9, seed=1)]
+    assert {one.finish for one in sample(made, asked).values()} <= {FinishReason.STOP, FinishReason.LENGTH}
+    assert {body["max_tokens"]: body["min_tokens"] for body in vllm.bodies if body["max_tokens"] > 1} == {5: 5, 9: 8}
+
+
 def test_an_episode_stays_with_its_data_parallel_rank(stack):
     vllm = double(stack, delay=lambda body: 0.01)
     played = rollout(engine(stack, vllm, data_parallel_size=4, check=False), 32)

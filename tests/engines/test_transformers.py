@@ -183,7 +183,10 @@ def test_a_model_that_has_diverged_is_named_and_not_sampled():
     [
         {"max_batch": 0},
         {"stop_strings": ["x"]},
-        *({"sampling": {name: 4}} for name in ("num_beams", "num_return_sequences", "top_kk", "max_new_tokens")),
+        *(
+            {"sampling": {name: 4}}
+            for name in ("num_beams", "num_return_sequences", "top_kk", "max_new_tokens", "min_new_tokens")
+        ),
         {"sampling": {"eos_token_id": 4}},
     ],
 )

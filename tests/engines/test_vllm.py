@@ -242,6 +242,12 @@ def test_stop_strings_of_the_sampling_options_are_kept_too(llm, tiny):
     assert sample(llm, asked, sampling={"stop": "7"}) == sample(llm, asked, stop_strings=["7"])
 
 
+def test_a_last_turn_with_room_for_fewer_tokens_than_the_least_says_as_many(llm, tiny):
+    asked = requests(tiny, ["go"], max_tokens=3)
+    [completion] = sample(llm, asked, sampling={"min_tokens": 8}).values()
+    assert (completion.finish, len(completion.ids)) == (FinishReason.LENGTH, 3)
+
+
 def test_options_shape_the_sampling(llm, tiny):
     asked = [Request(str(i), ids(tiny, "go"), 1, i) for i in range(200)]
     with torch.no_grad():

@@ -14,6 +14,7 @@ COLUMNS: dict[str, Any] = {
     "invalid_actions": [0, 1, 9],
     "stop_reason": ["success", "failure", "env_error"],
     "task": ["a", "b", "c"],
+    "error": [None, None, "it broke"],
 }
 
 
@@ -52,7 +53,7 @@ def test_a_batch_without_any_score_has_no_means():
 def test_the_table_of_completions_gets_the_same_per_episode():
     extra: dict[str, list[Any]] = {}
     env_reward(log_extra=extra.__setitem__, **COLUMNS)
-    assert extra == {name: COLUMNS[name] for name in ("stop_reason", "num_turns", "invalid_actions", "task")}
+    assert extra == {name: COLUMNS[name] for name in ("stop_reason", "num_turns", "invalid_actions", "task", "error")}
 
 
 def test_a_trainer_without_the_rollout_func_is_told_so():

@@ -12,6 +12,7 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -524,6 +525,51 @@ def test_a_resumed_training_trains_on_the_groups_that_are_left(tmp_path):
     again = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
     last = again["stateful_callbacks"][TRAINED]
     assert set(range(last["next"])) - set(last["left_out"]) == before | set(trained)
+
+
+def a_trainer(worker):
+    return SimpleNamespace(
+        rollout_worker=worker, callback_handler=SimpleNamespace(callbacks=[]), _trained_groups=set(), model_version=3
+    )
+
+
+@pytest.mark.trl
+def test_a_curriculum_goes_on_at_its_level():
+    pytest.importorskip("torch")
+    from gym_trl.grpo.resume import ExactResume
+
+    levels = [{"high": 4}, {"high": 8}, {"high": 16}]
+    state = SimpleNamespace(global_step=2, stateful_callbacks={})
+    for level in (2, 0):
+        curriculum = Curriculum(levels, episodes=4)
+        trainer = a_trainer(spec(curriculum=curriculum).rollout_worker(config(), tiny_tokenizer()))
+        ExactResume().attach(trainer)
+        [callback] = trainer.callback_handler.callbacks
+        if level:
+            curriculum.report([(0, True)] * 4)
+            curriculum.report([(1, True)] * 4)
+            callback.on_step_end(None, state, None)
+            state.stateful_callbacks = json.loads(json.dumps(state.stateful_callbacks))
+        else:
+            assert curriculum.level == 0
+            callback.on_train_begin(None, state, None)
+        assert curriculum.level == 2
+
+
+@pytest.mark.trl
+def test_a_checkpoint_without_groups_is_said_and_trls_own_worker_is_left_alone():
+    pytest.importorskip("torch")
+    from gym_trl.grpo.resume import ExactResume
+
+    trainer = a_trainer(spec().rollout_worker(config(), tiny_tokenizer()))
+    ExactResume().attach(trainer)
+    with pytest.warns(UserWarning, match="saved without ExactResume"):
+        trainer.callback_handler.callbacks[0].on_train_begin(
+            None, SimpleNamespace(global_step=2, stateful_callbacks={}), None
+        )
+    trls = a_trainer(object())
+    ExactResume().attach(trls)
+    assert trls.callback_handler.callbacks == []
 
 
 @pytest.mark.vllm

@@ -208,6 +208,11 @@ class TestALimit:
         rollout = guess(cutoff=cutoff, max_observation=100, max_action=20).rollout_func
         assert (rollout.cutoff, rollout.max_observation, rollout.max_action) == (cutoff, 100, 20)
 
+    def test_what_is_the_same_each_time_is_not_cut_off_by_a_clock(self):
+        assert guess(deterministic=True, cutoff=Cutoff(stragglers=0.9)).rollout_func.cutoff.stragglers == 0.9
+        with pytest.raises(ConfigError, match="what a clock cuts off is never the same twice"):
+            _ = guess(deterministic=True, cutoff=Cutoff(rollout_s=9)).rollout_func
+
     @pytest.mark.parametrize("limit", [{"max_observation": 9}, {"max_action": 9}, {"cutoff": Cutoff(episode_s=9)}])
     def test_that_trls_own_loop_has_no_place_for_is_refused_there(self, limit):
         [name] = limit

@@ -43,6 +43,13 @@ def test_wrappers_inside_are_made_for_each_level() -> None:
     assert isinstance(env.env.env, TextObservation)  # type: ignore[attr-defined]
 
 
+def test_wrappers_outside_say_the_level_that_is_played() -> None:
+    env = as_text(Levels(gym.make("FrozenLake-v1"), [{"map_name": "4x4"}, {"map_name": "8x8"}]))
+    for level, rows in ((0, 4), (1, 8), (0, 4)):
+        assert len(env.reset(seed=0, options={"level": level})[0].splitlines()) == rows
+        assert len(env.step("Move right")[0].splitlines()) == rows
+
+
 def test_closing_closes_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
     monkeypatch.setattr(GuessNumber, "close", lambda env: closed.append(env.high))

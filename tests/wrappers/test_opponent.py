@@ -94,6 +94,19 @@ def test_without_payoffs_what_the_opponent_wins_the_agent_loses() -> None:
     assert (reward, terminated, info["success"], info["action_valid"]) == (-1.0, True, False, True)
 
 
+def test_what_the_opponent_won_before_the_agents_first_action_is_owed_with_it() -> None:
+    class PaysEachMove(GuessNumber):
+        def step(self, action: str) -> Any:
+            observation, _, terminated, truncated, info = super().step(action)
+            return observation, 1.0, terminated, truncated, info
+
+    env = Opponent(PaysEachMove(), script("1", "2", "3"), seat=1)
+    for _ in range(2):  # once each
+        env.reset(seed=0, options={"instance": 30})
+        assert env.step("4")[1] == -1.0 + 1.0 - 1.0
+        assert env.step("5")[1] == 1.0 - 1.0
+
+
 def test_a_game_that_the_opponent_ends_before_the_agent_could_act_is_lost_at_the_first_action() -> None:
     env = Opponent(GuessNumber(), script("31"), seat=1)
     assert env.reset(options={"instance": 30})[0] == "Correct."

@@ -24,7 +24,12 @@ def test_every_episode_becomes_a_line(tmp_path: Path) -> None:
     play(env, answers("<think>Half.</think><action>25</action>", "?", "<action>31</action>"), options={"instance": 30})
     play(env, answers(*["<action>1</action>"] * 6), seed=4)
     won, lost = read_json_lines(tmp_path / "played.jsonl")
-    assert won["task"] == {"env_id": "TrlEnv/GuessNumber-v0", "seed": None, "options": {"instance": 30}}
+    assert won["task"] == {
+        "env_id": "TrlEnv/GuessNumber-v0",
+        "seed": None,
+        "env_kwargs": {},
+        "options": {"instance": 30},
+    }
     assert won["turns"][0] == {
         "observation": "Guess 1 to 50 in 6 tries.",
         "thinking": "Half.",
@@ -42,6 +47,22 @@ def test_every_episode_becomes_a_line(tmp_path: Path) -> None:
     )
     assert won["instructions"] == env.get_wrapper_attr("instructions")
     assert (lost["task"]["seed"], lost["return"], lost["stop_reason"]) == (4, 0.0, "failure")
+
+
+def test_a_line_that_a_full_disk_cuts_off_is_an_error_and_is_taken_back(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "played.jsonl"
+    env = RecordTranscript(gym.make("TrlEnv/GuessNumber-v0"), str(path))
+    play(env, answers(*["1"] * 6), seed=4)
+    written = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(written) + 100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"only 100 of \d+ bytes could be written"):
+            play(env, answers(*["1"] * 6), seed=4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == written
 
 
 def test_the_fields_are_those_of_the_records_that_training_writes() -> None:
