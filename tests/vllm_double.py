@@ -90,14 +90,15 @@ class VLLMDouble:
 
     async def _kill(self):
         self._server.close()
-        for _ in range(10):  # turns of the event loop, in which what was accepted already becomes a task
-            await asyncio.sleep(0)
-        for writer in self._writers:
-            writer.transport.abort()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # in which the event loop closes the sockets
+        known = -1
+        while known != self.connections or self._tasks:  # what was accepted already becomes a task only now
+            known = self.connections
+            for writer in self._writers:
+                writer.transport.abort()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0.01)  # in which the event loop closes the sockets
 
     async def _serve(self, reader, writer):
         task = asyncio.current_task()
