@@ -98,8 +98,7 @@ def run_episodes(
     Raises:
         ConfigError: ``max_alive`` is less than 1.
     """
-    if max_alive is not None and max_alive < 1:
-        raise ConfigError(f"max_alive must be at least 1, got {max_alive}")
+    _check_alive(max_alive)
     loop = _Loop(episodes, pool, engine, on_finish, cutoff)
     try:
         with _rare_full_collections():
@@ -153,8 +152,7 @@ def stream_episodes(
     Raises:
         ConfigError: ``max_alive`` is less than 1.
     """
-    if max_alive < 1:
-        raise ConfigError(f"max_alive must be at least 1, got {max_alive}")
+    _check_alive(max_alive)
     playing: dict[int, Episode] = {}
     names: dict[int, _Key] = {}
 
@@ -183,6 +181,11 @@ def stream_episodes(
                 loop.cut_old()
     finally:
         loop.abandon()
+
+
+def _check_alive(number: int | None) -> None:
+    if number is not None and number < 1:
+        raise ConfigError(f"max_alive must be at least 1, got {number}")
 
 
 _FULL_COLLECTIONS = 100

@@ -341,10 +341,10 @@ class _Processes:
                 try:
                     results |= zip(places, self._answer(number, len(places)), strict=True)
                 except WorkerError as error:
-                    raised = error
                     if all(orders[place][1] in ("begun", "stepped") for place in places):
-                        raised = None  # something that cannot be sent: these episodes' data
-                        results |= dict.fromkeys(places, _failed(error))
+                        results |= dict.fromkeys(places, _failed(error))  # it cannot be sent: these episodes' data
+                    else:
+                        raised = error
                 del asked[number]
         except BaseException:  # interrupted: what is still to be answered would be taken for the next answers
             for number in asked:

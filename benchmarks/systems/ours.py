@@ -11,9 +11,9 @@ from systems.generator import Generator
 from systems.trainers import as_played, make_trainer, prompts_of
 
 
-def play(game: Game, generator: Generator) -> Run:
-    """All of it in one call."""
-    spec = GymSpec(
+def spec_of(game: Game) -> GymSpec:
+    """The game as a user names it."""
+    return GymSpec(
         game.env_id,
         env_kwargs=game.kwargs,
         wrappers=[partial(far_away, latency_s=game.latency_s, turns=game.turns)],
@@ -21,6 +21,11 @@ def play(game: Game, generator: Generator) -> Run:
         max_tokens_per_turn=game.tokens_per_turn,
         executor="thread" if game.latency_s else "inline",
     )
+
+
+def play(game: Game, generator: Generator) -> Run:
+    """All of it in one call."""
+    spec = spec_of(game)
     rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
     trainer = make_trainer(game, generator, rows, rollout_func=spec.rollout_func)
     prompts = prompts_of(game)

@@ -1,8 +1,5 @@
 """gym-trl with a ``ServerEngine``: the same episodes, sampled by a ``vllm serve`` in a process of its own."""
 
-from functools import partial
-
-from gym_trl import GymSpec
 from gym_trl.chat import TemplateChat
 from gym_trl.engines.server import ServerEngine
 from gym_trl.episode import Episode, Limits
@@ -10,21 +7,14 @@ from gym_trl.rollout import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Task
 from systems import Game, Played, Run
-from systems.game import far_away
 from systems.generator import CONTEXT, Generator
+from systems.ours import spec_of
 
 NOTES = ("its own loop and engine, without a trainer, whose server mode sends the weights to a GPU",)
 
 
 def play(game: Game, generator: Generator) -> Run:
     """What ``rollout_func`` does with a trainer's server."""
-    spec = GymSpec(
-        game.env_id,
-        env_kwargs=game.kwargs,
-        wrappers=[partial(far_away, latency_s=game.latency_s, turns=game.turns)],
-        action_format=None,
-        executor="thread" if game.latency_s else "inline",
-    )
     chat, eos = TemplateChat(generator.tokenizer), generator.tokenizer.eos_token_id
     limits = Limits(game.tokens_per_turn, game.tokens, CONTEXT)
     episodes = [
@@ -34,7 +24,7 @@ def play(game: Game, generator: Generator) -> Run:
     with (
         generator.serving() as server,
         ServerEngine(server.url, eos_ids={eos, *chat.stop_ids}, stop_strings=chat.stop_strings) as engine,
-        spec.make_pool() as pool,
+        spec_of(game).make_pool() as pool,
     ):
         engine.check()
         with server.measured() as counts:

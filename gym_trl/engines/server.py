@@ -464,11 +464,9 @@ class _Sender:
         # no more than fits. What leaves no room at all is for the server to explain.
         room = math.inf if server.context is None else max(1, server.context - len(request.prompt_ids))
         tokens = int(min(request.max_tokens, self._max_tokens, room))
-        own = {"prompt": request.prompt_ids, "max_tokens": tokens, "seed": request.seed}
-        if self._options.get("min_tokens", 0) > tokens:  # a last turn may have room for fewer
-            own["min_tokens"] = tokens
+        own = {"prompt": request.prompt_ids, "seed": request.seed}
         model = {} if server.model is None else {"model": server.model}
-        return json.dumps({**self._options, **model, **own}).encode()
+        return json.dumps({**self._options, **model, **own, **_at_most(tokens, self._options)}).encode()
 
     def _connections(self) -> "aiohttp.ClientSession":
         """As many as there are requests at once; made on the thread that uses them."""
@@ -601,6 +599,11 @@ def _options(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings:
     return {**_NEUTRAL, **own, **_VERBATIM, "stop": strings, "stop_token_ids": sorted(ids)}
 
 
+def _at_most(tokens: int, options: Mapping[str, Any]) -> dict[str, int]:
+    """How long an answer may be, and as a last turn may have no room for the least that was asked for, how short."""
+    return {"max_tokens": tokens, **({"min_tokens": tokens} if options.get("min_tokens", 0) > tokens else {})}
+
+
 def _check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | None]:
     """The name of the model and the length of its context."""
     response = _get(client, "/v1/models")
@@ -681,9 +684,7 @@ def _get(client: "httpx.Client", path: str) -> "httpx.Response":
 def _sample_one(client: "httpx.Client", options: Mapping[str, Any]) -> "httpx.Response":
     import httpx
 
-    body = {**options, "prompt": [0], "max_tokens": 1, "seed": 0}
-    if "min_tokens" in body:
-        body["min_tokens"] = min(body["min_tokens"], 1)
+    body = {**options, "prompt": [0], "seed": 0, **_at_most(1, options)}
     try:
         return client.post("/v1/completions", json=body)
     except httpx.TransportError as error:
