@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.spaces import utils as space_functions
 from gymnasium.vector.utils import shared_memory as vector_memory
 from gymnasium.vector.utils import space_utils as vector_spaces
+from gymnasium.wrappers.utils import create_zero_array
 
 from gym_trl.errors import ConfigError
 
@@ -24,6 +25,9 @@ _SAMPLE_WEIGHTS = (0.6, 0.05, 0.15, 0.1, 0.02, 0.08)
 # UTF-8 needs at most this many bytes for a character, so every text of a space fits its slot.
 _BYTES_PER_CHARACTER = 4
 _SHARED_BYTES_LIMIT = 2**32
+
+_PADDING = 0x110000
+"""Behind the last character of a flattened text; the first number that is no code point."""
 
 _NOT_TEXT = (
     spaces.Box,
@@ -49,6 +53,9 @@ class AnyText(spaces.Space[str]):
 
     Samples are short (at most 16 characters) and varied: they are for exploring and for tests, not uniform.
 
+    Flattened, as Gymnasium's ``FlattenObservation`` does, a text is an array of ``max_length`` code points with
+    0x110000, which is none, behind the last: 256 KiB by default.
+
     In an asynchronous vector environment with shared memory each environment has a slot of four bytes per character
     of ``max_length``, 256 KiB by default.
 
@@ -64,8 +71,8 @@ class AnyText(spaces.Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text has no array form."""
-        return False
+        """Return True: ``gymnasium.spaces.flatten`` makes an array of code points of a text."""
+        return True
 
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is a string that is short enough."""
@@ -193,6 +200,45 @@ def _batch_differing_texts(texts: Any) -> spaces.Space[Any]:  # type: ignore[mis
     return spaces.Tuple([deepcopy(space) for space in texts], seed=deepcopy(texts[0].np_random))
 
 
-@is_space_dtype_shape_equiv.register(AnyText)
+@space_functions.is_space_dtype_shape_equiv.register(AnyText)
 def _is_text_equivalent(space_1: AnyText, space_2: spaces.Space[Any]) -> bool:
     return isinstance(space_2, AnyText)
+
+
+# Asked for by Gymnasium's FrameStackObservation, DelayObservation, FlattenObservation and TimeAwareObservation; their
+# type variables are not AnyText's, hence the ignores.
+@create_zero_array.register(AnyText)
+def _create_no_text(space: AnyText) -> str:
+    return ""
+
+
+@space_functions.flatdim.register(AnyText)
+def _text_flatdim(space: AnyText) -> int:  # type: ignore[misc]
+    return space.max_length
+
+
+@space_functions.flatten_space.register(AnyText)
+def _flatten_text_space(space: AnyText) -> spaces.Box:
+    return spaces.Box(0, _PADDING, (space.max_length,), np.int32)
+
+
+@space_functions.flatten.register(AnyText)
+def _flatten_text(space: AnyText, x: str) -> "np.ndarray[Any, np.dtype[np.int32]]":  # type: ignore[misc]
+    if len(x) > space.max_length:
+        raise ConfigError(f"a text of {len(x)} characters does not fit {space}; give its space a larger max_length")
+    flat = np.full(space.max_length, _PADDING, np.int32)
+    flat[: len(x)] = np.frombuffer(x.encode("utf-32-le", "surrogatepass"), np.dtype("<i4"))
+    return flat
+
+
+@space_functions.unflatten.register(AnyText)
+def _unflatten_text(space: AnyText, x: "np.ndarray[Any, Any]") -> str:  # type: ignore[misc]
+    points = np.asarray(x, np.int64)
+    return "".join(map(chr, points[points < _PADDING].tolist()))
+
+
+if hasattr(space_functions, "_flat_dtype"):  # Gymnasium 1.4: the type of a flattened Dict or Tuple that holds a text
+
+    @space_functions._flat_dtype.register(AnyText)
+    def _flat_text_dtype(space: AnyText) -> "np.dtype[np.int32]":
+        return np.dtype(np.int32)

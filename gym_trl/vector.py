@@ -60,7 +60,8 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         workers: How many threads or processes; by default one for each environment, and at most 32.
 
     Raises:
-        ConfigError: no environments, or an argument that cannot work.
+        ConfigError: no environments, environments with different spaces, or an argument that cannot work.
+        gymnasium.error.ClosedEnvironmentError: it is used after ``close``.
     """
 
     closed = True  # until there is something to close
@@ -82,17 +83,33 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = len(makers)
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self._crew = _crew(executor, list(makers), min(workers or 32, len(makers)), self.autoreset_mode)
-        about = self._crew.about()
-        self.metadata = {**about["metadata"], "autoreset_mode": self.autoreset_mode}
-        self.render_mode = about["render_mode"]
-        self.single_observation_space = about["observation_space"]
-        self.single_action_space = about["action_space"]
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        try:
+            about = self._crew.about()
+            _check_same_spaces(about)
+            first = about[0]
+            self.metadata = {**first["metadata"], "autoreset_mode": self.autoreset_mode}
+            self.render_mode = first["render_mode"]
+            self.single_observation_space = first["observation_space"]
+            self.single_action_space = first["action_space"]
+            self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+            self.action_space = batch_space(self.single_action_space, self.num_envs)
+        except BaseException:  # nobody else can end the workers of a vector that was never made
+            self._crew.close()
+            raise
         self._observations: list[Any] = [""] * self.num_envs
         self._over = [True] * self.num_envs
         self._began = False
         self.closed = False
+
+    @property
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]  # as Gymnasium's own vectors have it
+        """The seed of every environment's generator."""
+        return self.get_attr("np_random_seed")
+
+    @property  # type: ignore[misc]  # it cannot be set there either
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generator of every environment; copies of them where the environments live in processes."""
+        return self.get_attr("np_random")
 
     def reset(
         self,
@@ -108,6 +125,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             options: For every environment, but for ``"reset_mask"``, an array that says which ones are reset.
             group_size: How many environments play the same game.
         """
+        self._check_open("reset")
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
         chosen = range(self.num_envs) if mask is None else np.flatnonzero(_mask(mask, self.num_envs)).tolist()
@@ -123,6 +141,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         self, actions: Sequence[Any]
     ) -> tuple[tuple[Any, ...], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]:
         """Play an action in every environment."""
+        self._check_open("step")
         if len(actions) != self.num_envs:
             raise ConfigError(f"step takes an action for each of {self.num_envs} environments, got {len(actions)}")
         every = range(self.num_envs)
@@ -145,6 +164,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """An attribute of every environment, or what its method of that name returns."""
+        self._check_open("call")
         results = self._crew.run([(index, "called", (name, args, kwargs)) for index in range(self.num_envs)])
         return tuple(result[0] for result in results)
 
@@ -154,6 +174,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every environment, to one value or to one each."""
+        self._check_open("set_attr")
         each = values if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ConfigError(f"set_attr takes one value or {self.num_envs}, got {len(each)}")
@@ -167,7 +188,12 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         """Close every environment and end the workers."""
         self._crew.close()
 
+    def _check_open(self, method: str) -> None:
+        if self.closed:
+            raise gym.error.ClosedEnvironmentError(f"TextVectorEnv.{method} was called after close(): make a new one")
+
     def _advance(self, indexes: Sequence[int], actions: Sequence[Any]) -> list[StepResult]:
+        self._check_open("step")
         if not self._began:
             raise gym.error.ResetNeeded("TextVectorEnv has no games to play yet: call reset() before step()")
         over = self._over
@@ -196,7 +222,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 class _Crew(Protocol):
-    def about(self) -> dict[str, Any]: ...
+    def about(self) -> list[dict[str, Any]]: ...
 
     def run(self, orders: list[_Order]) -> list[StepResult]: ...
 
@@ -213,11 +239,9 @@ class _Inline:
         self._same_step = mode is AutoresetMode.SAME_STEP
         self._envs: list[gym.Env[Any, Any] | None] = [make() for make in makers]
 
-    def about(self) -> dict[str, Any]:
-        env = self._envs[0]
-        assert env is not None
+    def about(self) -> list[dict[str, Any]]:
         names = ("observation_space", "action_space", "metadata", "render_mode")
-        return {name: getattr(env, name) for name in names}
+        return [{name: getattr(env, name) for name in names} for env in self._envs]
 
     def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
         envs, results = self._envs, []
@@ -293,7 +317,7 @@ class _Threads:
         self._inline = _Inline(makers, mode)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gym-trl vector")
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> list[dict[str, Any]]:
         return self._inline.about()
 
     def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
@@ -314,10 +338,12 @@ class _Processes:
         self._builds = [_Build(makers[first::workers], mode) for first in range(workers)]
         self._workers = [Worker(build) for build in self._builds]
 
-    def about(self) -> dict[str, Any]:
-        self._workers[0].ask("about")
-        about: dict[str, Any] = self._workers[0].answer()
-        return about
+    def about(self) -> list[dict[str, Any]]:
+        for worker in self._workers:
+            worker.ask("about")
+        shares: list[list[dict[str, Any]]] = [worker.answer() for worker in self._workers]
+        count, workers = sum(map(len, shares)), len(shares)
+        return [shares[index % workers][index // workers] for index in range(count)]
 
     def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
         return self.run(_orders(indexes, actions, over))
@@ -385,6 +411,16 @@ def _crew(executor: str, makers: list[Maker], workers: int, mode: AutoresetMode)
     if executor == "inline":
         return _Inline(makers, mode)
     return (_Threads if executor == "thread" else _Processes)(makers, workers, mode)
+
+
+def _check_same_spaces(about: Sequence[Mapping[str, Any]]) -> None:
+    for name in ("observation_space", "action_space"):
+        for index, one in enumerate(about):
+            if one[name] != about[0][name]:
+                raise ConfigError(
+                    f"all environments of a vector must have one {name}: that of environment 0 is {about[0][name]}, "
+                    f"and that of environment {index} is {one[name]}; make a vector for each"
+                )
 
 
 def _orders(indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[_Order]:

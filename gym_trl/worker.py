@@ -111,10 +111,14 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once, with all that it has started."""
+        if self._stdout.closed:  # its number may be another process's by now
+            return
         self._end(_started_by(self.pid))
 
     def close(self) -> None:
         """Let the process close what it holds and end, and wait until it has; after five seconds it is killed."""
+        if self._stdout.closed:
+            return
         started = _started_by(self.pid)
         with suppress(OSError):
             self._stdin.close()
@@ -147,6 +151,8 @@ class Worker:
         return self._process.stdout  # type: ignore[return-value]
 
     def _read(self) -> None:
+        if self._stdout.closed:  # the number of its pipe may be that of anything by now
+            raise WorkerEnded(f"the worker process {self.pid} was closed")
         messages = self._inbox.read()
         if messages is None:
             with suppress(subprocess.TimeoutExpired):

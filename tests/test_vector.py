@@ -7,15 +7,16 @@ import threading
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
+from gym_trl.spaces import AnyText
 from gym_trl.vector import TextVectorEnv
-from gym_trl.worker import Worker, WorkerError
+from gym_trl.worker import Worker, WorkerEnded, WorkerError
 
 GUESS = "TrlEnv/GuessNumber-v0"
 MODES = ["NextStep", "SameStep"]
@@ -341,3 +342,77 @@ def test_gymnasiums_reward_wrappers_around_a_vector_are_those_around_each(mode):
         assert one[1].tolist() == other[1].tolist()
         paid += one[1].tolist()
     assert 1.5 in paid
+
+
+USES = {
+    "reset": lambda envs: envs.reset(seed=0),
+    "step": lambda envs: envs.step(["1"] * envs.num_envs),
+    "step_some": lambda envs: envs.step_some({0: "1"}),
+    "call": lambda envs: envs.call("answer"),
+    "get_attr": lambda envs: envs.get_attr("turns"),
+    "set_attr": lambda envs: envs.set_attr("turns", 3),
+    "render": lambda envs: envs.render(),
+    "np_random": lambda envs: envs.np_random,
+    "np_random_seed": lambda envs: envs.np_random_seed,
+}
+
+
+def test_every_use_after_close_is_refused_and_reads_nobody_elses_pipe(executor):
+    envs = vector(executor=executor, count=2)
+    envs.reset(seed=0)
+    envs.close()
+    pipes = [os.pipe() for _ in range(16)]  # they get the numbers that the workers' pipes had
+    try:
+        for _, end in pipes:
+            os.write(end, b"the caller's own")
+        for use in USES.values():
+            with pytest.raises(ClosedEnvironmentError, match=r"after close\(\)"):
+                use(envs)
+        envs.close()  # closing twice is allowed, as in Gymnasium
+        assert [os.read(start, 100) for start, _ in pipes] == [b"the caller's own"] * len(pipes)
+    finally:
+        for start, end in pipes:
+            os.close(start)
+            os.close(end)
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_worker_that_was_closed_touches_no_descriptor_and_no_process(end, monkeypatch):
+    worker = Worker(lambda: [3])
+    getattr(worker, end)()
+    pipes = [os.pipe() for _ in range(16)]
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("its number may be another process's by now"))
+    try:
+        for _, write in pipes:
+            os.write(write, b"the caller's own")
+        for use in (worker.answer, worker.arrived, lambda: worker.ask("index", 3)):
+            with pytest.raises(WorkerEnded):
+                use()
+        worker.close()
+        worker.kill()
+        assert [os.read(read, 100) for read, _ in pipes] == [b"the caller's own"] * len(pipes)
+    finally:
+        for pair in pipes:
+            for pipe in pair:
+                os.close(pipe)
+
+
+def test_the_generators_and_their_seeds_are_those_of_every_environment(executor):
+    envs = vector(executor=executor, count=3)
+    theirs = SyncVectorEnv([make] * 3)
+    for each in (envs, theirs):
+        each.reset(seed=7)
+    assert envs.np_random_seed == theirs.np_random_seed == (7, 8, 9)
+    assert [rng.integers(1000) for rng in envs.np_random] == [rng.integers(1000) for rng in theirs.np_random]
+    envs.close()
+
+
+@pytest.mark.parametrize("differing", ["observation_space", "action_space"])
+def test_environments_with_different_spaces_are_refused_by_name(executor, differing):
+    def odd():
+        env = make()
+        setattr(env, differing, AnyText(7))
+        return env
+
+    with pytest.raises(ConfigError, match=f"one {differing}: .* environment 2 is AnyText"):
+        TextVectorEnv([make, make, odd], executor=executor, workers=2)
