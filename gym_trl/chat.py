@@ -3,9 +3,9 @@
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gym_trl.errors import ChatTemplateError, TranscriptError
 from gym_trl.parsing import split_thinking
@@ -19,6 +19,9 @@ _ASKED = Message("user", "\ufdd1")
 _ANSWERED = Message("assistant", "\ufdd2")
 _TOLD = "\ufdd3"
 _UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd3]")
+# Code points for private use stand for the texts where it is only asked what is written around them.
+_FIRST_PLACE = 0xF0000
+_PLACE = re.compile("([\U000f0000-\U000ffffd])")
 
 
 class Chat(Protocol):
@@ -81,9 +84,14 @@ class TemplateChat:
     ends without the template's end-of-turn mark, because its tokens ran out or it chose another end, the reply begins
     with that mark. A template that refuses system messages gets them in front of the first user message.
 
-    Whatever a message says, it cannot write control tokens: ``<|im_end|>`` in an observation becomes the ids of its
-    characters, not the id that ends a turn. This holds for the tokens that the tokenizer calls special, except those
-    of a single character; others, such as the ``<think>`` of most tokenizers, mean in a message what they always mean.
+    Only the template and the model write control tokens: ``<|im_end|>`` in an observation becomes the ids of its
+    characters, not the id that ends a turn. Control tokens are those that the tokenizer calls special, and other added
+    tokens that stand in the template, such as ``<think>`` and ``<tool_response>`` in Qwen3's, with what closes them,
+    unless they are plain words. The unknown token is none of them, unless it also begins or ends sequences. As
+    normalisers and templates edit texts, the ids of each message are checked: where they hold other control tokens
+    than those of a harmless text, the text is encoded apart from what the template writes around a harmless one. In an
+    assistant message of the prompt, which shows what the model might write, added tokens that are not special keep
+    their meaning.
 
     Args:
         tokenizer: Renders and encodes; its ``chat_template`` is used where none is given.
@@ -108,7 +116,7 @@ class TemplateChat:
                 "or write the markers by hand with DelimiterChat"
             )
         self._kwargs = chat_template_kwargs
-        self._codec = _tokenizer_codec(self._tokenizer)
+        self._codec = _tokenizer_codec(self._tokenizer, written=_source(self._tokenizer, self._template))
         self._roles: set[str] = set()
         self._frames: dict[str, Frame | None] = {}
         self._parts = False
@@ -123,7 +131,13 @@ class TemplateChat:
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """The ids that start an episode, up to and including the generation prompt."""
         spoken = _fold_system(messages) if self._folds_system else messages
-        return self._codec.encode(self._render(*(Message(m.role, self._codec.plain(m.content)) for m in spoken)))
+        roles = tuple(message.role for message in spoken)
+        return self._codec.write(
+            lambda texts: self._render(*map(Message, roles, texts)),
+            spoken,
+            # What the template writes may depend on what an answer says, on whether it holds thinking for instance.
+            key=None if "assistant" in roles else roles,
+        )
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
         """The ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
@@ -132,9 +146,13 @@ class TemplateChat:
             ChatTemplateError: the template has no place for a message of this ``role`` after an answer.
         """
         self._check(role)
-        tail = self._framed(Message(role, self._codec.plain(text)))
-        # A turn may end on what heads the next user message (GLM); a message of another role keeps its own head.
-        return self._codec.encode(tail.removeprefix(self._closing) if closed else tail, after=self._anchor)
+
+        def render(texts: Sequence[str]) -> str:
+            tail = self._framed(Message(role, texts[0]))
+            # A turn may end on what heads the next user message (GLM); one of another role keeps its own head.
+            return tail.removeprefix(self._closing) if closed else tail
+
+        return self._codec.write(render, [Message(role, text)], after=self._anchor, key=(role, closed))
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Whether these sampled ids end with the template's own end of turn."""
@@ -304,9 +322,10 @@ class DelimiterChat:
         assistant: tuple[str, str] = ("Assistant: ", "\n"),
         **roles: tuple[str, str],
     ) -> None:
-        self._codec = _tokenizer_codec(encode) if decode is None else _Codec(encode, decode)
         self._bos, self._head, self._end = bos, *assistant
         self._marks = {"system": system, "user": user, "assistant": assistant, **roles}
+        written = "".join([bos, *(mark for pair in self._marks.values() for mark in pair)])
+        self._codec = _tokenizer_codec(encode, written=written) if decode is None else _Codec(encode, decode)
         if not self._end:
             raise ChatTemplateError("DelimiterChat needs an end of turn: the second marker of assistant=(..., ...)")
         end_ids = self._codec.encode(self._end, after="x")
@@ -315,8 +334,13 @@ class DelimiterChat:
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """The ids that start an episode, up to and including what heads the model's turn."""
-        said = "".join(self._said(message.role, message.content) for message in messages)
-        return self._codec.encode(self._bos + said + self._head)
+        marks = [self._marks_of(message.role) for message in messages]
+
+        def render(texts: Sequence[str]) -> str:
+            said = "".join(before + text + after for (before, after), text in zip(marks, texts, strict=True))
+            return self._bos + said + self._head
+
+        return self._codec.write(render, messages, key=tuple(message.role for message in messages))
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
         """The ids between two sampled turns: the end of the first unless ``closed``, the message, the next head.
@@ -324,8 +348,14 @@ class DelimiterChat:
         Raises:
             ChatTemplateError: there are no markers for this ``role``.
         """
-        said = self._said(role, text) + self._head
-        return self._codec.encode(said if closed else self._end + said, after=self._end if closed else "x")
+        before, after = self._marks_of(role)
+        before = before if closed else self._end + before
+        return self._codec.write(
+            lambda texts: before + texts[0] + after + self._head,
+            [Message(role, text)],
+            after=self._end if closed else "x",
+            key=(role, closed),
+        )
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Whether these sampled ids end with the end of turn, also where it is merged into their last id."""
@@ -337,11 +367,10 @@ class DelimiterChat:
         thinking, answer = split_thinking(self._codec.decode(ids).removesuffix(self._end))
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
 
-    def _said(self, role: str, text: str) -> str:
+    def _marks_of(self, role: str) -> tuple[str, str]:
         if role not in self._marks:
             raise ChatTemplateError(f"DelimiterChat has no markers for the role {role!r}; pass {role}=('...', '...')")
-        before, after = self._marks[role]
-        return before + self._codec.plain(text) + after
+        return self._marks[role]
 
     def _stands_alone(self, end_ids: TokenIds) -> bool:
         """Whether the end is one id whatever it follows; some tokenizers have one for a full stop and a line end."""
@@ -422,8 +451,28 @@ class Transcript:
         ]
 
 
+class _Written(NamedTuple):
+    """The control tokens that a template writes around harmless texts."""
+
+    head: TokenIds
+    """All ids up to the last control token before the first text."""
+    tail: TokenIds
+    """All ids from the first control token after the last text."""
+    control: TokenIds
+    """All control tokens in their order."""
+
+
 class _Codec:
-    """Text to ids and back, where messages can be kept from writing control tokens."""
+    """Text to ids and back, where messages can be kept from writing control tokens.
+
+    Args:
+        encode: Text to ids.
+        decode: Ids to text.
+        special: Tokens that are no part of what a model says.
+        added: Tokens that a template may end a turn with.
+        control: Tokens that messages must not write: ``special`` and what a template marks its messages with.
+        control_ids: Their ids, and those of control tokens that no text stands for.
+    """
 
     def __init__(
         self,
@@ -432,21 +481,69 @@ class _Codec:
         *,
         special: Collection[str] = (),
         added: Collection[str] = (),
+        control: Collection[str] = (),
+        control_ids: Collection[int] = (),
     ) -> None:
         self._encode, self._decode = encode, decode
         self._special = _any_of(special)
-        long = _any_of([text for text in special if len(text) > 1])
-        self._breakable = re.compile(f"(?={long.pattern})(.)", re.DOTALL)
+        self._breakable_special = _breakable(special)
+        self._control = _any_of({*special, *control})
+        self._breakable = _breakable({*special, *control})
+        self._harmless = re.compile(f"({_any_of({*control} - {*special}).pattern})|\\S")
+        self._control_ids = frozenset(control_ids)
         self.added = _any_of({*special, *added})
         self._heads: dict[str, TokenIds] = {}
+        self._written: dict[Hashable, _Written] = {}
+
+    def write(
+        self,
+        render: Callable[[Sequence[str]], str],
+        messages: Sequence[Message],
+        *,
+        after: str = "",
+        key: Hashable = None,
+    ) -> TokenIds:
+        """Return the ids of what ``render`` makes of the messages' texts, with no control token of theirs.
+
+        Args:
+            render: Writes texts, one for each message, with what stands around them.
+            messages: What is said.
+            after: What the ids follow.
+            key: Names a rendering that writes the same control tokens around all harmless texts.
+        """
+        written = self._written.get(key)
+        if written is None:
+            written = self._find_written(render, messages, after)
+            if key is not None:
+                self._written[key] = written
+        try:
+            ids = self.encode(render([self._plain(message) for message in messages]), after=after)
+            head, tail, control = written
+            if (
+                list(filter(self._control_ids.__contains__, ids)) == control
+                and ids[: len(head)] == head
+                and ids[len(ids) - len(tail) :] == tail
+            ):
+                return ids
+            # The template may write other ones around an empty text, or a long one.
+            masked = [self._harmless.sub("x", message.content) for message in messages]
+            if self._controls(ids) == self._controls(self.encode(render(masked), after=after)):
+                return ids
+        except ChatTemplateError:  # it refuses this text, not this kind of message
+            pass
+        pieces = _PLACE.split(render([chr(_FIRST_PLACE + index) for index in range(len(messages))]))
+        for index in range(1, len(pieces), 2):
+            text = _UNWANTED.sub("\ufffd", messages[ord(pieces[index]) - _FIRST_PLACE].content)
+            pieces[index] = self._inert(text, after)
+        return self.encode(_BREAK.join(pieces), after=after)
 
     def plain(self, text: str) -> str:
-        """A message as it may be rendered: without what tokenizers choke on, its control tokens broken up."""
+        """Return a message as it may be rendered: without what tokenizers choke on, its control tokens broken up."""
         text = _UNWANTED.sub("\ufffd", text)
-        return self._breakable.sub(rf"\1{_BREAK}", text) if self._special.search(text) else text
+        return self._breakable.sub(rf"\1{_BREAK}", text) if self._control.search(text) else text
 
     def encode(self, text: str, *, after: str = "") -> TokenIds:
-        """The ids of ``text`` as they follow those of ``after``."""
+        """Return the ids of ``text`` as they follow those of ``after``."""
         first, *others = text.split(_BREAK)
         ids = self._continue(after, first)
         for piece in others:
@@ -454,19 +551,57 @@ class _Codec:
         return ids
 
     def id(self, mark: str) -> int:
-        """The id of an added token."""
+        """Return the id of an added token."""
         return self._encode(mark)[-1]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, control tokens included; ids that stand for nothing are left out."""
+        """Return the text of ``ids``, control tokens included; ids that stand for nothing are left out."""
         try:
             return self._decode(ids)
         except Exception:  # each tokenizer has its own error for an id that it does not know
             return "".join(map(self._decode_one, ids)) if len(ids) != 1 else ""
 
     def strip(self, text: str) -> str:
-        """``text`` without control tokens and the blanks around it."""
+        """Return ``text`` without special tokens and the blanks around it."""
         return self._special.sub("", text).strip()
+
+    def _plain(self, message: Message) -> str:
+        if message.role != "assistant":
+            return self.plain(message.content)
+        return self._breakable_special.sub(rf"\1{_BREAK}", _UNWANTED.sub("\ufffd", message.content))
+
+    def _find_written(
+        self, render: Callable[[Sequence[str]], str], messages: Sequence[Message], after: str
+    ) -> _Written:
+        # An answer of the prompt keeps its marks: a template that drops thinking finds it by them.
+        places = [
+            self._harmless.sub(lambda found: found[1] or "x", message.content)
+            if message.role == "assistant"
+            else chr(_FIRST_PLACE + index)
+            for index, message in enumerate(messages)
+        ]
+        pieces = _PLACE.split(render(places))[::2]
+        first, last = (self.encode(piece, after=after) for piece in (pieces[0], pieces[-1]))
+        head = max((index for index, id_ in enumerate(first) if id_ in self._control_ids), default=-1) + 1
+        tail = next((index for index, id_ in enumerate(last) if id_ in self._control_ids), len(last))
+        return _Written(
+            # Where no text is left between them, the head is all there is.
+            first[:head],
+            last[tail:] if len(pieces) > 1 else [],
+            self._controls(self.encode(_BREAK.join(pieces), after=after)),
+        )
+
+    def _controls(self, ids: TokenIds) -> TokenIds:
+        return list(filter(self._control_ids.__contains__, ids))
+
+    def _inert(self, text: str, after: str) -> str:
+        """A text broken up until its ids hold no control token; a character that is one is replaced."""
+        if self._control_ids.isdisjoint(self.encode(text, after=after)):
+            return text
+        if len(text) == 1:
+            return self._inert("\ufffd", after) if text < "\ufffd" else ""
+        middle = len(text) // 2
+        return f"{self._inert(text[:middle], after)}{_BREAK}{self._inert(text[middle:], after)}"
 
     def _decode_one(self, token_id: int) -> str:
         return self.decode([token_id])
@@ -511,9 +646,15 @@ class _FastTokenizer:
         return str(self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
-def _tokenizer_codec(tokenizer: Any) -> _Codec:
+def _tokenizer_codec(tokenizer: Any, *, written: str = "") -> _Codec:
+    """The codec of a Hugging Face tokenizer, where ``written`` holds the marks that messages are written with."""
     tokens: Mapping[int, Any] = tokenizer.added_tokens_decoder
     special = {*tokenizer.all_special_tokens, *(token.content for token in tokens.values() if token.special)}
+    # Some tokenizers add runs of blanks, which end no turn, and users add words.
+    added = {token.content for token in tokens.values() if token.content.strip()}
+    # With what opens something, a template uses what closes it.
+    plain, written = {mark: mark.replace("/", "") for mark in added}, written.replace("/", "")
+    control = {mark for mark in added if plain[mark] in written and not plain[mark].replace("_", "").isalnum()}
     fast = _FastTokenizer.of(tokenizer)
     return _Codec(
         fast.encode if fast else lambda text: tokenizer.encode(text, add_special_tokens=False),
@@ -521,9 +662,28 @@ def _tokenizer_codec(tokenizer: Any) -> _Codec:
         if fast
         else lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)),
         special=special,
-        # Some tokenizers add runs of blanks, which end no turn.
-        added=[token.content for token in tokens.values() if token.content.strip()],
+        added=added,
+        control=control,
+        control_ids=_control_ids(tokenizer, special | control),
     )
+
+
+def _control_ids(tokenizer: Any, marks: Collection[str]) -> set[int]:
+    ids = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.content in marks}
+    if hasattr(tokenizer, "all_special_ids"):
+        ids.update(tokenizer.all_special_ids)
+    else:  # it has texts only
+        for encoded in (tokenizer.encode(mark, add_special_tokens=False) for mark in marks):
+            ids.update(encoded if len(encoded) == 1 else ())
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    ends = {getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id")}
+    return ids if unknown in ends else ids - {unknown}
+
+
+def _source(tokenizer: Any, template: str) -> str:
+    """The template itself, which may have been given by its name."""
+    own = getattr(tokenizer, "chat_template", None)
+    return str(own.get(template, template) if isinstance(own, dict) else template)
 
 
 def _renders_jinja(tokenizer: Any) -> bool:
@@ -542,6 +702,11 @@ def _either(attribute: str, *owners: Any) -> Any:
 def _any_of(texts: Collection[str]) -> re.Pattern[str]:
     longest_first = sorted((text for text in texts if text), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def _breakable(texts: Collection[str]) -> re.Pattern[str]:
+    """The first character of each text, where it can be cut off."""
+    return re.compile(f"(?={_any_of([text for text in texts if len(text) > 1]).pattern})(.)", re.DOTALL)
 
 
 def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
