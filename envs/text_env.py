@@ -109,27 +109,24 @@ class TextEnv(gym.Env[str, str], ABC):
     """A game in text: a subclass writes the rules, this class keeps the promises that all games make.
 
     >>> class Coin(TextEnv):
-    ...     num_instances, optimal_success = 2, 0.5
     ...     instructions = "Call the coin: heads or tails."
-    ...     constant_action = "heads"
     ...     def _start(self, instance, options):
-    ...         self.side = ("heads", "tails")[instance]
+    ...         self.side = self.np_random.choice(["heads", "tails"])
     ...         return "It is in the air."
     ...     def _act(self, action):
-    ...         return Outcome(self.side, done=True, success=action == self.side)
-    ...     def _reject(self, reason):
-    ...         return Outcome(reason, done=True, valid=False)
-    ...     def admissible_actions(self):
-    ...         return ["heads", "tails"]
-    ...     def solver(self):
-    ...         return lambda observation: "heads"
+    ...         return Outcome(f"It is {self.side}.", done=True, success=action == self.side)
     >>> env = Coin()
-    >>> env.reset(options={"instance": 1})
-    ('It is in the air.', {'admissible_actions': ['heads', 'tails']})
+    >>> env.reset(seed=0)
+    ('It is in the air.', {})
     >>> env.step("tails")
-    ('tails', 1.0, True, False, {'action_valid': True, 'success': True, 'admissible_actions': []})
+    ('It is tails.', 1.0, True, False, {'action_valid': True, 'success': True})
     >>> env.step("tails")  # over is over
-    ('tails', 0.0, True, False, {'action_valid': True, 'success': True, 'admissible_actions': []})
+    ('It is tails.', 0.0, True, False, {'action_valid': True, 'success': True})
+
+    Those three are all that a game needs. Everything else is an extra that something else makes use of:
+    ``admissible_actions`` (listed in ``info``, and played by the random policy), ``constant_action`` (a blind
+    baseline), ``solver`` and ``optimal_success`` (how well it can be played, and a check of the rules),
+    ``num_instances`` (counted games, of which every one is trained on), ``presets``, ``reward_modes``, ``_reject``.
 
     The promises: actions and observations are text; an action that is too long is an invalid action and not an error;
     a finished game answers every action with its last observation and no reward; a game that ends by its rules, also
@@ -205,52 +202,62 @@ class TextEnv(gym.Env[str, str], ABC):
         return None
 
     @property
-    @abstractmethod
     def optimal_success(self) -> float | None:
-        """The share of games that perfect play wins; ``None`` where nobody knows."""
+        """The share of games that perfect play wins; ``None``, the default, where nobody knows."""
+        return None
 
     @property
     def optimal_return(self) -> float | None:
         """The mean return of perfect play; ``None`` where nobody knows."""
         return self.optimal_success if self.reward == "success" else None
 
-    @abstractmethod
-    def solver(self) -> Policy:
-        """A policy that plays one episode as well as is known, from the observations alone.
+    solver: Callable[[], Policy]
+    """Make a policy that plays one episode as well as is known, from the observations alone; a game need not have one.
 
-        An action of its own may be lost on the way: then it is shown what the game says of another that is not legal,
-        or, by a wrapper, nothing of the game at all (``Steady``), and plays on.
-        """
+    An action of its own may be lost on the way: then it is shown what the game says of another that is not legal,
+    or, by a wrapper, nothing of the game at all (``Steady``), and plays on.
+    """
 
     @property
-    @abstractmethod
-    def constant_action(self) -> str:
-        """An action that the rules allow, in the first turn at least."""
+    def constant_action(self) -> str | None:
+        """An action that the rules allow, in the first turn at least; ``None``, the default, if none is named."""
+        return None
 
     def admissible_actions(self) -> Sequence[str] | None:
         """All actions that the rules allow now, or ``None`` where they are too many to list."""
         return None
 
-    def random_policy(self, seed: int) -> Policy:
-        """A policy that plays one episode of this environment with uniformly random legal actions."""
-        rng = random.Random(seed)
-        return lambda observation: rng.choice(self.admissible_actions() or [self.constant_action])
+    @property
+    def random_policy(self) -> Callable[[int], Policy]:
+        """Make, from a seed, the policy of one episode that plays uniformly random legal actions.
+
+        Raises:
+            AttributeError: the game has neither ``admissible_actions`` nor a ``constant_action`` to choose from.
+        """
+        if not self._lists_actions and self.constant_action is None:
+            raise AttributeError(f"{self._name} has no random policy: it needs admissible_actions() to choose from")
+        return self._at_random
+
+    def _at_random(self, seed: int) -> Policy:
+        rng, always = random.Random(seed), self.constant_action
+        fallback = self.garbage if always is None else always
+        return lambda observation: rng.choice(self.admissible_actions() or [fallback])
 
     @property
     def baselines(self) -> dict[str, Baseline]:
-        """The solver, random legal actions, and three that nothing must be paid for, by name.
+        """The solver, random legal actions, and three that nothing must be paid for, by name; those that there are.
 
         >>> import gymnasium as gym
         >>> sorted(gym.make("TrlEnv/GuessNumber-v0").unwrapped.baselines)
         ['constant', 'garbage', 'noop', 'random', 'solver']
         """
-        policies: dict[str, Callable[[int], Policy]] = {
-            "solver": lambda seed: self.solver(),
-            "random": self.random_policy,
-            "constant": _always(self.constant_action),
-            "garbage": _always(self.garbage),
-            "noop": _always(""),
-        }
+        policies: dict[str, Callable[[int], Policy]] = {"garbage": _always(self.garbage), "noop": _always("")}
+        if self.constant_action is not None:
+            policies = {"constant": _always(self.constant_action), **policies}
+        if hasattr(self, "random_policy"):
+            policies = {"random": self.random_policy, **policies}
+        if hasattr(self, "solver"):
+            policies = {"solver": lambda seed: self.solver(), **policies}
         default = self.reward == self.reward_modes[0]
         measured = _measurements().get(type(self).__name__, {}).get(self.difficulty, {}) if default else {}
         return {
@@ -266,9 +273,9 @@ class TextEnv(gym.Env[str, str], ABC):
     def _act(self, action: str) -> Outcome:
         """Play ``action`` in a game that is not over."""
 
-    @abstractmethod
     def _reject(self, reason: str) -> Outcome:
-        """Answer an action that cannot be played; what that costs is up to the rules."""
+        """Answer an action that cannot be played; by default it costs nothing, and the game goes on."""
+        return Outcome(reason, valid=False)
 
     def _fewest_actions(self) -> float:
         """How many actions it takes to win this game, for ``reward="efficient"``."""

@@ -2,8 +2,9 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from difflib import get_close_matches
 from functools import partial
 from inspect import isabstract
 from pathlib import Path
@@ -51,6 +52,16 @@ def env_maker(name: str) -> EnvMaker | None:
         return None
     known = ", ".join(_classes(module)) or "none"
     raise ConfigError(f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: {known}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the nearest of what is known, to be added to a message; empty if none is near.
+
+    >>> did_you_mean("slover", ["solver", "random"]), did_you_mean("xyz", ["solver", "random"])
+    ("; did you mean 'solver'?", '')
+    """
+    near = " or ".join(repr(match) for match in get_close_matches(name, list(known), n=3))
+    return f"; did you mean {near}?" if near else ""
 
 
 def _registered(env_id: str) -> EnvMaker:

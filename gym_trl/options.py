@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from json import JSONDecodeError, loads
 from pathlib import Path
@@ -14,6 +13,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors import STEPPING, make_pool
+from gym_trl.loading import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +239,7 @@ def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
     types = {item.name: item.type for item in fields(GRPOConfig)}
     for name, value in given.items():
         if name not in types:
-            close = " or ".join(repr(match) for match in get_close_matches(name, types, n=3))
-            raise ConfigError(f"GRPOConfig has no field {name!r}" + (f"; did you mean {close}?" if close else ""))
+            raise ConfigError(f"GRPOConfig has no field {name!r}{did_you_mean(name, types)}")
         if name in _NOT_A_FIELD and value:
             raise ConfigError(f"{name} cannot be set here: {_NOT_A_FIELD[name]}")
     fitted = {name: _fit(name, value, types[name]) for name, value in given.items()}

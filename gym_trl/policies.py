@@ -4,7 +4,7 @@ import itertools
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -15,6 +15,7 @@ from gym_trl.episode import Act, EnvReply, Episode, Limits, Sample
 from gym_trl.errors import ConfigError, EngineError, GymTRLError, MissingDependencyError
 from gym_trl.executors import GuardedPool, OrderedPool
 from gym_trl.keys import bearer, hidden, without_password
+from gym_trl.loading import did_you_mean
 from gym_trl.parsing import split_thinking
 from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.rollout import stream_episodes
@@ -60,8 +61,8 @@ class Words:
     """Whether it marks its actions as ``action_format`` asks, and reads instructions, as language models do."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else its numbers depend on."""
-    needs: Sequence[str] = ()
-    """Attributes of which an environment must have one."""
+    of_environment: bool = False
+    """Whether it is one of the environments' own policies, which not every environment has."""
 
     def check(self, env: TextEnvironment) -> None:
         """Check that it can play an environment.
@@ -69,12 +70,21 @@ class Words:
         Raises:
             ConfigError: the environment has no such policy.
         """
-        if self.needs and not any(env.has_wrapper_attr(name) for name in self.needs):
-            raise ConfigError(f"{env} has no policy {self.name!r}: it offers none of {', '.join(self.needs)}")
-        if "baselines" in self.needs and env.has_wrapper_attr("baselines"):
-            known = sorted(env.get_wrapper_attr("baselines"))
-            if self.name not in known:
-                raise ConfigError(f"there is no policy {self.name!r}; {env} has {', '.join(known)}")
+        if not self.of_environment:
+            return
+        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        known = sorted(env.get_wrapper_attr("baselines")) if env.has_wrapper_attr("baselines") else []
+        known += [own for own, method in _OWN.items() if own not in known and env.has_wrapper_attr(method)]
+        if self.name not in known:
+            raise ConfigError(
+                f"{name} has no policy {self.name!r}{did_you_mean(self.name, known)}; "
+                f"it has {', '.join(known) or 'none'}, and "
+                + (
+                    f"would have this one with a method {_OWN[self.name]}()"
+                    if self.name in _OWN
+                    else "others are given as package.module:function or as the folder of a model"
+                )
+            )
 
 
 class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches the caller
@@ -83,6 +93,10 @@ class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches th
     def __init__(self, reason: StopReason, text: str) -> None:
         super().__init__(text)
         self.reason = reason
+
+
+_OWN = {"solver": "solver", "random": "random_policy"}
+"""Policies that are methods of an environment of any kind."""
 
 
 def environment_policy(name: str) -> Words:
@@ -95,16 +109,14 @@ def environment_policy(name: str) -> Words:
     """
 
     def make(env: TextEnvironment, seed: int) -> Policy:
-        if env.has_wrapper_attr("baselines"):
-            policy: Policy = env.get_wrapper_attr("baselines")[name].policy(seed)
-        elif name == "solver":
-            policy = env.get_wrapper_attr("solver")()
+        known = env.get_wrapper_attr("baselines") if env.has_wrapper_attr("baselines") else {}
+        if name in known:
+            policy: Policy = known[name].policy(seed)
         else:
-            policy = env.get_wrapper_attr("random_policy")(seed)
+            policy = env.get_wrapper_attr(_OWN[name])(*([seed] if name == "random" else []))
         return policy
 
-    own = {"solver": "solver", "random": "random_policy"}.get(name)
-    return Words(name, make, needs=(*([own] if own else []), "baselines"))
+    return Words(name, make, of_environment=True)
 
 
 def function_policy(name: str) -> Words:

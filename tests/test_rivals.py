@@ -267,7 +267,12 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
 @pytest.mark.parametrize(
     ("env_id", "who", "options", "said_"),
     [
-        ("FrozenLake-v1", "solver", (), "has no policy 'solver': it offers none of solver, baselines"),
+        (
+            "FrozenLake-v1",
+            "solver",
+            (),
+            "has no policy 'solver'; it has random, and would have this one with a method solver()",
+        ),
         ("TrlEnv/Nim-v0", "random", ("--env", "opponent=random"), "both say who the opponent is"),
         ("TrlEnv/Nim-v0", "person", (), "the person is you"),
         ("TrlEnv/Nim-v0", "math:nothing", (), "'math:nothing' names no function"),

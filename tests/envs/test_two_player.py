@@ -138,7 +138,7 @@ def test_who_plays_both_sides_cannot_win_by_the_mistakes_of_one(env_id: str) -> 
     for seat in ("first", "second"):
         env = make(env_id, opponent="self", seat=seat, mistakes=1)
         env.reset(seed=0)
-        env.step(env.constant_action)
+        env.step(str(env.constant_action))
         _, payoff, terminated, _, info = env.step("nonsense")
         assert (payoff, terminated, info["success"]) == (-env.stake, True, False)
         assert info["payoffs"] == (-env.stake, -env.stake)

@@ -1,0 +1,81 @@
+"""A text game is its instructions, its start and its actions; everything else is an extra."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gym_trl.envs.text_env import Outcome, TextEnv
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation import optimum, play_policy, random_score
+from gym_trl.play import PlayedGame
+from gym_trl.policies import environment_policy
+from gym_trl.testing import check_text_env
+from gym_trl.types import Task
+
+
+class Coin(TextEnv):
+    """Call the coin."""
+
+    instructions = "Call the coin: heads or tails."
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self.side = str(self.np_random.choice(["heads", "tails"]))
+        return "It is in the air."
+
+    def _act(self, action: str) -> Outcome:
+        if action not in ("heads", "tails"):
+            return self._reject("Heads or tails?")
+        return Outcome(self.side, done=True, success=action == self.side)
+
+
+class Listing(Coin):
+    def admissible_actions(self) -> list[str]:
+        return ["heads", "tails"]
+
+
+class Stubborn(Coin):
+    constant_action = "heads"
+
+
+TASKS = [Task("Coin", seed) for seed in range(20)]
+
+
+@pytest.mark.parametrize("game", [Coin, Listing, Stubborn])
+def test_a_game_with_no_extra_keeps_every_promise(game: type[Coin]) -> None:
+    check_text_env(game)
+
+
+def test_what_a_game_does_not_have_it_does_not_offer() -> None:
+    env = Coin()
+    assert not any(env.has_wrapper_attr(name) for name in ("solver", "random_policy"))
+    assert sorted(env.baselines) == ["garbage", "noop"]
+    assert sorted(Listing().baselines) == ["garbage", "noop", "random"]
+    assert sorted(Stubborn().baselines) == ["constant", "garbage", "noop", "random"]
+    assert optimum(env) == (None, None)
+    assert random_score(lambda _: Coin(), TASKS) is None
+    assert 0 < (play_policy(lambda _: Listing(), TASKS, lambda env: env.random_policy(0)).success or 0) < 1  # type: ignore[attr-defined]
+
+
+def test_an_action_that_cannot_be_played_costs_nothing_by_default() -> None:
+    env = Coin()
+    env.reset(seed=0)
+    assert env.step("edge")[:4] == ("Heads or tails?", 0.0, False, False)
+    assert env.step("tails")[1:3] == (1.0, True)
+
+
+@pytest.mark.parametrize(("name", "said"), [("solver", r"a method solver\(\)"), ("random", r"random_policy\(\)")])
+def test_an_extra_that_is_asked_for_and_absent_is_named(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"Coin has no policy '{name}'; it has garbage, noop, .*{said}"):
+        environment_policy(name).check(Coin())
+
+
+def test_a_misspelt_policy_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="has no policy 'randon'; did you mean 'random'"):
+        environment_policy("randon").check(Listing())
+
+
+def test_a_game_without_a_solver_gives_no_hint() -> None:
+    game = PlayedGame(Coin, seed=0)
+    game.start()
+    assert game.hint() is None
