@@ -1,6 +1,7 @@
 """Tries to get out of the sandbox in every way that we know, and prints what came of it.
 
     python benchmarks/escapes.py              # the table
+    python benchmarks/escapes.py --limits     # the same with isolation="limits" instead of bubblewrap
     python benchmarks/escapes.py --outside    # the same programs without a sandbox: what they would do
 
 A program says ESCAPED when it has what it wants. Where it cannot know, because it wants to harm its parent, the parent
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gym_trl.envs.code_agent import grade
-from gym_trl.sandbox import Result, Sandbox, SandboxLimits
+from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
 
 SECRET = "the-parents-own-secret"
 LIMITS = SandboxLimits(seconds=3.0, cpu_seconds=1, memory_mb=256, processes=8, file_mb=16, output_chars=10_000)
@@ -41,11 +42,20 @@ class Attack:
     """It succeeds without a sandbox, and does no harm there."""
     seconds: float | None = None
     """The deadline of each program, where it is about that: what goes on after it says so."""
+    held_by_limits: bool = True
+    """Whether ``isolation="limits"`` promises to keep programs from it."""
 
 
-def attack(name: str, kind: str, *programs: str, outside: bool = True, seconds: float | None = None) -> Attack:
+def attack(
+    name: str,
+    kind: str,
+    *programs: str,
+    outside: bool = True,
+    seconds: float | None = None,
+    held_by_limits: bool = True,
+) -> Attack:
     """An attack."""
-    return Attack(name, kind, programs, outside, seconds)
+    return Attack(name, kind, programs, outside, seconds, held_by_limits)
 
 
 # What they are told of the world outside: @PORT@, @UDP@, @FOLDER@ (with secret.txt and socket), @ABSTRACT@, @PARENT@,
@@ -126,6 +136,7 @@ ATTACKS = (
         "see what is installed",
         "files",
         "import site, os, sysconfig\nif os.listdir(sysconfig.get_path('stdlib') + '/site-packages'): print('ESCAPED')",
+        held_by_limits=False,  # a Landlock rule for a folder reaches the names of all that is below it
     ),
     attack(
         "open a module of the standard library for writing",
@@ -162,7 +173,18 @@ ATTACKS = (
         "import os, stat, tempfile\npath = tempfile.mkdtemp() + '/memory'\n"
         "os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 1))\nos.remove(path)\nprint('ESCAPED')",
     ),
-    attack("become the superuser", "files", "import os\nos.setuid(0)\nprint('ESCAPED')"),
+    attack(
+        "become the superuser",
+        "files",
+        "import os\nos.setuid(0)\nprint('ESCAPED')",
+        held_by_limits=False,  # with an interpreter that no one else can read it stays one, without its rights
+    ),
+    attack(
+        "empty a file by its name",
+        "files",
+        "import os\nos.truncate('@FOLDER@/secret.txt', os.stat('@FOLDER@/secret.txt').st_size)\nprint('ESCAPED')",
+    ),
+    attack("change the times of a file", "files", "import os\nos.utime('@FOLDER@/secret.txt')\nprint('ESCAPED')"),
     attack(
         "read a descriptor of the parent's",
         "files",
@@ -211,6 +233,23 @@ ATTACKS = (
     attack("signal the parent", "processes", "import os\nos.kill(@PARENT@, 0)\nprint('ESCAPED')"),
     attack("signal another process", "processes", "import os\nos.kill(@VICTIM@, 0)\nprint('ESCAPED')"),
     attack("signal another process's group", "processes", "import os\nos.killpg(@VICTIM@, 0)\nprint('ESCAPED')"),
+    attack(
+        "queue a signal for another process",
+        "processes",
+        _LIBC + "import struct\nnumber = {'x86_64': 129, 'aarch64': 138}[os.uname().machine]\n"
+        "if libc.syscall(number, @VICTIM@, 0, struct.pack('iii', 0, 0, -1) + bytes(116)) == 0: print('ESCAPED')",
+    ),
+    attack(
+        "have another process signalled by a pipe",
+        "processes",
+        "import fcntl, os\nfcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, @VICTIM@)\nprint('ESCAPED')",
+    ),
+    attack(
+        "set another process's limits",
+        "processes",
+        "import resource\nresource.prlimit(@VICTIM@, resource.RLIMIT_CORE, "
+        "resource.prlimit(@VICTIM@, resource.RLIMIT_CORE))\nprint('ESCAPED')",
+    ),
     attack("kill every process there is", "processes", "import os\nos.kill(-1, 9)", outside=False),
     attack(
         "trace another process",
@@ -312,12 +351,14 @@ ATTACKS = (
         "memory",
         "import tempfile\nwith tempfile.TemporaryDirectory() as folder:\n    for i in range(40):\n"
         "        with open(f'{folder}/{i}', 'wb') as file: file.write(bytes(2**20))\nprint('ESCAPED')",
+        held_by_limits=False,  # they are for each file, not for the folder
     ),
     attack(
         "make more files than there may be",
         "memory",
         "import tempfile\nwith tempfile.TemporaryDirectory() as folder:\n"
         "    for i in range(6000): open(f'{folder}/{i}', 'wb').close()\nprint('ESCAPED')",
+        held_by_limits=False,
     ),
     attack(
         "make a file with a terabyte of holes",
@@ -599,12 +640,12 @@ class Verdict(NamedTuple):
     next_works: bool
 
 
-def attempt(tried: Attack, world: World) -> Verdict:
+def attempt(tried: Attack, world: World, isolation: Isolation = "bubblewrap") -> Verdict:
     """Run an attack in a sandbox, look what it did, and play the next episode in the same sandbox."""
     world.heard.clear()
     if tried.kind == "grade":
-        return _attempt_grade(tried)
-    with Sandbox(LIMITS) as sandbox:
+        return _attempt_grade(tried, isolation)
+    with Sandbox(LIMITS, isolation=isolation) as sandbox:
         began = time.monotonic()
         output = ""
         result = Result("ok", "")
@@ -626,12 +667,12 @@ def attempt(tried: Attack, world: World) -> Verdict:
         return Verdict(escaped, result, seconds, sandbox.run("print(6 * 7)").output == "42\n")
 
 
-def _attempt_grade(tried: Attack) -> Verdict:
+def _attempt_grade(tried: Attack, isolation: Isolation) -> Verdict:
     """Submit a program to the judge of TrlEnv/CodeAgent-v0."""
     began = time.monotonic()
-    passed, said = grade(tried.programs[0], "solve", [(n, secrets.token_hex(8)) for n in range(3)])
+    passed, said = grade(tried.programs[0], "solve", [(n, secrets.token_hex(8)) for n in range(3)], isolation=isolation)
     seconds = time.monotonic() - began
-    works = grade("def solve(n): return 2 * n", "solve", [(2, 4)]) == (1, "")
+    works = grade("def solve(n): return 2 * n", "solve", [(2, 4)], isolation=isolation) == (1, "")
     return Verdict(f"{passed} tests passed" if passed else "", Result("ok", said), seconds, works)
 
 
@@ -686,6 +727,7 @@ def _reads(path: Path) -> str:
 def main() -> int:
     """Print the table."""
     outside = "--outside" in sys.argv[1:]
+    isolation: Isolation = "limits" if "--limits" in sys.argv[1:] else "bubblewrap"
     escaped = 0
     with a_world() as world:
         print("| attack | on | what came of it | seconds | next episode |\n|---|---|---|---|---|")
@@ -700,14 +742,17 @@ def main() -> int:
                 )
                 print(f"| {tried.name} | {tried.kind} | {said} | | |")
                 continue
-            verdict = attempt(tried, world)
-            escaped += bool(verdict.escaped)
+            verdict = attempt(tried, world, isolation)
+            counts = isolation == "bubblewrap" or tried.held_by_limits
+            escaped += bool(verdict.escaped and counts)
             lines = [line for line in verdict.result.output.splitlines() if line.strip()] or ["refused"]
-            said = verdict.escaped and f"ESCAPED: {verdict.escaped}"
+            said = verdict.escaped and f"{'ESCAPED' if counts else 'escaped, as Sandbox says'}: {verdict.escaped}"
             said = said or (lines[-1][:90] if verdict.result.status != "ok" else "refused")
             works = "works" if verdict.next_works else "FAILS"
             print(f"| {tried.name} | {tried.kind} | {said.replace('|', '/')} | {verdict.seconds:.2f} | {works} |")
-        print(f"\n{len(ATTACKS)} attacks, {escaped} escaped.")
+        promised = sum(isolation == "bubblewrap" or tried.held_by_limits for tried in ATTACKS)
+        more = f"; {len(ATTACKS) - promised} more that it does not keep from" if promised < len(ATTACKS) else ""
+        print(f"\n{promised} attacks, {escaped} escaped{more}.")
     return int(bool(escaped))
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
-from gym_trl.sandbox import Result, Sandbox, SandboxLimits
+from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
@@ -143,14 +143,16 @@ class CodeAgent(TextEnv):
     and no single value is the result of more than a third of its tests.
 
     Easy is 1 step in 4 turns, medium 3 in 6, hard 5 in 8. Arguments that are given replace the preset's. Programs start
-    processes: a game costs some 50 ms, and where bubblewrap does not work there is a warning (see ``Sandbox``).
-    What depends on the time, or on where things lie in memory, is not the same twice; addresses are shown as 0x0.
+    processes: a game costs some 50 ms. Where bubblewrap does not work the environment is refused, unless
+    ``isolation="limits"`` chooses the weaker sandbox (see ``Sandbox``). What depends on the time, or on where things
+    lie in memory, is not the same twice; addresses are shown as 0x0.
 
     The solver reads the sentences and hands in the program that they describe, in the first turn.
     ``reward="efficient"`` compares with that. A random player hands in a random program of the same kind.
 
     Raises:
-        ConfigError: an argument is not an integer, ``steps`` is not from 1 to 8, or ``turns`` not from 1 to 20.
+        ConfigError: an argument is not an integer, ``steps`` is not from 1 to 8, ``turns`` not from 1 to 20, or the
+            ``isolation`` does not work here.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -170,9 +172,11 @@ class CodeAgent(TextEnv):
         steps: int | None = None,
         turns: int | None = None,
         reward: str | None = None,
+        isolation: Isolation = "bubblewrap",
         render_mode: str | None = None,
     ) -> None:
         super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+        self.isolation: Isolation = isolation
         chosen = self._choose(steps=steps, turns=turns)
         self.steps: int = chosen["steps"]
         self.turns: int = chosen["turns"]
@@ -183,7 +187,7 @@ class CodeAgent(TextEnv):
         self._turns_left = self.turns
         self._instance = 0
         self._problem = _make(0, self.steps)
-        self._sandbox = Sandbox(_LIMITS)
+        self._sandbox = Sandbox(_LIMITS, isolation=self.isolation)
         self._ran: list[str] = []  # what has made the variables, for a copy of this environment
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,7 +198,7 @@ class CodeAgent(TextEnv):
         """Begin without a process."""
         self.__dict__.update(state)
         self._problem = _make(self._instance, self.steps)
-        self._sandbox = Sandbox(_LIMITS)
+        self._sandbox = Sandbox(_LIMITS, isolation=self.isolation)
 
     @property
     def instructions(self) -> str:
@@ -287,7 +291,7 @@ class CodeAgent(TextEnv):
     def _submit(self, code: str) -> Outcome:
         self._sandbox.close()
         tests = self._problem.cases[_EXAMPLES:]
-        passed, problem = grade(code, "solve", tests)
+        passed, problem = grade(code, "solve", tests, isolation=self.isolation)
         info = {"passed": passed, "tests": len(tests)}
         if passed == len(tests):
             return Outcome("Right.", done=True, success=True, info=info)
@@ -308,7 +312,9 @@ class CodeAgent(TextEnv):
         return 1
 
 
-def grade(code: str, function: str, tests: Sequence[tuple[Any, Any]]) -> tuple[int, str]:
+def grade(
+    code: str, function: str, tests: Sequence[tuple[Any, Any]], *, isolation: Isolation = "bubblewrap"
+) -> tuple[int, str]:
     """How many tests a program passes, and what it wrote when it was loaded if it could not be.
 
     >>> grade("def double(n): return 2 * n", "double", [(2, 4), (3, 6)])
@@ -319,7 +325,7 @@ def grade(code: str, function: str, tests: Sequence[tuple[Any, Any]]) -> tuple[i
     The program is alone in a new sandbox and gets one input at a time. What it returns is compared here, as JSON has
     it, and of the same type: results never enter the sandbox.
     """
-    with Sandbox(_LIMITS) as sandbox:
+    with Sandbox(_LIMITS, isolation=isolation) as sandbox:
         loaded = sandbox.run(code)
         if loaded.status != "ok":
             return 0, _shown(loaded)

@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
 
+from for_sandbox import ISOLATION
+
 from gym_trl.sandbox import Sandbox
 
 KEY = "e2b_" + "0" * 40
@@ -30,7 +32,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, {"code": 404, "message": f"no {self.path}"})
         name = f"sandbox{len(self.double.made)}"
         self.double.made.append(body)
-        self.double.alive[name] = Sandbox()
+        self.double.alive[name] = Sandbox(isolation=ISOLATION)
         made = {"templateID": body["templateID"], "sandboxID": name, "clientID": "here", "envdVersion": "0.4.0"}
         return self._answer(201, made)
 

@@ -43,13 +43,13 @@ import gymnasium as gym
 import pytest
 import typer
 import yaml
+from for_sandbox import PROBLEM
 from free_port import free_port
 
 import gym_trl
 from gym_trl.cli import _pairs, app
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import check_grpo
-from gym_trl.sandbox.isolation import bubblewrap_problem
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -151,10 +151,11 @@ def skip_what_cannot_run(blocks: list[Block]) -> None:
     """Skip pages that need what this machine lacks."""
     if any(block.note == IN_THE_BACKGROUND for block in blocks):
         pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
-    if any(" Sandbox(" in block.body or "CodeAgent-v0" in block.body for block in blocks if ">>> " in block.body):
-        problem = bubblewrap_problem()
-        if problem is not None:
-            pytest.skip(f"bubblewrap does not work here: {problem}")
+    programs = any(
+        " Sandbox(" in block.body or "CodeAgent-v0" in block.body for block in blocks if ">>> " in block.body
+    )
+    if programs and PROBLEM is not None:
+        pytest.skip(f"bubblewrap does not work here: {PROBLEM}")
 
 
 def play(block: Block, names: dict[str, object], servers: contextlib.ExitStack) -> None:

@@ -2,7 +2,7 @@
 
 1. Every known way out fails, the parent survives it and the next episode works; outside, the same programs succeed.
 2. Variables stay from program to program, errors and endings are data, and what a program says is cut.
-3. Where bubblewrap does not work there are limits and a warning.
+3. Where bubblewrap does not work a sandbox is refused; limits and Landlock are chosen by name.
 """
 
 import gc
@@ -20,17 +20,19 @@ from pathlib import Path
 import escapes
 import pytest
 from escapes import ATTACKS, Attack, World, attempt, attempt_outside
+from for_sandbox import ISOLATION, PROBLEM
 
 from gym_trl.errors import ConfigError
-from gym_trl.sandbox import Sandbox, SandboxLimits, _descendants
-from gym_trl.sandbox.driver import seccomp_filter
-from gym_trl.sandbox.isolation import bubblewrap_problem, isolation
+from gym_trl.sandbox import Sandbox, SandboxLimits, _descendants, isolation
+from gym_trl.sandbox.driver import landlock_abi, seccomp_filter
 
 pytestmark = pytest.mark.code
 
-PROBLEM = bubblewrap_problem()
 shut_in = pytest.mark.skipif(PROBLEM is not None, reason=f"bubblewrap does not work here: {PROBLEM}")
 every_attack = pytest.mark.parametrize("tried", ATTACKS, ids=lambda tried: tried.name.replace(" ", "-"))
+limited = pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
+# What the same limits keep them from is tried once.
+held = [tried for tried in ATTACKS if tried.held_by_limits and tried.kind in ("network", "files", "environment", "processes")]
 real = [tried for tried in ATTACKS if tried.outside]
 
 
@@ -42,7 +44,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox() as made:
+    with Sandbox(isolation=ISOLATION) as made:
         yield made
 
 
@@ -78,6 +80,14 @@ def test_there_are_at_least_forty_different_attacks() -> None:
 @every_attack
 def test_no_attack_escapes_and_the_next_episode_works(tried: Attack, world: World) -> None:
     verdict = attempt(tried, world)
+    assert not verdict.escaped, verdict
+    assert verdict.next_works
+
+
+@limited
+@pytest.mark.parametrize("tried", held, ids=lambda tried: tried.name.replace(" ", "-"))
+def test_limits_and_landlock_keep_programs_from_what_they_promise_to(tried: Attack, world: World) -> None:
+    verdict = attempt(tried, world, "limits")
     assert not verdict.escaped, verdict
     assert verdict.next_works
 
@@ -172,7 +182,7 @@ def test_standard_error_and_descriptors_are_output_too(sandbox: Sandbox) -> None
 
 
 def test_long_output_is_cut_in_the_middle() -> None:
-    with Sandbox(SandboxLimits(output_chars=20)) as sandbox:
+    with Sandbox(SandboxLimits(output_chars=20), isolation=ISOLATION) as sandbox:
         assert sandbox.run("print('a' * 50 + 'b' * 50)").output == "a" * 10 + "\n[81 characters are left out]\n" + (
             "b" * 9 + "\n"
         )
@@ -183,7 +193,7 @@ def test_long_output_is_cut_in_the_middle() -> None:
     [("while True: pass", "timeout"), ("while True: print('x' * 999)", "flood"), ("import os; os._exit(0)", "died")],
 )
 def test_a_program_that_is_ended_takes_the_variables_with_it(code: str, status: str) -> None:
-    with Sandbox() as sandbox:
+    with Sandbox(isolation=ISOLATION) as sandbox:
         sandbox.run("kept = 1")
         result = sandbox.run(code, seconds=0.3)
         assert result.status == status
@@ -202,7 +212,7 @@ def test_a_call_that_gives_nothing_that_json_can_say_is_an_error(sandbox: Sandbo
 
 def test_the_same_programs_give_the_same_output_again() -> None:
     code = "import random\nprint(random.random(), random.sample(range(99), 5), hash('text'), {'b', 'a', 'c'})"
-    with Sandbox() as one, Sandbox() as other:
+    with Sandbox(isolation=ISOLATION) as one, Sandbox(isolation=ISOLATION) as other:
         assert one.run(code) == other.run(code)
 
 
@@ -212,7 +222,7 @@ def test_a_program_longer_than_a_pipe_is_sent_whole(sandbox: Sandbox) -> None:
 
 def test_nothing_is_left_of_a_sandbox_that_is_closed_or_forgotten() -> None:
     before = children()
-    one, other = Sandbox(), Sandbox()
+    one, other = Sandbox(isolation=ISOLATION), Sandbox(isolation=ISOLATION)
     for made in (one, other):
         assert made.run("import os, threading, time\npid = os.fork() if hasattr(os, 'fork') else 1").status in (
             "ok",
@@ -228,7 +238,7 @@ def test_nothing_is_left_of_a_sandbox_that_is_closed_or_forgotten() -> None:
 
 
 def test_a_sandbox_outlives_the_thread_that_made_it() -> None:
-    with Sandbox() as sandbox:
+    with Sandbox(isolation=ISOLATION) as sandbox:
         thread = threading.Thread(target=sandbox.run, args=("made = 'elsewhere'",))
         thread.start()
         thread.join()
@@ -238,7 +248,7 @@ def test_a_sandbox_outlives_the_thread_that_made_it() -> None:
 
 def test_many_sandboxes_work_at_once() -> None:
     def play(number: int) -> str:
-        with Sandbox() as sandbox:
+        with Sandbox(isolation=ISOLATION) as sandbox:
             sandbox.run(f"n = {number}")
             return sandbox.run("n * n").output
 
@@ -252,7 +262,7 @@ def _in_a_fork(sandbox: Sandbox) -> None:
 
 
 def test_a_fork_of_the_parent_gets_a_process_of_its_own() -> None:
-    with Sandbox() as sandbox:
+    with Sandbox(isolation=ISOLATION) as sandbox:
         sandbox.run("mine = 1")
         fork = get_context("fork").Process(target=_in_a_fork, args=(sandbox,))
         fork.start()
@@ -270,7 +280,7 @@ def test_children_are_found_where_the_kernel_keeps_no_lists_of_them(monkeypatch:
             raise FileNotFoundError
         return read_text(path, errors="replace")
 
-    with Sandbox() as sandbox:
+    with Sandbox(isolation=ISOLATION) as sandbox:
         sandbox.run("1")
         assert sandbox._process is not None
         bubblewrap = sandbox._process._popen.pid
@@ -283,11 +293,11 @@ def test_children_are_found_where_the_kernel_keeps_no_lists_of_them(monkeypatch:
 @pytest.mark.skipif(sys.platform != "linux", reason="tells by /proc")
 def test_a_sandbox_dies_with_its_parent() -> None:
     script = (
-        "import os, sys\nfrom gym_trl.sandbox import Sandbox\ns = Sandbox()\ns.run('1')\n"
+        "import os, sys\nfrom gym_trl.sandbox import Sandbox\ns = Sandbox(isolation=sys.argv[1])\ns.run('1')\n"
         "print(s._process._driver, flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, ISOLATION], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
         driver = int(parent.stdout.readline())
@@ -310,21 +320,50 @@ def test_an_isolation_that_does_not_exist_is_refused() -> None:
         Sandbox(isolation="magic")  # type: ignore[arg-type]
 
 
-def test_without_bubblewrap_there_is_a_warning_and_who_insists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    bubblewrap_problem.cache_clear()
-    isolation.cache_clear()
-    try:
-        with pytest.raises(ConfigError, match=r"does not work here\. bubblewrap is not installed"):
-            Sandbox(isolation="bubblewrap")
-        with (
-            Sandbox() as sandbox,
-            pytest.warns(UserWarning, match=r"not shut in: .* bubblewrap is not installed\. Install bubblewrap"),
+def test_without_bubblewrap_a_sandbox_is_refused_with_the_command_that_installs_it(without_bubblewrap: None) -> None:
+    with pytest.raises(ConfigError, match=r"it is not installed\. Install it with 'apt-get install bubblewrap'"):
+        Sandbox()
+
+
+def test_limits_are_chosen_by_name_and_a_kernel_without_landlock_is_told_of(
+    without_bubblewrap: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "landlock_abi", lambda: 3)
+    with Sandbox(isolation="limits") as sandbox:
+        assert sandbox.run("1 + 1").output == "2\n"
+    monkeypatch.setattr(isolation, "landlock_abi", lambda: 0)
+    with pytest.warns(UserWarning, match="does not protect files here, because the kernel has no Landlock"):
+        Sandbox(isolation="limits")
+
+
+@limited
+def test_landlock_leaves_a_program_the_interpreter_and_a_folder_of_its_own(world: World) -> None:
+    with Sandbox(isolation="limits") as sandbox:
+        modules = "asyncio, ctypes, decimal, hashlib, sqlite3, ssl, tempfile, threading, unittest, zlib"
+        assert sandbox.run(f"import {modules}").output == ""
+        code = (
+            "import os, pathlib, shutil, tempfile\n"
+            "with tempfile.TemporaryDirectory() as folder:\n"
+            "    first, second = pathlib.Path(folder, 'a'), pathlib.Path(folder, 'b')\n"
+            "    first.write_text('kept'); first.rename(second); os.link(second, first); shutil.copyfile(first, 'c')\n"
+            "    print(sorted(os.listdir(folder)), pathlib.Path('c').read_text())\n"
+            "    assert os.path.dirname(folder) == os.getcwd()"
+        )
+        assert sandbox.run(code).output == "['a', 'b'] kept\n"
+        for code in (
+            "import numpy",
+            "import gym_trl",
+            "open('/etc/passwd')",
+            f"open({str(world.folder / 'secret.txt')!r})",
+            f"open({__file__!r})",
+            f"import os; os.listdir({str(world.folder)!r})",
+            f"import os; os.rename('c', {str(world.folder / 'c')!r})",
+            f"import os; os.symlink({str(world.folder / 'secret.txt')!r}, 'link'); open('link')",
+            "import os; os.execv('/bin/true', ['true'])",
+            "import os; os.open('c', os.O_RDONLY | os.O_TRUNC)",  # which no Landlock before Linux 6.2 refuses
         ):
-            assert sandbox.run("1 + 1").output == "2\n"
-    finally:
-        bubblewrap_problem.cache_clear()
-        isolation.cache_clear()
+            assert sandbox.run(code).status == "error", code
+        assert sandbox.run("open('c').read()").output == "'kept'\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no filter")

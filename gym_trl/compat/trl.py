@@ -27,7 +27,7 @@ from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.grpo import rollout_func as grpo
 from gym_trl.pool import ThreadPool
 from gym_trl.rollout import run_episodes
-from gym_trl.sandbox import Sandbox, SandboxLimits
+from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
 from gym_trl.types import Answer, Completion, FinishReason, Logprobs, Message, Request, Task, TokenIds, Trajectory
@@ -388,15 +388,23 @@ class LocalExecuter:
     Args:
         limits: Of each conversation.
         max_concurrent: How many programs run at once.
+        isolation: Of each sandbox, see ``Sandbox``.
+
+    Raises:
+        ConfigError: the ``isolation`` does not exist or does not work here.
     """
 
-    def __init__(self, limits: SandboxLimits | None = None, *, max_concurrent: int = 8) -> None:
+    def __init__(
+        self, limits: SandboxLimits | None = None, *, max_concurrent: int = 8, isolation: Isolation = "bubblewrap"
+    ) -> None:
         self.limits = limits or SandboxLimits()
         self.max_concurrent = max_concurrent
+        self.isolation: Isolation = isolation
+        self.session().close()  # says now what cannot work
 
     def session(self) -> Session:
         """A sandbox."""
-        return _LocalSession(self.limits)
+        return _LocalSession(Sandbox(self.limits, isolation=self.isolation))
 
     def execute(self, codes: Sequence[str]) -> list[str]:
         """What each program wrote, in order; none sees another's variables."""
@@ -408,8 +416,8 @@ Localexecuter = LocalExecuter
 
 
 class _LocalSession:
-    def __init__(self, limits: SandboxLimits) -> None:
-        self._sandbox = Sandbox(limits)
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
 
     def run(self, code: str) -> str:
         return self._sandbox.run(code).output

@@ -19,7 +19,7 @@ from time import monotonic, sleep
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from gym_trl.errors import ConfigError
-from gym_trl.sandbox.isolation import Command, Isolation, bubblewrap_problem, command, environment, isolation
+from gym_trl.sandbox.isolation import Command, Isolation, check_isolation, command, environment
 
 __all__ = ["Isolation", "Result", "Sandbox", "SandboxLimits", "Status"]
 
@@ -107,27 +107,28 @@ class Sandbox:
     empty temporary directory of its own, no environment, no other processes, and a filter of system calls that refuses
     what could make more of any of them. Programs that exceed a limit, or the deadline, are ended as a group, and the
     next one starts in a new process without variables. Between programs everything is stopped, and what one leaves
-    running is ended. Where bubblewrap does not work there are the limits and a filter only (no network, no further
-    processes, no signals), with a warning that says so: files are then not protected.
+    running is ended.
+
+    Where bubblewrap does not work a sandbox is refused. ``isolation="limits"`` is a weaker one that needs no other
+    program: the limits, a filter (no network, no further processes, no signals), and where the kernel has Landlock
+    (Linux 5.13) the same files as above and a folder of its own. Names and sizes of files can then be asked for, and
+    the folder is not limited as a whole. Where the kernel has no Landlock files are not protected, with a warning.
 
     What comes back is what an untrusted process says of itself: judge it in the parent, never in there.
 
     Args:
         limits: What the programs may use.
-        isolation: ``"bubblewrap"`` or ``"limits"`` insists on one; by default the first that works.
+        isolation: ``"bubblewrap"`` or ``"limits"``.
 
     Raises:
         ConfigError: an ``isolation`` that does not exist or does not work here.
         OSError: a process cannot be started.
     """
 
-    def __init__(self, limits: SandboxLimits | None = None, *, isolation: Isolation | None = None) -> None:
-        if isolation not in (None, "bubblewrap", "limits"):
-            raise ConfigError(f"isolation must be 'bubblewrap' or 'limits', got {isolation!r}")
-        if isolation == "bubblewrap" and (problem := bubblewrap_problem()) is not None:
-            raise ConfigError(f"isolation='bubblewrap' does not work here. {problem}")
+    def __init__(self, limits: SandboxLimits | None = None, *, isolation: Isolation = "bubblewrap") -> None:
+        check_isolation(isolation)
         self.limits = limits or SandboxLimits()
-        self._isolation: Isolation | None = isolation
+        self.isolation: Isolation = isolation
         self._process: _Process | None = None
 
     def __enter__(self) -> Self:
@@ -165,18 +166,13 @@ class Sandbox:
 
     def _ask(self, request: dict[str, Any], seconds: float | None) -> Result:
         if not self.alive:
-            self._process = self._start()
+            self._process = _Process(self.isolation, self.limits._settings())
         assert self._process is not None
         seconds = self.limits.seconds if seconds is None else seconds
         result = self._process.ask(request, seconds, self.limits.output_chars)
         if result.status in _ENDED:
             self.close()
         return result
-
-    def _start(self) -> "_Process":
-        if self._isolation is None:
-            self._isolation = isolation()
-        return _Process(self._isolation, self.limits._settings())
 
 
 class _Process:
@@ -350,7 +346,7 @@ def _spawn(made: Command, replies: int) -> "subprocess.Popen[bytes]":
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=[replies],
-            env=environment(),
+            env=environment(made.folder),
             cwd=made.folder or "/",
             start_new_session=True,
         )

@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import struct
 import sys
 
@@ -29,8 +30,16 @@ _NEW_NAMESPACES, _THREAD = 0x7E020080, 0x10000
 _CAPABILITY_VERSION = 0x20080522
 _REMOUNT, _NO_SUID, _NO_DEVICES = 32, 2, 4
 _ONLY_AST = 0x400
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, (16, 24, 32)
+# linux/landlock.h
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ABI_VERSION, _PATH_BENEATH = 1, 1
+_WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
+_EXECUTE, _MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE, _DEVICE_COMMANDS = 1 << 0, 1 << 6, 1 << 11, 1 << 15
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 5: 16}  # how many rights to files each version of Landlock knows
+_NET_ABI, _SCOPE_ABI = 4, 6
 
 # By number on x86-64 and on 64-bit ARM: what reaches other processes, what makes namespaces or mounts, memory that no
 # limit counts, and parts of the kernel that no program of this kind needs.
@@ -97,6 +106,51 @@ _REFUSED_X86 = {"iopl": 172, "ioperm": 173, "modify_ldt": 154}
 _CLONE, _CLONE3, _SOCKET = (56, 220), 435, (41, 198)
 _KILL_CALL, _TGKILL, _TKILL, _FORKS_X86 = (62, 129), (234, 131), (200, 130), (57, 58)
 
+# Where no namespace keeps a program apart: what changes files that Landlock lets nobody open (it does not watch what
+# changes a file's mode, owner, times or attributes, nor before Linux 6.2 what empties it), and what reaches processes
+# of the same user.
+_REFUSED_ALONE = {
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "truncate": (76, 45),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "fchownat": (260, 54),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+    "inotify_init1": (294, 26),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+}
+_REFUSED_ALONE_X86 = {
+    "chmod": 90,
+    "chown": 92,
+    "lchown": 94,
+    "utime": 132,
+    "utimes": 235,
+    "futimesat": 261,
+    "inotify": 253,
+}
+_PRLIMIT, _SCHED_SETAFFINITY, _FCNTL = (302, 261), (203, 122), (72, 25)
+_SIGNAL_ANOTHER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+_OPEN_X86, _OPENAT, _OPENAT2 = 2, (257, 56), 437
+_EMPTY, _EMPTY_OR_WRITE = 0o1000, 0o1003  # O_TRUNC, and that or a way of writing
+
 
 def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
     """The program that the kernel asks about every system call: what is refused fails, all else works.
@@ -106,7 +160,8 @@ def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
 
     Args:
         machine: ``x86_64`` or ``aarch64``.
-        alone: A process id that may start no other process and signal none, for where no namespace keeps it apart.
+        alone: A process id that may start no other process, signal none and change nothing about a file but what it
+            holds, for where no namespace keeps it apart.
 
     Raises:
         KeyError: a machine whose numbers are not known.
@@ -125,8 +180,13 @@ def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
     def ask(number: int, test: int, value: int, *, refused_if: bool, error: int = _EPERM) -> None:
         """Refuse a call by its first argument."""
         refusal, pass_ = (_RETURN, 0, 0, _REFUSE | error), (_RETURN, 0, 0, _ALLOW)
-        code.extend([(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _FIRST_ARGUMENT), (test, 0, 1, value)])
+        code.extend([(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _ARGUMENTS[0]), (test, 0, 1, value)])
         code.extend([refusal, pass_] if refused_if else [pass_, refusal])
+
+    def refuse_to_empty(number: int, flags: int) -> None:
+        """Refuse to open a file that is emptied without being written to, by its argument of flags."""
+        code.extend([(_EQUAL, 0, 5, number), (_LOAD, 0, 0, flags), (_AND, 0, 0, _EMPTY_OR_WRITE)])
+        code.extend([(_EQUAL, 0, 1, _EMPTY), (_RETURN, 0, 0, _REFUSE | _EACCES), (_RETURN, 0, 0, _ALLOW)])
 
     if machine == "x86_64":  # the other ABI of the same kernel has numbers of its own
         code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _REFUSE | _EPERM)]
@@ -146,12 +206,79 @@ def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
         refuse(_TKILL[column])
         for call in (_KILL_CALL, _TGKILL):
             ask(call[column], _EQUAL, alone, refused_if=False)
+        for numbers in _REFUSED_ALONE.values():
+            refuse(numbers[column])
+        for call in (_PRLIMIT, _SCHED_SETAFFINITY):
+            ask(call[column], _EQUAL, 0, refused_if=False)
+        code.extend([(_EQUAL, 0, len(_SIGNAL_ANOTHER) + 3, _FCNTL[column]), (_LOAD, 0, 0, _ARGUMENTS[1])])
+        code.extend((_EQUAL, left, 0, command) for left, command in zip((3, 2, 1), _SIGNAL_ANOTHER, strict=True))
+        code.extend([(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE | _EPERM)])
+        refuse_to_empty(_OPENAT[column], _ARGUMENTS[2])
+        refuse(_OPENAT2, _ENOSYS)
+        if machine == "x86_64":
+            refuse_to_empty(_OPEN_X86, _ARGUMENTS[1])
+            for number in _REFUSED_ALONE_X86.values():
+                refuse(number)
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+def landlock_abi() -> int:
+    """Return the version of Landlock that this kernel has, or 0 where it has none.
+
+    >>> landlock_abi() >= 0
+    True
+    """
+    if sys.platform != "linux":
+        return 0
+    return max(0, _syscall(_CREATE_RULESET, None, 0, _ABI_VERSION))
+
+
+def _ruleset(readable: list[str], listable: list[str]) -> int | None:
+    """Return the descriptor of a Landlock rule set, or ``None`` where the kernel has no Landlock.
+
+    The folder that the process is in may be written to, nothing else.
+
+    Args:
+        readable: Files, and folders with all below them.
+        listable: Folders whose names may be listed, at any depth.
+    """
+    if not (abi := landlock_abi()):
+        return None
+    rights = (1 << max(count for since, count in _RIGHTS_BY_ABI.items() if since <= abi)) - 1
+    handled = rights, 3 if abi >= _NET_ABI else 0, 3 if abi >= _SCOPE_ABI else 0
+    # A kernel takes the zeros of fields that it does not know.
+    ruleset = _checked(_syscall(_CREATE_RULESET, struct.pack("=QQQ", *handled), 24, 0))
+    nothing_to_run = _EXECUTE | _MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE | _DEVICE_COMMANDS
+    allowed = [
+        *((path, _READ_FILE | _READ_DIR) for path in readable),
+        *((path, _READ_DIR) for path in listable),
+        *((path, _READ_FILE | _WRITE_FILE) for path in DEVICES),
+        (".", rights & ~nothing_to_run),
+    ]
+    for path, right in allowed:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            right &= _READ_FILE | _WRITE_FILE  # noqa: PLW2901 -- the kernel refuses rights that files cannot have
+        _checked(_syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", right, descriptor), 0))
+        os.close(descriptor)
+    return ruleset
+
+
+def _syscall(number: int, *arguments: int | bytes | None) -> int:
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    result: int = call(number, *(ctypes.c_long(it) if isinstance(it, int) else it for it in arguments))
+    return result
+
+
+def _checked(result: int) -> int:
+    _check(result if result < 0 else 0)
+    return result
 
 
 def _give_up_rights(settings: dict[str, Any]) -> None:
@@ -162,6 +289,7 @@ def _give_up_rights(settings: dict[str, Any]) -> None:
         # So many files at most, which the mount itself cannot be asked for from outside.
         options = f"size={settings['file_bytes']},nr_inodes={settings['files']},mode=1777"
         _check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", _REMOUNT | _NO_SUID | _NO_DEVICES, options.encode()))
+    ruleset = None if isolated else _ruleset(settings["readable"], settings["listable"])
     for name, value in settings["limits"].items():
         limit = getattr(resource, f"RLIMIT_{name}")
         resource.setrlimit(limit, (value, value))
@@ -172,6 +300,9 @@ def _give_up_rights(settings: dict[str, Any]) -> None:
     _check(libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24)))
     _check(libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    if ruleset is not None:
+        _checked(_syscall(_RESTRICT_SELF, ruleset, 0))
+        os.close(ruleset)
     code = seccomp_filter(os.uname().machine, alone=None if isolated else os.getpid())
     _check(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(code) // 8, code)), 0, 0))
 

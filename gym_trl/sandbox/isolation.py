@@ -1,4 +1,4 @@
-"""How a sandbox's process is kept apart: with bubblewrap where that works, with limits alone where it does not."""
+"""How a sandbox's process is kept apart: with bubblewrap, or by name with limits, a filter and Landlock."""
 
 import json
 import os
@@ -11,13 +11,15 @@ import warnings
 from functools import cache
 from pathlib import Path
 from shutil import which
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from gym_trl.errors import ConfigError
+from gym_trl.sandbox.driver import DEVICES, landlock_abi
 
 Isolation: TypeAlias = Literal["bubblewrap", "limits"]
 
 # The loader's own paths, and where distributions link them to.
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib64")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _LIBRARIES = (
     "import bz2, ctypes, decimal, hashlib, lzma, socket, sqlite3, ssl, uuid, zlib\n"
     "print(open('/proc/self/maps').read())"
@@ -36,32 +38,44 @@ class Command(NamedTuple):
     """To be removed afterwards."""
 
 
-@cache
-def isolation() -> Isolation:
-    """What keeps programs apart on this machine, found out by trying, once.
+def check_isolation(isolation: Isolation) -> None:
+    """Check that this machine can keep programs apart in the given way.
+
+    >>> check_isolation("magic")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: isolation must be 'bubblewrap' or 'limits', got 'magic'
+
+    Raises:
+        ConfigError: an ``isolation`` that does not exist or does not work here.
 
     Warns:
-        UserWarning: bubblewrap does not work here, with the reason.
+        UserWarning: ``"limits"`` on a kernel without Landlock: files are not protected.
     """
-    problem = bubblewrap_problem()
-    if problem is None:
-        return "bubblewrap"
-    warnings.warn(
-        f"programs run here with limits but not shut in: they can read, and write, every file that this user can. "
-        f"{problem}. Install bubblewrap (apt install bubblewrap) on a Linux that lets it make namespaces, and do not "
-        "run what you do not trust before",
-        stacklevel=3,
-    )
-    return "limits"
+    if isolation not in get_args(Isolation):
+        raise ConfigError(f"isolation must be 'bubblewrap' or 'limits', got {isolation!r}")
+    if isolation == "limits":
+        if not landlock_abi():
+            warnings.warn(
+                "isolation='limits' does not protect files here, because the kernel has no Landlock (Linux 5.13 or "
+                "newer): programs can read, and write, every file that this user can",
+                stacklevel=3,
+            )
+    elif (problem := bubblewrap_problem()) is not None:
+        raise ConfigError(
+            f"programs of a model run in bubblewrap, and {problem}. Install it with 'apt-get install bubblewrap' (or "
+            "dnf, apk, pacman), and let a container make user namespaces. isolation='limits' runs programs without it: "
+            "with limits and a filter of system calls, and without your files where the kernel has Landlock"
+        )
 
 
 @cache
 def bubblewrap_problem() -> str | None:
     """Why bubblewrap cannot be used, or ``None``."""
     if sys.platform != "linux":
-        return f"There is no bubblewrap on {sys.platform}"
+        return f"there is none on {sys.platform}"
     if which("bwrap") is None:
-        return "bubblewrap is not installed"
+        return "it is not installed"
     settings = {"limits": {}, "file_bytes": 2**20}
     reader, writer = os.pipe()
     try:
@@ -79,20 +93,20 @@ def bubblewrap_problem() -> str | None:
     except BlockingIOError:
         said = b""
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bubblewrap does not start: {error}"
+        return f"it does not start: {error}"
     finally:
         os.close(reader)
         os.close(writer)
     if not said:
-        return f"bubblewrap does not work: {tried.stderr.decode(errors='replace').strip()[-300:]}"
+        return f"it does not work: {tried.stderr.decode(errors='replace').strip()[-300:]}"
     refused = json.loads(said)["refused"]
-    return f"bubblewrap works, but what it leaves open cannot be closed: {refused}" if refused else None
+    return f"what it leaves open cannot be closed: {refused}" if refused else None
 
 
-def environment() -> dict[str, str]:
+def environment(home: str | None = None) -> dict[str, str]:
     """All that a program finds in its environment."""
     return {
-        "HOME": "/tmp",  # noqa: S108 -- the sandbox's own
+        "HOME": home or "/tmp",  # noqa: S108 -- the sandbox's own
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "PYTHONIOENCODING": "utf-8:backslashreplace",
@@ -110,6 +124,8 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
         "files": _MOST_FILES,
         "uid": _FIRST_UID + secrets.randbelow(2**29) if root and (isolated or _readable_by_all()) else None,
     }
+    if not isolated:
+        told["readable"], told["listable"] = _readable()
     python = [_python(), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(told)]
     if isolated:
         return Command([*_bubblewrap(root, settings["file_bytes"]), *python], None)
@@ -130,7 +146,7 @@ def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     shown: list[str] = []
     # Folders that it makes by itself would be closed to the user that the driver becomes.
-    parents = {str(parent) for path in (*_interpreter(), *_DEVICES) for parent in Path(path).parents}
+    parents = {str(parent) for path in (*_interpreter(), *DEVICES) for parent in Path(path).parents}
     for path in sorted(parents - {"/"} - {path for path in _interpreter() if Path(path).is_symlink()}):
         shown += ["--perms", "0755", "--dir", path]
     for path in _interpreter():
@@ -139,7 +155,7 @@ def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
         )
     for path in _hidden():
         shown += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
-    for path in _DEVICES:
+    for path in DEVICES:
         shown += ["--dev-bind", path, path]
     return [
         *(which("bwrap") or "bwrap", *apart, *rights, "--hostname", "sandbox", "--new-session", "--die-with-parent"),
@@ -179,6 +195,16 @@ def _interpreter() -> tuple[str, ...]:
     # A folder inside another one is there already.
     whole = [path for path in folders if not any(path != other and path.startswith(f"{other}/") for other in folders)]
     return (*own, *sorted(whole))
+
+
+@cache
+def _readable() -> tuple[list[str], list[str]]:
+    """What a Landlock rule set lets a program read, and the folders of which it may list the names only."""
+    folder = sysconfig.get_path("stdlib")
+    # A rule reaches all that is below its folder, and what was installed lies in the standard library's.
+    own = [str(path) for path in Path(folder).iterdir() if str(path) not in _hidden()]
+    others = [path for path in _interpreter() if path != folder and not Path(path).is_symlink()]
+    return [*own, *others], [folder]
 
 
 @cache

@@ -11,11 +11,13 @@ import os
 import random
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import warm
 from e2b_double import E2BDouble
+from for_sandbox import ISOLATION
 from vllm_double import VLLMDouble
 
 from gym_trl.compat import trl as compat
@@ -34,6 +36,7 @@ from gym_trl.tiny import tiny_tokenizer
 pytestmark = pytest.mark.code
 
 TOKENIZER = tiny_tokenizer()
+local = partial(LocalExecuter, isolation=ISOLATION)
 EOS = TOKENIZER.eos_token_id
 # From the documentation of the early CodeAgentEnvironment; the import and the model's address are ours.
 DOCUMENTED = """
@@ -117,7 +120,7 @@ def client(server):
 
 
 def agent(executer=None, **options):
-    return CodeAgentEnvironment(executer or LocalExecuter(), TOKENIZER, **options)
+    return CodeAgentEnvironment(executer or local(), TOKENIZER, **options)
 
 
 # The documented example
@@ -125,7 +128,7 @@ def agent(executer=None, **options):
 
 def test_the_documented_example_runs(server):
     example = DOCUMENTED.replace("VLLMClient()", "VLLMClient(base_url=URL)").replace("tokenizer = ...", "#")
-    example = example.replace('E2BExecuter(api_key="YOUR_E2B_TOKEN")', "LocalExecuter()")
+    example = example.replace('E2BExecuter(api_key="YOUR_E2B_TOKEN")', f"LocalExecuter(isolation={ISOLATION!r})")
     example = example.replace("E2BExecuter,", "LocalExecuter,").replace("[...]", "['What is 6 * 7?', '3 times 5?']")
     names = {"URL": server.url, "tokenizer": TOKENIZER}
     exec(example, names)
@@ -271,11 +274,17 @@ def test_a_batch_of_which_too_little_comes_back_is_an_error():
 
 def test_a_local_executer_keeps_programs_apart_and_in_order():
     codes = ["x = 1", "print(x)", *(f"import time; time.sleep({0.1 * n}); {n}" for n in (3, 2, 1))]
-    outputs = LocalExecuter(max_concurrent=3).execute(codes)
+    outputs = local(max_concurrent=3).execute(codes)
     assert outputs[0] == ""
     assert outputs[1].endswith("NameError: name 'x' is not defined\n")
     assert outputs[2:] == ["3\n", "2\n", "1\n"]
-    assert LocalExecuter().execute([]) == []
+    assert local().execute([]) == []
+
+
+def test_a_local_executer_without_bubblewrap_is_refused_unless_the_weaker_sandbox_is_chosen(without_bubblewrap):
+    with pytest.raises(ConfigError, match="Install it with 'apt-get install bubblewrap'"):
+        LocalExecuter()
+    assert LocalExecuter(isolation="limits").execute(["6 * 7"]) == ["42\n"]
 
 
 # E2B: the real SDK, and a stand-in for its servers
