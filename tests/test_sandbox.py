@@ -31,8 +31,8 @@ pytestmark = pytest.mark.code
 shut_in = pytest.mark.skipif(PROBLEM is not None, reason=f"bubblewrap does not work here: {PROBLEM}")
 every_attack = pytest.mark.parametrize("tried", ATTACKS, ids=lambda tried: tried.name.replace(" ", "-"))
 limited = pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
-# What the same limits keep them from is tried once.
-held = [tried for tried in ATTACKS if tried.held_by_limits and tried.kind in ("network", "files", "environment", "processes")]
+KINDS = ("network", "files", "environment", "processes")  # what the same limits keep them from is tried once
+held = [tried for tried in ATTACKS if tried.held_by_limits and tried.kind in KINDS]
 real = [tried for tried in ATTACKS if tried.outside]
 
 
