@@ -21,6 +21,7 @@ from gym_trl.envs.openenv_session import (
     look_up,
 )
 from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.keys import bearer
 from gym_trl.spaces import MAX_LENGTH, AnyText
 from gym_trl.textify import UnreadableActionError
 
@@ -100,6 +101,8 @@ class OpenEnv(gym.Env[str, str]):
         patience_s: Seconds for which a reset waits for a free session.
         max_message_size_mb: The longest answer that is read.
         headers: Sent when the session is opened, such as an ``Authorization``; needs openenv 0.10.
+        token_variable: The environment variable that holds the server's token, which is sent as ``Authorization:
+            Bearer TOKEN``; so no record has it. ``gym-trl serve`` asks for one on any address but the loopback.
         env_vars: Of the container.
         port: Of the container; any by default.
         provider: Starts containers, or a function that makes one that does; by default OpenEnv's
@@ -108,7 +111,8 @@ class OpenEnv(gym.Env[str, str]):
 
     Raises:
         MissingDependencyError: OpenEnv is not installed.
-        ConfigError: not exactly one of ``base_url``, ``docker_image`` and ``hub``, or a client that does not fit.
+        ConfigError: not exactly one of ``base_url``, ``docker_image`` and ``hub``, a client that does not fit, or no
+            token, or a wrong one, for a server that asks for it.
         ActionTypeError: an action that is not a string.
         gymnasium.error.ResetNeeded: a step without a session.
         ConnectionError, TimeoutError, RuntimeError: what became of the session, the server or the environment.
@@ -133,6 +137,7 @@ class OpenEnv(gym.Env[str, str]):
         patience_s: float = 60.0,
         max_message_size_mb: float | None = None,
         headers: Mapping[str, str] | None = None,
+        token_variable: str | None = None,
         env_vars: Mapping[str, str] | None = None,
         port: int | None = None,
         provider: Any = None,
@@ -146,6 +151,8 @@ class OpenEnv(gym.Env[str, str]):
             )
         if base_url is not None and (env_vars or port or provider):
             raise ConfigError("env_vars, port and provider are for a server that is started, and base_url names one")
+        if token_variable is not None:
+            headers = {**(headers or {}), **_authorization(token_variable)}
         self.base_url = base_url
         self.patience_s = patience_s
         self._client = client_class(client)
@@ -405,6 +412,13 @@ def tool_form(tools: Sequence[Any]) -> _Form:
         return {"type": "call_tool", "tool_name": name, "arguments": arguments}
 
     return _Form("\n".join([f"Act by calling a tool. For that write {_FORM}.", *listed]), call)
+
+
+def _authorization(variable: str) -> dict[str, str]:
+    """The header with the token that an environment variable holds."""
+    if not (header := bearer(os.environ.get(variable))):
+        raise ConfigError(f"token_variable must name an environment variable that holds a token, got {variable!r}")
+    return header
 
 
 def _is_tool_call(schema: Mapping[str, Any]) -> bool:

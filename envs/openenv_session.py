@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any, ClassVar
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -22,6 +22,10 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 
 _CODE = re.compile(r"\(code: (?:WSErrorCode\.)?(\w+)\)")
 _FULL = "CAPACITY_REACHED"
+_UNINVITED = (
+    "the server at {url} refuses whoever does not send its token: name the environment variable that holds it "
+    "(token_variable='GYM_TRL_TOKEN')"
+)
 _CLOSING = 5.0
 """Seconds that a server has to say goodbye."""
 
@@ -48,6 +52,7 @@ class Session:
         settings: Of the client.
 
     Raises:
+        ConfigError: the server asks for a token.
         ConnectionError: there is no such server, or it does not let anybody in.
     """
 
@@ -58,6 +63,8 @@ class Session:
             self._client.connect()
         except Exception as error:
             self.drop()
+            if _is_refusal(error):
+                raise ConfigError(_UNINVITED.format(url=url)) from error
             raise ConnectionError(f"no OpenEnv server can be reached at {url}: {error}") from error
         self._socket = self._client.async_client._ws
 
@@ -189,6 +196,7 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
     """What a server says at ``/schema`` or ``/metadata``; nothing where it has no such page.
 
     Raises:
+        ConfigError: the server asks for a token.
         ConnectionError: nobody answers there.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -200,9 +208,11 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
     try:
         with opener.open(Request(address, headers=dict(headers or {})), timeout=timeout) as answer:  # noqa: S310 -- checked
             found = json.loads(answer.read(2**20))
+    except HTTPError as error:
+        if error.code == 401:
+            raise ConfigError(_UNINVITED.format(url=url)) from error
+        return {}  # it is there, and has no such page
     except URLError as error:
-        if hasattr(error, "code"):  # it is there, and has no such page
-            return {}
         raise ConnectionError(
             f"no OpenEnv server answers at {url}: {error.reason}; start one, as with gym-trl serve ID --port 8000"
         ) from error
@@ -211,6 +221,15 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether a server has refused the handshake of a socket, as without the token that it asks for."""
+    while error is not None:
+        if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_here(host: str | None) -> bool:

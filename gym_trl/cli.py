@@ -762,8 +762,15 @@ def serve(
     *,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Where to listen; 0 takes a free one.")] = 8000,
     host: Annotated[
-        str, typer.Option(help="By default only this machine can connect. There are no passwords.")
+        str, typer.Option(help="By default only this machine can connect. Any other address asks for a token.")
     ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="GYM_TRL_TOKEN",
+            help="What clients must send as Authorization: Bearer TOKEN; for other addresses one is made by default.",
+        ),
+    ] = None,
     sessions: Annotated[int, typer.Option(min=1, help="How many can play at once.")] = 64,
     env: EnvOption = None,
     debug: DebugOption = False,
@@ -777,7 +784,7 @@ def serve(
     _make(env_id, kwargs, by_id=True).close()
     from gym_trl.serve import serve as serve_openenv
 
-    serve_openenv(env_id, env_kwargs=kwargs, host=host, port=port, sessions=sessions, say=_say)
+    serve_openenv(env_id, env_kwargs=kwargs, host=host, port=port, sessions=sessions, token=token, say=_say)
 
 
 _EVAL_HELP = (

@@ -2,17 +2,20 @@
 
 import json
 import re
+import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.keys import bearer
 from gym_trl.pool import TextEnvironment, read_instructions, read_step
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.wrappers.as_text import as_text
@@ -33,6 +36,7 @@ def make_app(
     make: Callable[[], gym.Env[Any, Any]] | None = None,
     sessions: int = 64,
     max_message: int = MAX_MESSAGE,
+    token: str | None = None,
 ) -> Any:
     """An environment behind ``create_app`` of OpenEnv, with an instance for every session.
 
@@ -52,6 +56,7 @@ def make_app(
     What is no JSON object is answered with an error before OpenEnv sees it, and what is longer than ``max_message`` is
     refused: a request with status 413, a socket's message by closing it with code 1009 (by the server that runs the
     app; see ``serve``). A browser's page of another site is refused, because it could play on this machine's servers.
+    Where there is a ``token``, a request without it is refused with status 401, and a socket before it is opened.
     OpenEnv's routes for tools are left out, because there are none.
 
     Args:
@@ -60,14 +65,37 @@ def make_app(
         make: Makes the environment instead of ``gym.make``.
         sessions: How many can be open at once; one more is told so, and its socket closed.
         max_message: Bytes.
+        token: Clients must send it as ``Authorization: Bearer TOKEN``.
 
     Returns:
         An ASGI application.
 
     Raises:
         MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: a number that cannot work.
+        ConfigError: a number or a token that cannot work.
     """
+    return _guarded(
+        env_id,
+        env_kwargs=env_kwargs,
+        make=make,
+        sessions=sessions,
+        max_message=max_message,
+        token=token,
+        hosts=None,
+    )
+
+
+def _guarded(
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None,
+    make: Callable[[], gym.Env[Any, Any]] | None,
+    sessions: int,
+    max_message: int,
+    token: str | None,
+    hosts: frozenset[str] | None,
+) -> Any:
+    """An application that answers to ``hosts`` only, where it is given any."""
     try:
         from openenv.core.env_server import create_app
     except ImportError as error:
@@ -78,7 +106,7 @@ def make_app(
     environment, action, observation = _classes(env_id, make or partial(gym.make, env_id, **(env_kwargs or {})))
     app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
-    app.add_middleware(_Guard, max_message=max_message)
+    app.add_middleware(_Guard, max_message=max_message, authorization=_authorization(token), hosts=hosts)
     return app
 
 
@@ -90,6 +118,7 @@ def serve(
     port: int = 8000,
     sessions: int = 64,
     max_message: int = MAX_MESSAGE,
+    token: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve an environment until the process is interrupted; ``make_app`` says what is served.
@@ -97,17 +126,32 @@ def serve(
     Args:
         env_id: Any id of Gymnasium's.
         env_kwargs: For ``gym.make``.
-        host: Where to listen; there are no passwords, so other machines should reach it only where all are trusted.
+        host: Where to listen. Other machines need the ``token`` wherever it is not this machine's loopback.
         port: 0 takes a free one.
         sessions: How many can be open at once.
         max_message: Bytes.
+        token: Clients must send it. By default one is made, and said, for any ``host`` but the loopback; there,
+            requests are answered that name the loopback as their ``Host``.
         say: Is told where the server listens.
 
     Raises:
         MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: the address cannot be had.
+        ConfigError: the address cannot be had, or a header cannot carry the token.
     """
-    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, max_message=max_message)
+    made = None
+    if token is None and not _is_loopback(host):
+        token = made = secrets.token_urlsafe(24)
+    # A page whose name was made to resolve to this machine would be taken for this server's own.
+    hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
+    app = _guarded(
+        env_id,
+        env_kwargs=env_kwargs,
+        make=None,
+        sessions=sessions,
+        max_message=max_message,
+        token=token,
+        hosts=hosts,
+    )
     import uvicorn
 
     config = uvicorn.Config(
@@ -126,8 +170,9 @@ def serve(
         port = listening.getsockname()[1]
         shown = f"[{host}]" if family == socket.AF_INET6 else host
         say(f"{env_id} for up to {sessions} OpenEnv sessions at http://{shown}:{port}; Ctrl-C stops it.")
-        if not _is_loopback(host):
-            say("It has no password: everybody who reaches this address can play.")
+        if token is not None:
+            shown = made or "TOKEN, with the token that was given"
+            say(f"Clients must send the header Authorization: Bearer {shown}")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
@@ -220,21 +265,40 @@ def _plain(value: Any) -> Any:
 
 
 class _Guard:
-    """Answers by itself what is too long, no JSON object or a strange page's: OpenEnv would end a session, or play."""
+    """Answers by itself what is too long, no JSON object, a strange page's or without the token: OpenEnv would play."""
 
-    def __init__(self, app: Callable[[_Message, _Receive, _Send], Awaitable[None]], max_message: int) -> None:
+    def __init__(
+        self,
+        app: Callable[[_Message, _Receive, _Send], Awaitable[None]],
+        max_message: int,
+        authorization: bytes | None = None,
+        hosts: frozenset[str] | None = None,
+    ) -> None:
         self._app = app
         self._max_message = max_message
+        self._authorization = authorization
+        self._hosts = hosts
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        if scope["type"] != "lifespan" and _is_of_another_site(scope["headers"]):
-            await _refuse(scope, receive, send)
+        headers = dict(scope.get("headers", ()))
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif not self._is_allowed(headers):
+            await _refuse(scope, receive, send, 401, "send the token of this server: Authorization: Bearer TOKEN")
+        elif _is_of_another_site(headers) or not self._is_meant(headers):
+            await _refuse(scope, receive, send, 403, "pages of other sites cannot play here")
         elif scope["type"] == "http":
             await self._request(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._app(scope, partial(self._next_object, receive, send), send)
-        else:
-            await self._app(scope, receive, send)
+
+    def _is_allowed(self, headers: Mapping[bytes, bytes]) -> bool:
+        given = headers.get(b"authorization", b"")
+        return self._authorization is None or secrets.compare_digest(given, self._authorization)
+
+    def _is_meant(self, headers: Mapping[bytes, bytes]) -> bool:
+        named = headers.get(b"host")  # which every browser says
+        return self._hosts is None or named is None or _host_name(named) in self._hosts
 
     async def _request(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         parts: list[_Message] = []
@@ -271,16 +335,36 @@ class _Guard:
             await send({"type": "websocket.send", "text": json.dumps(said)})
 
 
-def _is_of_another_site(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def _authorization(token: str | None) -> bytes | None:
+    """The header that a client must send."""
+    if token is None:
+        return None
+    if not (header := bearer(token)):
+        raise ConfigError("token must not be empty")
+    return header["Authorization"].encode("ascii")
+
+
+def _host_name(host: bytes) -> str:
+    """The name in a ``Host`` header, without its port.
+
+    >>> _host_name(b"[::1]:8000"), _host_name(b"LOCALHOST")
+    ('::1', 'localhost')
+    """
+    try:
+        return urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_of_another_site(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a browser asks on behalf of a page that is not this server's; programs do not say where they are from."""
-    named = dict(headers)
-    origin = named.get(b"origin")
-    return origin is not None and origin.partition(b"://")[2] != named.get(b"host")
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
 
 
-async def _refuse(scope: _Message, receive: _Receive, send: _Send) -> None:
+async def _refuse(scope: _Message, receive: _Receive, send: _Send, status: int, detail: str) -> None:
     if scope["type"] == "http":
-        await _answer(send, 403, "pages of other sites cannot play here")
+        await _answer(send, status, detail)
         return
     await receive()
     await send({"type": "websocket.close", "code": 1008})
@@ -288,5 +372,6 @@ async def _refuse(scope: _Message, receive: _Receive, send: _Send) -> None:
 
 async def _answer(send: _Send, status: int, detail: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"detail": detail}).encode()})

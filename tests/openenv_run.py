@@ -50,9 +50,15 @@ def shared_zoo() -> str:
 @contextmanager
 def serving(*args: str, old: bool = False) -> Iterator[str]:
     """What ``gym-trl serve`` serves, until the block ends."""
+    with started(*args, old=old) as (url, _):
+        yield url
+
+
+@contextmanager
+def started(*args: str, old: bool = False) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address that ``gym-trl serve`` serves at, and its process, until the block ends."""
     with _process(["-m", "gym_trl", "serve", *args, "--port", "0"], old=old) as process:
-        assert process.stdout is not None
-        yield address(process)
+        yield address(process), process
 
 
 def address(process: subprocess.Popen[bytes]) -> str:

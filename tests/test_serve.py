@@ -156,6 +156,67 @@ def test_a_browsers_page_of_another_site_cannot_play(numbers):
         assert "Guess 1 to 8" in answer(one, {"type": "reset", "data": {"seed": 0}})
 
 
+def test_a_name_that_was_made_to_resolve_to_this_machine_cannot_play(numbers):
+    port = numbers.rpartition(":")[2]
+    elsewhere = f"example.org:{port}"
+    assert post(f"{numbers}/reset", b'{"seed": 0}', host=elsewhere, origin=f"http://{elsewhere}")[0] == 403
+    assert post(f"{numbers}/reset", b'{"seed": 0}', host=f"localhost:{port}")[0] == 200
+
+
+def test_any_address_but_the_loopback_asks_every_request_for_a_token(monkeypatch):
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    kwargs: dict[str, Any] = {"high": 8, "turns": 3}
+    arguments = ["TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=3", "--host", "0.0.0.0"]
+    with openenv_run.started(*arguments) as (address, process):
+        url = address.replace("0.0.0.0", "127.0.0.1")
+        said = process.stdout.readline().decode().split()
+        assert said[:-1] == ["Clients", "must", "send", "the", "header", "Authorization:", "Bearer"]
+        token = said[-1]
+        assert len(token) >= 32
+        for wrong in (
+            {},
+            {"authorization": "Bearer "},
+            {"authorization": f"Bearer {token}x"},
+            {"authorization": token},
+        ):
+            for page in ("reset", "step", "health", "schema", "nowhere"):
+                status, answer = post(f"{url}/{page}", b"{}", **wrong)
+                assert status == 401, (wrong, page)
+                assert answer["detail"].startswith("send the token of this server")
+            with pytest.raises(InvalidStatus):
+                connect(f"{url.replace('http', 'ws')}/ws", additional_headers=wrong, proxy=None, open_timeout=20)
+        assert post(f"{url}/reset", b'{"seed": 0}', authorization=f"Bearer {token}")[0] == 200
+
+        uninvited = gym.make("TrlEnv/OpenEnv-v0", base_url=url)
+        with pytest.raises(ConfigError, match="name the environment variable that holds it"):
+            uninvited.reset(seed=0)
+        with pytest.raises(ConfigError, match="name the environment variable that holds it"):
+            uninvited.get_wrapper_attr("instructions")
+        with pytest.raises(ConfigError, match="token_variable must name an environment variable that holds a token"):
+            gym.make("TrlEnv/OpenEnv-v0", base_url=url, token_variable="NO_SUCH_VARIABLE")
+        monkeypatch.setenv("TOKEN_OF_A_TEST", token)
+        env: Any = gym.make("TrlEnv/OpenEnv-v0", base_url=url, token_variable="TOKEN_OF_A_TEST")
+        assert "integer from 1 to 8" in env.get_wrapper_attr("instructions")
+        assert env.reset(seed=0)[0] == gym.make("TrlEnv/GuessNumber-v0", **kwargs).reset(seed=0)[0]
+        assert env.step("4")[1] in (0.0, 1.0)
+        env.close()
+
+
+def test_a_token_is_the_users_own_where_one_is_given(monkeypatch):
+    monkeypatch.setenv("GYM_TRL_TOKEN", "of-my-own")
+    with openenv_run.serving("TrlEnv/GuessNumber-v0") as url:
+        assert post(f"{url}/reset", b"{}")[0] == 401
+        assert post(f"{url}/reset", b"{}", authorization="Bearer of-my-own")[0] == 200
+
+
+@pytest.mark.parametrize(("token", "said"), [("", "must not be empty"), ("two words", "no header can carry")])
+def test_a_token_that_cannot_be_sent_is_refused(token, said):
+    with pytest.raises(ConfigError, match=said):
+        make_app("TrlEnv/GuessNumber-v0", token=token)
+
+
 def malformed(rng):
     """A message that no client sends: no JSON, no object, no known type, fields that are missing or of other types."""
     deep = rng.choice([1, 30, 2_000])
