@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
 from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
+from gym_trl.grpo.attach import attach_caller
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.parsing import ActionFormat
 from gym_trl.pool import EnvFactory, EnvPool, InlinePool
@@ -147,6 +148,7 @@ class ToolEnvironment:
             )
         if task.env_id != self._factory.env_id:
             raise ConfigError(f"a task asks for {task.env_id!r}, and this environment is {self._factory.env_id!r}")
+        attach_caller()
         self._task, self._rewards, self._invalid_actions, self._calls_after_end = task, [], 0, 0
         self._stop_reason = self._error = None
         self._pool.release(_KEY)

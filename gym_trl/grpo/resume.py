@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
+from gym_trl.grpo.attach import sampler_of
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.saved import TRAINED, UNFINISHED, rollouts_file
 
@@ -174,15 +175,7 @@ def _know_numbered_cpus() -> None:
 
 def _go_to_epoch(dataloader: Any, step: int, accumulation: int) -> None:
     """Let the sampler draw the orders of the epochs that are over."""
-    sampler = _sampler(dataloader)
+    sampler = sampler_of(dataloader)
     if getattr(sampler, "shuffle", False):  # as in Trainer._init_training_state (transformers 5.17)
         for _ in range(step // max(1, math.ceil(len(dataloader) / accumulation))):
             next(iter(sampler), None)
-
-
-def _sampler(dataloader: Any) -> Any:
-    """TRL's own sampler, below what spreads it over processes."""
-    found = dataloader.batch_sampler
-    while hasattr(found, "batch_sampler"):
-        found = found.batch_sampler
-    return found.sampler

@@ -2,7 +2,6 @@
 
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -13,7 +12,9 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError
 from gym_trl.executors import Executor, make_pool
+from gym_trl.grpo.attach import OnTotals, Place, attach
 from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.totals import outcomes
 from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.rollout import WAIT, Cutoff, run_episodes
 from gym_trl.seeding import derive_seed
@@ -81,6 +82,7 @@ def make_rollout_func(
     max_action: int | None = None,
     cutoff: Cutoff | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
+    on_totals: OnTotals | None = None,
 ) -> RolloutFunc:
     """A function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
 
@@ -113,6 +115,8 @@ def make_rollout_func(
         max_action: Characters of an action that the environment is given, see ``GymSpec``.
         cutoff: When the slowest episodes are no longer waited for; by default all are.
         on_rollout: Is called with everything that was played, for records.
+        on_totals: Is called on every process with the ``StepTotals`` of all of them, once for each batch that the
+            trainer scores; what it raises ends the training on all processes at once.
 
     Raises:
         ConfigError: an argument that cannot work; ``deterministic`` with a cutoff by the clock.
@@ -143,6 +147,7 @@ def make_rollout_func(
         max_action=max_action,
         cutoff=cutoff or WAIT,
         on_rollout=on_rollout,
+        on_totals=on_totals,
     )
 
 
@@ -162,24 +167,26 @@ class _RolloutFunc:
     max_action: int | None
     cutoff: Cutoff
     on_rollout: Callable[[Rollout], None] | None
-    calls: Counter[tuple[str, int]] = field(default_factory=Counter)
+    on_totals: OnTotals | None
     chats: list[tuple[Any, str | None, Chat]] = field(default_factory=list)  # by tokenizer and template
 
     def __post_init__(self) -> None:
         weakref.finalize(self, self.pool.close)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        attachment = attach(trainer)
         chat = self.chat or self._trainer_chat(trainer)
-        split = "train" if trainer.model.training else "eval"
-        step = trainer.state.global_step
-        episodes = self._episodes(prompts, trainer, chat, split, step)
+        place = attachment.place(len(prompts))
+        episodes = self._episodes(prompts, trainer, chat, place)
         with trainer_engine(trainer, chat, self.sampling) as engine:
             trajectories = run_episodes(
                 episodes, pool=self.pool, engine=engine, max_alive=self.max_alive, cutoff=self.cutoff
             )
         if self.on_rollout:
-            self.on_rollout(Rollout(split, step, trajectories))
-        return _columns(trajectories, filler=_eos_ids(trainer)[0])
+            self.on_rollout(Rollout(place.split, place.step, trajectories))
+        columns = _columns(trajectories, filler=_eos_ids(trainer)[0])
+        attachment.note(columns, self.on_totals)
+        return columns
 
     def _trainer_chat(self, trainer: Any) -> Chat:
         """The chat of this trainer's tokenizer, made once."""
@@ -192,7 +199,7 @@ class _RolloutFunc:
         self.chats.append((tokenizer, template, chat))
         return chat
 
-    def _episodes(self, prompts: list[Any], trainer: Any, chat: Chat, split: str, step: int) -> list[Episode]:
+    def _episodes(self, prompts: list[Any], trainer: Any, chat: Chat, place: Place) -> list[Episode]:
         context = min((length for length in (self.max_context, _context(trainer)) if length), default=None)
         limits = Limits(
             self.max_tokens_per_turn,
@@ -201,11 +208,8 @@ class _RolloutFunc:
             observation=self.max_observation,
             action=self.max_action,
         )
+        split, step, call, first = place
         group_size = trainer.num_generations if split == "train" else trainer.num_generations_eval
-        first = trainer.accelerator.process_index * len(prompts)
-        # A step can roll out more than once (gradient accumulation, evaluation in batches).
-        call = self.calls[split, step]
-        self.calls[split, step] += 1
         episodes = []
         for row, prompt in enumerate(prompts, start=first):
             preamble, task = read_prompt(prompt)
@@ -410,12 +414,7 @@ def _columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, list[
         "completion_ids": [episode.completion_ids if scored else [filler] for scored, episode in rows],
         "logprobs": [episode.logprobs if scored else [0.0] for scored, episode in rows],
         "env_mask": [episode.mask if scored else [0] for scored, episode in rows],
-        "episode_return": [episode.episode_return for episode in trajectories],
-        "success": [episode.success for episode in trajectories],
-        "stop_reason": [episode.stop_reason.value for episode in trajectories],
-        "num_turns": [len(episode.turns) for episode in trajectories],
-        "invalid_actions": [episode.invalid_actions for episode in trajectories],
-        "cut_observations": [episode.cut_observations for episode in trajectories],
+        **outcomes(trajectories),
         "step_rewards": [[turn.reward for turn in episode.turns] for episode in trajectories],
         "messages": [[message.as_dict() for message in episode.messages] for episode in trajectories],
         "task": [episode.task.to_json() for episode in trajectories],

@@ -22,10 +22,11 @@ from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.executors import Executor, make_pool
 from gym_trl.grpo.curriculum import Curriculum, at_level
 from gym_trl.grpo.rollout_func import SAMPLING, Rollout, warn_of_bias
+from gym_trl.grpo.totals import StepTotals, outcomes, rows_of
 from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.rollout import WAIT, Cutoff, stream_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Message, StopReason, Task, Trajectory
+from gym_trl.types import Message, Task, Trajectory
 
 _PATIENCE_S = 15.0
 """How long ``stop`` waits for an environment that is in the middle of something."""
@@ -338,22 +339,10 @@ class RolloutWorker:
             self._on_rollout(Rollout("train", group.version, members))
 
     def _report(self, members: Sequence[Trajectory]) -> None:
-        """What TRL's own worker measures, by its names, and what ``env_reward`` logs: rates as sum and count."""
-        scored = [one for one in members if one.episode_return is not None]
-        total = len(members)
-        rates: dict[str, tuple[float, float]] = {"env/unscored": (total - len(scored), total)}
-        rates |= {
-            f"env/stop/{reason}": (sum(one.stop_reason is reason for one in members), total) for reason in StopReason
-        }
-        for name, values in {
-            "env/return": [one.episode_return or 0.0 for one in scored],
-            "env/success": [float(one.success) for one in scored],
-            "env/turns": [float(len(one.turns)) for one in scored],
-            "env/invalid_actions": [float(one.invalid_actions) for one in scored],
-            "env/cut_observations": [float(one.cut_observations) for one in scored],
-            "completions/mean_length": [float(sum(one.mask)) for one in scored],
-        }.items():
-            rates[name] = (sum(values), len(values))
+        """What TRL's own worker measures, by its names, and the metrics of episodes: rates as sum and count."""
+        sampled = [sum(one.mask) for one in members if one.episode_return is not None]
+        rates = StepTotals.of(rows_of(outcomes(members))).rates()
+        rates["completions/mean_length"] = (sum(sampled), len(sampled))
         self._measure({**rates, "rollout/inflight": float(self._playing)})
 
     def _measure(self, values: dict[str, Any]) -> None:

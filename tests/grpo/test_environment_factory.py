@@ -27,6 +27,7 @@ from gym_trl.errors import ConfigError, TaskError
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
+from gym_trl.grpo.totals import Row, StepTotals
 from gym_trl.tiny import tiny_model
 from gym_trl.types import StopReason
 
@@ -387,8 +388,8 @@ def test_rewards_are_the_environments_own_and_the_logs_get_the_rest():
     games[0].guess(4)
     games[0].guess(4)
     games[1].guess(9)
-    logged: dict[str, float] = {}
-    assert env_reward(environments=games, log_metric=logged.__setitem__) == [None] * 3
+    assert env_reward(environments=games) == [None] * 3
+    logged = StepTotals.of([Row.of(game._column()) for game in games]).metrics()
     assert logged["env/return"] == pytest.approx((1.0 - 2 * PENALTY - PENALTY) / 3)
     assert logged["env/unfinished"] == pytest.approx(2 / 3)
     assert logged["env/calls_after_end"] == pytest.approx(1 / 3)

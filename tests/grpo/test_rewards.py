@@ -2,9 +2,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.rewards import env_reward
+from gym_trl.grpo.totals import Row, StepTotals, rows_of
 from gym_trl.types import StopReason
 
 COLUMNS: dict[str, Any] = {
@@ -22,10 +25,12 @@ def test_rewards_are_the_returns():
     assert env_reward(prompts=["", "", ""], completions=["", "", ""], **COLUMNS) == [1.0, 0.5, None]
 
 
-def test_the_logs_get_means_over_the_scored_episodes():
-    logged: dict[str, float] = {}
-    env_reward(log_metric=logged.__setitem__, **COLUMNS)
-    means = {name: value for name, value in logged.items() if "/stop/" not in name}
+def metrics(**columns):
+    return StepTotals.of(rows_of({**COLUMNS, **columns})).metrics()
+
+
+def test_metrics_are_means_over_the_scored_episodes():
+    means = {name: value for name, value in metrics().items() if "/stop/" not in name}
     assert means == {
         "env/return": 0.75,
         "env/success": 0.5,
@@ -35,19 +40,28 @@ def test_the_logs_get_means_over_the_scored_episodes():
     }
 
 
+def test_success_counts_only_where_it_is_declared():
+    assert metrics(success=[True, None, None])["env/success"] == 1.0
+    assert "env/success" not in metrics(success=[None, None, True])
+
+
 def test_every_stop_reason_is_logged_every_time():
-    """TRL averages a metric over the processes that report it, so a missing zero would be a wrong mean."""
-    logged: dict[str, float] = {}
-    env_reward(log_metric=logged.__setitem__, **COLUMNS)
-    assert {name for name in logged if "/stop/" in name} == {f"env/stop/{reason}" for reason in StopReason}
-    assert sum(value for name, value in logged.items() if "/stop/" in name) == pytest.approx(1.0)
+    shares = {name: value for name, value in metrics().items() if "/stop/" in name}
+    assert set(shares) == {f"env/stop/{reason}" for reason in StopReason}
+    assert sum(shares.values()) == pytest.approx(1.0)
 
 
 def test_a_batch_without_any_score_has_no_means():
-    logged: dict[str, float] = {}
-    env_reward(log_metric=logged.__setitem__, episode_return=[None], success=[False], stop_reason=["timeout"])
-    assert "env/return" not in logged
-    assert logged["env/unscored"] == 1.0
+    failed = metrics(episode_return=[None] * 3)
+    assert failed.keys() & {"env/return", "env/success", "env/turns"} == set()
+    assert failed["env/unscored"] == 1.0
+
+
+@given(st.lists(st.tuples(st.floats(-1e30, 1e30) | st.none(), st.sampled_from([True, False, None]))), st.integers(1, 4))
+def test_totals_of_any_processes_are_those_of_one(rows, processes):
+    made = [Row(value, success, "failure", {"turns": 1}) for value, success in rows]
+    shares = [StepTotals.of(made[rank::processes]) for rank in range(processes)]
+    assert sum(shares, StepTotals()).metrics() == StepTotals.of(made).metrics()
 
 
 def test_the_table_of_completions_gets_the_same_per_episode():

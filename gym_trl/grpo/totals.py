@@ -1,0 +1,164 @@
+"""Sums and counts of what was played, over all processes, and the metrics that are made of them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gym_trl.types import StopReason, Trajectory
+
+# Columns of a rollout that are counts, and the metrics of their means over the scored episodes.
+_COUNTS = {
+    "num_turns": "turns",
+    "invalid_actions": "invalid_actions",
+    "cut_observations": "cut_observations",
+    "cut_actions": "cut_actions",
+    "calls_after_end": "calls_after_end",
+}
+UNFINISHED = "unfinished"
+"""The stop reason of an ``environment_factory``'s episode that the model left before its end."""
+
+
+class Row(NamedTuple):
+    """How one episode went, in numbers that travel between processes."""
+
+    episode_return: float | None
+    """``None``: unscored."""
+    success: bool | None
+    """``None``: not declared."""
+    stop_reason: str
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any]) -> "Row":
+        """Read one row of what a ``rollout_func`` returned.
+
+        >>> Row.of({"episode_return": 1.0, "success": True, "stop_reason": "env_error", "num_turns": 2})
+        Row(episode_return=None, success=True, stop_reason='env_error', counts={'turns': 2})
+        """
+        reason, value = columns["stop_reason"], columns["episode_return"]
+        failed = reason in StopReason.__members__.values() and not StopReason(reason).scored
+        counts = {metric: int(columns[name]) for name, metric in _COUNTS.items() if columns.get(name) is not None}
+        return cls(None if failed or value is None else float(value), columns.get("success"), reason, counts)
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """Sums and counts of the episodes of one generation, or of several, over all processes.
+
+    >>> won = Row(1.0, True, "success", {"turns": 2})
+    >>> lost, failed = Row(0.0, False, "failure", {"turns": 4}), Row(None, None, "env_error", {"turns": 1})
+    >>> totals = StepTotals.of([won, lost]) + StepTotals.of([failed])
+    >>> totals.episodes, totals.unscored, totals.stops["env_error"]
+    (3, 1, 1)
+    >>> {name: round(value, 2) for name, value in totals.metrics().items() if not name.startswith("env/stop/")}
+    {'env/return': 0.5, 'env/success': 0.5, 'env/turns': 3.0, 'env/unscored': 0.33}
+    """
+
+    split: str = "train"
+    """``"train"`` or ``"eval"``."""
+    step: int = 0
+    """The trainer's global step."""
+    episodes: int = 0
+    """All of them, the unscored included."""
+    returns: tuple[float, ...] = ()
+    """Of the scored episodes."""
+    declared: int = 0
+    """Scored episodes whose success is declared, either way."""
+    successes: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Turns, invalid actions and so on, summed over the scored episodes."""
+    stops: Mapping[str, int] = field(default_factory=dict)
+    """All episodes by stop reason."""
+    trained_tokens: int = 0
+    """Tokens that the mask leaves to be trained on."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], *, split: str = "train", step: int = 0, trained_tokens: int = 0) -> "StepTotals":
+        """Sum up ``rows``."""
+        scored = [row for row in rows if row.episode_return is not None]
+        declared = [row.success for row in scored if row.success is not None]
+        return cls(
+            split,
+            step,
+            len(rows),
+            tuple(row.episode_return for row in scored if row.episode_return is not None),
+            len(declared),
+            sum(declared),
+            _sum(row.counts for row in scored),
+            _sum({row.stop_reason: 1} for row in rows),
+            trained_tokens,
+        )
+
+    def __add__(self, other: "StepTotals") -> "StepTotals":
+        """The totals of both; the split and the step are the later one's."""
+        return StepTotals(
+            other.split,
+            other.step,
+            self.episodes + other.episodes,
+            self.returns + other.returns,
+            self.declared + other.declared,
+            self.successes + other.successes,
+            _sum([self.counts, other.counts]),
+            _sum([self.stops, other.stops]),
+            self.trained_tokens + other.trained_tokens,
+        )
+
+    @property
+    def scored(self) -> int:
+        """How many episodes are scored."""
+        return len(self.returns)
+
+    @property
+    def unscored(self) -> int:
+        """How many are not."""
+        return self.episodes - self.scored
+
+    def rates(self) -> dict[str, tuple[float, int]]:
+        """The sum and the count behind each metric, without those that nothing was counted for."""
+        ends = {f"stop/{reason}": (self.stops.get(reason, 0), self.episodes) for reason in StopReason}
+        if "calls_after_end" in self.counts:  # of an environment_factory
+            ends[UNFINISHED] = (self.stops.get(UNFINISHED, 0), self.episodes)
+        rates: dict[str, tuple[float, int]] = {
+            "return": (math.fsum(self.returns), self.scored),
+            "success": (self.successes, self.declared),
+            **{name: (value, self.scored) for name, value in self.counts.items()},
+            "unscored": (self.unscored, self.episodes),
+            **ends,
+        }
+        return {f"env/{name}": (total, count) for name, (total, count) in rates.items() if count}
+
+    def metrics(self) -> dict[str, float]:
+        """The means and shares that are logged; one without an episode to count is absent."""
+        return {name: total / count for name, (total, count) in self.rates().items()}
+
+
+def outcomes(episodes: Sequence[Trajectory]) -> dict[str, list[Any]]:
+    """Return how episodes went, as the columns of a rollout that rows are read from."""
+    return {
+        "episode_return": [episode.episode_return for episode in episodes],
+        "success": [episode.success for episode in episodes],
+        "stop_reason": [episode.stop_reason.value for episode in episodes],
+        "num_turns": [len(episode.turns) for episode in episodes],
+        "invalid_actions": [episode.invalid_actions for episode in episodes],
+        "cut_observations": [episode.cut_observations for episode in episodes],
+    }
+
+
+def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
+    """Read all rows of what a ``rollout_func`` returned; columns that say nothing of an episode's end are left out.
+
+    >>> rows_of({"episode_return": [0.5], "success": [None], "stop_reason": ["turn_limit"], "ids": [[1, 2]]})
+    [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={})]
+    """
+    names = [name for name in ("episode_return", "success", "stop_reason", *_COUNTS) if name in columns]
+    rows = zip(*(columns[name] for name in names), strict=True)
+    return [Row.of(dict(zip(names, row, strict=True))) for row in rows]
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)

@@ -1,0 +1,216 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Trains a tiny model on episodes of which some fail: run by the tests, alone or as one of two processes.
+
+Arguments: a folder to write to, what to do (``rewards``, ``metrics``), and a JSON object of options.
+"""
+
+import json
+import os
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from zlib import crc32
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import gymnasium as gym
+import torch
+import trl
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymSpec, errors
+from gym_trl.grpo.attach import attach
+from gym_trl.grpo.processes import leave_process_group
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+Infrastructure = getattr(errors, "InfrastructureError", RuntimeError)
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class Unlucky(gym.Wrapper):
+    """An environment that fails at some actions, or in the second of every two games."""
+
+    def __init__(self, env, share=0.0, odd=None):
+        super().__init__(env)
+        self.share, self.odd, self.fails = share, odd or (), False
+
+    def reset(self, *, seed=None, options=None):
+        self.fails = seed in self.odd
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.fails or crc32(action.encode()) % 100 < 100 * self.share:
+            raise Infrastructure("the machine is gone")
+        return self.env.step(action)
+
+
+class Judge(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """A reward model: the mean of the ids as a logit, and more for some rows."""
+
+    def __init__(self, more):
+        super().__init__()
+        self.more = more
+
+    def forward(self, input_ids, attention_mask=None, **_):
+        logits = input_ids.double().mean(1).float() / 100 + torch.tensor(self.more)
+        return type("Output", (), {"logits": logits[:, None]})
+
+
+def make(folder, spec, reward_funcs, trainer_class=GRPOTrainer, **grpo):
+    tokenizer = tiny_tokenizer()
+    return trainer_class(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            **{
+                "output_dir": str(folder / "out"),
+                "use_cpu": True,
+                "bf16": False,
+                "report_to": [],
+                "save_strategy": "no",
+                "logging_steps": 1,
+                "shuffle_dataset": False,
+                "num_generations": 4,
+                "max_completion_length": 64,
+                "disable_tqdm": True,
+                **grpo,
+            }
+        ),
+        train_dataset=spec.train_dataset,
+        eval_dataset=spec.eval_dataset,
+        reward_funcs=reward_funcs,
+        rollout_func=spec.rollout_func,
+    )
+
+
+def guess(**options):
+    return GymSpec(
+        "TrlEnv/GuessNumber-v0",
+        **{"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 3, **options},
+        action_format="plain",
+        max_tokens_per_turn=2,
+        executor="inline",
+    )
+
+
+# What a reward function says of a row may depend on anything, and be a number for a failed one too.
+FUNCTIONS = st.tuples(st.sampled_from(["sync", "async", "model"]), st.integers(0, 2**16), st.sampled_from([0, 3]))
+
+
+def reward(kind, salt, blank, unscored):
+    """A reward function; ``unscored`` is None, or what it says of a failed row."""
+
+    def say(completion_ids, stop_reason, **_):
+        numbers = []
+        for ids, reason in zip(completion_ids, stop_reason, strict=True):
+            number = crc32(repr((salt, ids)).encode())
+            told = None if blank and number % blank == 0 else number % 1000 / 1000
+            numbers.append(unscored if reason in ("env_error", "context_overflow") else told)
+        return numbers
+
+    async def later(**columns):
+        return say(**columns)
+
+    return later if kind == "async" else say
+
+
+class Halved(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+    """Somebody's trainer with rewards of its own."""
+
+    def _calculate_rewards(self, *given, **named):
+        return super()._calculate_rewards(*given, **named) / 2
+
+
+def rewards(folder, options):
+    spec = guess(wrappers=[partial(Unlucky, share=0.3)])
+    rows = options["rows"]
+
+    async def nothing(completions, **_):
+        return [0.0] * len(completions)
+
+    trainers = [
+        make(folder, spec, [nothing], each, per_device_train_batch_size=rows, per_device_eval_batch_size=rows)
+        for each in (GRPOTrainer, Halved)  # which share a spec
+    ]
+    seen = []
+
+    def advantages(trainer, functions, first, evaluated):
+        trainer.reward_funcs = functions
+        trainer.reward_func_names = [f"f{number}" for number in range(len(functions))]
+        trainer.reward_processing_classes = [trainer.processing_class] * len(functions)
+        trainer.model.train(not evaluated)
+        columns = {name: spec.train_dataset[name] for name in spec.train_dataset.column_names}
+        places = [first + (RANK * rows + row) // 4 for row in range(rows)]
+        inputs = [{name: values[place] for name, values in columns.items()} for place in places]
+        trainer.num_generations_eval = 4
+        if evaluated:
+            attach(trainer)._begin_evaluation()  # as evaluate() does
+        output = trainer._generate_and_score_completions(inputs)
+        failed = [row["stop_reason"] in ("env_error", "context_overflow") for row in inputs]
+        return output["advantages"].tolist(), failed, (output["tool_mask"] * output["completion_mask"]).sum(1).tolist()
+
+    @settings(max_examples=12, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(
+        trainer=st.sampled_from(trainers),
+        functions=st.lists(FUNCTIONS, min_size=1, max_size=3),
+        scale=st.sampled_from(["group", "batch", "none"]),
+        aggregation=st.sampled_from(["sum_then_normalize", "normalize_then_sum"]),
+        first=st.integers(0, 9),
+        own=st.booleans(),
+        evaluated=st.booleans(),
+    )
+    def an_unscored_episode_moves_no_weight(*, trainer, functions, scale, aggregation, first, own, evaluated):
+        trainer.scale_rewards, trainer.multi_objective_aggregation = scale, aggregation
+        trainer.reward_weights = torch.tensor([0.5, 2.0, 1.0, 3.0][: len(functions) + own])
+        said, failed = [], [False] * rows
+        for unscored in (None, 1000.0):
+            more = [1000.0 * fell for fell in failed]
+            made = [
+                Judge(more) if kind == "model" else reward(kind, salt, blank, unscored)
+                for kind, salt, blank in functions
+            ]
+            advantage, failed, trained = advantages(
+                trainer, [*spec.reward_funcs, *made] if own else made, first, evaluated
+            )
+            said.append((advantage, failed, trained))
+        assert said[0] == said[1]
+        numbers, failed, trained = said[1]
+        for advantage, fell, tokens in zip(numbers, failed, trained, strict=True):
+            assert not fell or (advantage == 0.0 and tokens == 0)
+        seen.append({"failed": sum(failed), "moved": sum(map(bool, numbers))})
+
+    an_unscored_episode_moves_no_weight()
+    return {"seen": seen}
+
+
+def metrics(folder, options):
+    spec = guess()
+    odd = tuple(task.seed for task in list(spec.tasks("train"))[1::2])
+    spec = guess(wrappers=[partial(Unlucky, odd=odd)], num_eval_tasks=options.get("eval_tasks", 3))
+    trainer = make(
+        folder,
+        spec,
+        [*spec.reward_funcs, lambda completions, **_: [1.0] * len(completions)],
+        learning_rate=0.0,
+        max_steps=2,
+        **options["grpo"],
+    )
+    trainer.train()
+    trainer.evaluate()
+    return {"logs": trainer.state.log_history}
+
+
+def main(folder: Path, what, options):
+    torch.set_num_threads(1)
+    warnings.simplefilter("default")
+    report = {"rewards": rewards, "metrics": metrics}[what](folder, options)
+    (folder / f"rank{RANK}.json").write_text(json.dumps({"trl": trl.__version__, **report}))
+    leave_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
