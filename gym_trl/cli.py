@@ -25,7 +25,7 @@ from gym_trl.envs.text_env import Measured, TextEnv
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.evaluation import Exchange, optimum, play_task, random_score
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.loading import env_maker
+from gym_trl.loading import creator_of, env_maker, find_maker, is_ours, make_env, unknown_id
 from gym_trl.options import DEFAULT_ENV, WRAPPING, ExecutorName, TrainOptions, VLLMMode, read_options
 from gym_trl.policies import person
 from gym_trl.pool import TextEnvironment, read_instructions
@@ -153,27 +153,14 @@ def _value(text: str) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _make(env_id: str, kwargs: Mapping[str, Any], *, by_id: bool = False) -> TextEnvironment:
+def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
     """Make an environment, in words.
 
-    Args:
-        env_id: An id, or where an environment is, as ``env_maker`` reads it.
-        kwargs: What it is made with.
-        by_id: It will be made again by those who know ids alone.
-
     Raises:
-        ConfigError: there is none of that id, or it cannot be made so.
+        ConfigError: there is none of that name, or it cannot be made so.
         NotTextError: its observations or actions have no words.
     """
-    try:
-        env = _maker(env_id, by_id=by_id)(**kwargs)
-    except GymTRLError:
-        raise
-    except Exception as error:  # whatever an environment raises
-        said = error if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"cannot make {env_id}: {said}") from error
-    if not isinstance(env, gym.Env):
-        raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(env).__name__}")
+    env = make_env(env_id, **kwargs)
     try:
         spoken = as_text(env)
     except NotTextError:
@@ -184,45 +171,9 @@ def _make(env_id: str, kwargs: Mapping[str, Any], *, by_id: bool = False) -> Tex
     return spoken
 
 
-def _maker(env_id: str, *, by_id: bool = False) -> Callable[..., gym.Env[Any, Any]]:
-    maker = env_maker(env_id)
-    if maker is None:
-        raise ConfigError(_unknown(env_id))
-    if env_id.rpartition(":")[2] in gym.registry:
-        return functools.partial(gym.make, env_id)
-    if by_id:
-        raise ConfigError(
-            f"{env_id} is a class or a file, and this needs an id: gym.register(id='Mine/Chess-v0', "
-            "entry_point=...) in a module, and then module:Mine/Chess-v0"
-        )
-    return maker
-
-
-def _unknown(env_id: str) -> str:
-    """That there is no such environment, with those that may be meant."""
-    name = env_id.rpartition(":")[2]
-    # The last one of a name stays: the newest version, and before all others this library's own.
-    known = {_bare(one): one for one in sorted(gym.registry, key=_is_ours)}
-    close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
-    meant = " or ".join([one for one in close if _is_ours(one)] or close)
-    return f"there is no environment {env_id!r}; " + (
-        f"did you mean {meant}?" if meant else "see gym-trl list; one of your own is module:id, as in my_games:Chess-v0"
-    )
-
-
-def _bare(env_id: str) -> str:
-    return re.sub(r"-v[0-9]+$", "", env_id.rpartition("/")[2].lower())
-
-
-def _is_ours(env_id: str) -> bool:
-    return env_id.startswith("TrlEnv/")
-
-
 def _description(env_id: str) -> str:
     """The first sentence of an environment's docstring."""
-    spec = gym.registry.get(env_id.rpartition(":")[2])
-    entry_point = env_maker(env_id) if spec is None else spec.entry_point
-    creator = gym.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    creator = creator_of(find_maker(env_id))
     paragraph = " ".join((inspect.getdoc(creator) or "").split("\n\n")[0].split()).replace("``", "")
     return paragraph.split(". ")[0].rstrip(".") + "." if paragraph else ""
 
@@ -271,7 +222,7 @@ def list_(
     table = Table(box=None, pad_edge=False)
     table.add_column("id", no_wrap=True)
     table.add_column("what to do")
-    for env_id in sorted(env_id for env_id in gym.registry if _is_ours(env_id)):
+    for env_id in sorted(env_id for env_id in gym.registry if is_ours(env_id)):
         table.add_row(env_id, _description(env_id))
     # In a pipe a line is as long as it is, for grep and cut.
     console = Console() if sys.stdout.isatty() else Console(width=200)
@@ -658,7 +609,7 @@ def _inspect(env_id: str, kwargs: Mapping[str, Any], *, episodes: int, as_json: 
     from gym_trl.inspection import PROBLEM, PROMISES, inspect_env
 
     if (maker := env_maker(env_id)) is None:
-        raise ConfigError(_unknown(env_id))
+        raise ConfigError(unknown_id(env_id))
     promises = list(PROMISES)
     with Console(stderr=True).status(promises[0]) as status:
 
@@ -781,7 +732,7 @@ def serve(
     reset takes a seed and the environment's own options. Messages of more than a megabyte are refused.
     """
     kwargs = _pairs(env)
-    _make(env_id, kwargs, by_id=True).close()
+    _make(env_id, kwargs).close()
     from gym_trl.serve import serve as serve_openenv
 
     serve_openenv(env_id, env_kwargs=kwargs, host=host, port=port, sessions=sessions, token=token, say=_say)
@@ -924,7 +875,7 @@ def _evaluate(
     if not ids:
         raise ConfigError("say what is played: the id of an environment, as gym-trl list names them")
     for env_id in ids:
-        _make(env_id, env, by_id=True).close()
+        _make(env_id, env).close()
     console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)
     shown = _Shown(display_on(console, episodes * len(ids) * len(players), "episode"), [] if base_url else model or [])
     try:
@@ -1339,7 +1290,7 @@ def train(
             step_timeout=step_timeout,
         )
     # Before anything heavy is loaded:
-    _make(options.env, options.env_kwargs, by_id=True).close()
+    _make(options.env, options.env_kwargs).close()
     check_vllm(options.grpo)
     if os.environ.get("RANK", "0") == "0":
         _say("Loading PyTorch and TRL")

@@ -20,6 +20,7 @@ from gym_trl.episode import EnvReply, as_turn, reason_to_stop
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors import STEPPING
 from gym_trl.grpo.spec import GymSpec, kwargs_by_id
+from gym_trl.loading import EnvSource, env_name
 from gym_trl.policies import (
     Attempt,
     Conversation,
@@ -268,7 +269,7 @@ class Evaluation:
 
 
 def evaluate(
-    env: str | Sequence[str],
+    env: EnvSource | Sequence[EnvSource],
     policy: "str | Callable[[TextEnvironment], Policy] | Player | Sequence[str | Player]",
     *,
     episodes: int = 100,
@@ -296,7 +297,8 @@ def evaluate(
     stopped: no episode is lost, and none is played twice. Another policy adds to the folder.
 
     Args:
-        env: An id, or several.
+        env: An id, ``"my_game.py:MyGame"``, a class, or a function that makes an environment (see ``GymSpec``); or
+            several.
         policy: ``"solver"``, ``"random"`` or another of the environments' ``baselines``; ``"package.module:function"``,
             which makes an episode's policy from its environment, as a function given here does; a path or hub id of a
             model; ``Model(...)`` or ``server(...)`` of ``gym_trl.policies`` with more to say; or several of these.
@@ -318,16 +320,17 @@ def evaluate(
         EngineError: a server refuses, or generation itself failed.
         OSError: the folder cannot be written.
     """
-    envs = [env] if isinstance(env, str) else list(env)
+    envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
+    sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
     players = [as_player(one) for one in given]
     _check_counts(episodes, attempts)
     if len({player.name for player in players}) < len(players):
         raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
     plans = [
-        _Plan(player, env_id, kwargs, _wrapping(player, action_format, spec), _stepping(player, spec))
+        _Plan(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec), _stepping(player, spec))
         for player in players
-        for env_id, kwargs in kwargs_by_id(envs, env_kwargs).items()
+        for env_id, kwargs in kwargs_by_id(sources, env_kwargs).items()
     ]
     for plan in plans:
         plan.check(seed)
@@ -445,6 +448,7 @@ class _Plan:
 
     player: Player
     env_id: str
+    env: EnvSource
     env_kwargs: Mapping[str, Any]
     wrapping: Mapping[str, Any]
     stepping: Mapping[str, Any]
@@ -457,7 +461,7 @@ class _Plan:
         if unknown := sorted(self.wrapping.keys() - signature(GymSpec).parameters.keys()):
             raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec")
         stepping = stepping or {"executor": "inline"}  # nothing has to be found out for its tasks
-        return GymSpec(self.env_id, env_kwargs=self.env_kwargs, **games, **self.wrapping, **stepping)
+        return GymSpec(self.env, env_kwargs=self.env_kwargs, **games, **self.wrapping, **stepping)
 
     def check(self, seed: int) -> None:
         """Say now what cannot work."""

@@ -1,25 +1,162 @@
-"""What a name on the command line stands for: an id, a module that registers one, a class, or a file."""
+"""Environments as users name them: an id, a module that registers one, a class, a file, or what makes one."""
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from difflib import get_close_matches
 from functools import partial
-from inspect import isabstract
+from inspect import Parameter, isabstract, isclass, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, GymTRLError
 
 EnvMaker: TypeAlias = Callable[..., gym.Env[Any, Any]]
+EnvSource: TypeAlias = str | EnvMaker
+"""An environment as users name it: an id, where it is (``"file.py:Class"``), its class, or a function that makes it."""
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+def env_name(env: EnvSource) -> str:
+    """Return the name of an environment, the same in every process and every run: an id, or ``module:name``.
+
+    >>> from gym_trl.envs.echo import Echo
+    >>> env_name("TrlEnv/Echo-v0"), env_name(Echo), env_name(lambda: Echo(turns=2)).partition(":")[2]
+    ('TrlEnv/Echo-v0', 'gym_trl.envs.echo:Echo', '<lambda>')
+
+    Raises:
+        ConfigError: it is neither text nor callable.
+    """
+    if isinstance(env, str):
+        return env
+    if isinstance(env, gym.Env):
+        raise ConfigError(f"an environment is named or made: give {type(env).__name__} itself, or lambda: {env}")
+    if not callable(env):
+        raise ConfigError(f"an environment is an id, file.py:Class, a class or a function that makes one, got {env!r}")
+    named: Any = env
+    while isinstance(named, partial):
+        named = named.func
+    named = named if hasattr(named, "__qualname__") else type(named)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def find_maker(env: EnvSource) -> EnvMaker:
+    """Return what makes an environment, from its keyword arguments; it can be sent to another process.
+
+    >>> find_maker("TrlEnv/Echo-v0")(turns=2)
+    <OrderEnforcing<PassiveEnvChecker<Echo<TrlEnv/Echo-v0>>>>
+
+    Raises:
+        ConfigError: there is no such id, module, file or class; names those that are like it.
+    """
+    if not isinstance(env, str):
+        env_name(env)
+        return env
+    if env.rpartition(":")[2] in gym.registry:
+        return partial(gym.make, env)  # with Gymnasium's own checks, and what it imports for a module's ids
+    if (maker := env_maker(env)) is None:
+        raise ConfigError(unknown_id(env))
+    return partial(gym.make, env) if env.rpartition(":")[2] in gym.registry else maker
+
+
+def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
+    """Make an environment, and say in one sentence what cannot be made.
+
+    >>> make_env("TrlEnv/Echo-v0", trns=2)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: TrlEnv/Echo-v0 has no argument 'trns'; did you mean 'turns'?
+
+    Raises:
+        ConfigError: there is no such environment, or it cannot be made so.
+    """
+    maker = find_maker(env)
+    try:
+        made = maker(**kwargs)
+    except GymTRLError:
+        raise
+    except Exception as error:  # whatever an environment raises
+        raise cannot_make(env_name(env), maker, kwargs, error) from error
+    if not isinstance(made, gym.Env):
+        raise ConfigError(f"{env_name(env)} makes no gymnasium.Env: {type(made).__name__}")
+    return made
+
+
+def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: Exception) -> ConfigError:
+    """Return the error that says why an environment cannot be made with these arguments, and the nearest right ones."""
+    parameters = env_parameters(maker)
+    unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if unexpected and unexpected[1] in kwargs:
+        near = did_you_mean(unexpected[1], parameters) or f"; it has {', '.join(parameters) or 'none'}"
+        return ConfigError(f"{name} has no argument {unexpected[1]!r}{near}")
+    if isinstance(error, TypeError) and kwargs and not parameters:
+        return ConfigError(f"{name} takes no arguments, got {', '.join(kwargs)}")
+    said = error if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {error}"
+    return ConfigError(f"cannot make {name}{f' with {dict(kwargs)}' if kwargs else ''}: {said}")
+
+
+def creator_of(maker: EnvMaker) -> Any:
+    """Return the class or function behind what ``find_maker`` returns, for its signature and docstring."""
+    if not (isinstance(maker, partial) and maker.func is gym.make):
+        return maker
+    [registered] = maker.args
+    spec = registered if isinstance(registered, EnvSpec) else gym.registry[registered.rpartition(":")[2]]
+    return load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+
+
+def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
+    """Return the arguments that environments can be made with, those of the classes that theirs is made from included.
+
+    >>> list(env_parameters(find_maker("TrlEnv/Echo-v0")))
+    ['reward', 'turns', 'alphabet', 'word_length', 'max_length', 'render_mode']
+    """
+    made_by = creator_of(maker)
+    found: dict[str, Parameter] = {}
+    makers = (
+        [vars(one)["__init__"] for one in made_by.__mro__ if "__init__" in vars(one)] if isclass(made_by) else [made_by]
+    )
+    for function in makers:
+        parameters = list(signature(function).parameters.values())[isclass(made_by) :]
+        named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+        found |= {name: one for name, one in named.items() if name not in found}
+        if not any(one.kind == one.VAR_KEYWORD for one in parameters):
+            break
+    return found
+
+
+def unknown_id(env_id: str) -> str:
+    """Return the sentence that there is no such environment, with those that may be meant."""
+    name = env_id.rpartition(":")[2]
+    # The last one of a name stays: the newest version, and before all others this library's own.
+    known = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
+    close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
+    meant = " or ".join([one for one in close if is_ours(one)] or close)
+    return f"there is no environment {env_id!r}; " + (
+        f"did you mean {meant}?"
+        if meant
+        else "gym-trl list names those that there are, and one of your own is my_game.py:MyGame, "
+        "package.module:Class, or module:id"
+    )
+
+
+def _bare(env_id: str) -> str:
+    return re.sub(r"-v[0-9]+$", "", env_id.rpartition("/")[2].lower())
+
+
+def is_ours(env_id: str) -> bool:
+    """Whether an id is one of this library's."""
+    return env_id.startswith("TrlEnv/")
 
 
 def env_maker(name: str) -> EnvMaker | None:
-    """What makes the environment of this name; ``None`` for an id that nobody has registered.
+    """Return what makes the environment of this name; ``None`` for an id that nobody has registered.
 
     >>> env_maker("TrlEnv/Echo-v0")(turns=2)
     <OrderEnforcing<Echo<TrlEnv/Echo-v0>>>
@@ -45,7 +182,9 @@ def env_maker(name: str) -> EnvMaker | None:
         return _only_one(module, sorted(set(gym.registry) - before), name)
     if attribute in gym.registry:
         return _registered(attribute)
-    made = getattr(module, attribute, None)
+    made: Any = module
+    for part in attribute.split("."):
+        made = getattr(made, part, None)
     if callable(made):
         return made  # type: ignore[no-any-return]  # what it makes is looked at
     if "-v" in attribute or "/" in attribute:
@@ -92,13 +231,13 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
-def _classes(module: ModuleType) -> list[str]:
+def _classes(module: ModuleType, *, abstract: bool = False) -> list[str]:
     """The environments that a module has itself."""
     return [
         name
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, gym.Env) and value.__module__ == module.__name__
-        if not isabstract(value) and not name.startswith("_")
+        if isabstract(value) == abstract and not name.startswith("_")
     ]
 
 
@@ -109,5 +248,9 @@ def _only_one(module: ModuleType, registered: list[str], name: str) -> EnvMaker:
     if len(classes) == 1:
         made: EnvMaker = getattr(module, classes[0])
         return made
-    found = [f"{name}:{one}" for one in (*registered, *classes)]
-    raise ConfigError(f"{name} has " + (f"several environments: say {' or '.join(found)}" if found else "none"))
+    if found := [f"{name}:{one}" for one in (*registered, *classes)]:
+        raise ConfigError(f"{name} has several environments: say {' or '.join(found)}")
+    for one in _classes(module, abstract=True):
+        missing = ", ".join(sorted(getattr(module, one).__abstractmethods__))
+        raise ConfigError(f"{name} has no environment that can be made: {one} lacks {missing}")
+    raise ConfigError(f"{name} has none: an environment is a subclass of gymnasium.Env")

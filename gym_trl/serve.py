@@ -16,6 +16,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.keys import bearer
+from gym_trl.loading import make_env
 from gym_trl.pool import TextEnvironment, read_instructions, read_step
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.wrappers.as_text import as_text
@@ -60,7 +61,8 @@ def make_app(
     OpenEnv's routes for tools are left out, because there are none.
 
     Args:
-        env_id: Any id of Gymnasium's; it is put in words with ``as_text``.
+        env_id: Any id of Gymnasium's, or where an environment is (``"my_game.py:MyGame"``); it is put in words with
+            ``as_text``.
         env_kwargs: For ``gym.make``.
         make: Makes the environment instead of ``gym.make``.
         sessions: How many can be open at once; one more is told so, and its socket closed.
@@ -103,7 +105,7 @@ def _guarded(
     for name, value in (("sessions", sessions), ("max_message", max_message)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
-    environment, action, observation = _classes(env_id, make or partial(gym.make, env_id, **(env_kwargs or {})))
+    environment, action, observation = _classes(env_id, make or partial(make_env, env_id, **(env_kwargs or {})))
     app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
     app.add_middleware(_Guard, max_message=max_message, authorization=_authorization(token), hosts=hosts)

@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-import gymnasium as gym
 from rich.console import Console
 
 from gym_trl.errors import ConfigError, MissingDependencyError
@@ -27,6 +26,7 @@ from gym_trl.grpo.resume import ExactResume
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.loading import make_env
 from gym_trl.options import TrainOptions, check_grpo, read_options
 from gym_trl.progress import Display, display_on, lasting_console, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
@@ -179,7 +179,7 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
 
 
 def _default_folder(env: str) -> Path:
-    name = env.rpartition("/")[2].rpartition(":")[2]
+    name = env.rpartition("/")[2].rpartition(":")[2].removesuffix(".py")
     return Path("runs", f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
 
 
@@ -459,7 +459,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
     def _reference(self) -> dict[str, float | None]:
         """What random and perfect play reach on the same games, by the rules alone."""
-        make = partial(_make, self.options)
+        make = partial(make_env, **self.options.env_kwargs)
         chance = random_score(make, self._spec.tasks("eval"), seed=self.options.seed)
         env = make(self.options.env)
         best = optimum(env)
@@ -470,11 +470,6 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             "success_optimum": best.success,
             "return_optimum": best.mean_return,
         }
-
-
-def _make(options: TrainOptions, env_id: str) -> gym.Env[str, str]:
-    env: gym.Env[str, str] = gym.make(env_id, **options.env_kwargs)
-    return env
 
 
 def _named(when: str, score: Score) -> dict[str, float | None]:

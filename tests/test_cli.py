@@ -178,8 +178,8 @@ def test_an_unknown_id_is_answered_with_what_may_be_meant(command: str, said: st
 
 def test_what_is_like_nothing_is_answered_with_the_command_that_lists_all() -> None:
     assert error(gym_trl_("info", "Nope-v0")) == (
-        "Error: there is no environment 'Nope-v0'; see gym-trl list; "
-        "one of your own is module:id, as in my_games:Chess-v0"
+        "Error: there is no environment 'Nope-v0'; gym-trl list names those that there are, "
+        "and one of your own is my_game.py:MyGame, package.module:Class, or module:id"
     )
 
 
@@ -206,7 +206,7 @@ def test_an_environment_without_words_is_refused(command: str, monkeypatch: pyte
         ("high=1e3", "high must be an integer, got 1000.0"),
         ("high=0123", "high must be an integer, got '0123'"),
         ("high=1_000", "high must be an integer, got '1_000'"),
-        ("hihg=3", "unexpected keyword argument 'hihg'"),
+        ("hihg=3", "has no argument 'hihg'; did you mean 'high'?"),
     ],
 )
 def test_arguments_that_cannot_work_are_one_line(given: str, said: str) -> None:

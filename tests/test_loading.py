@@ -1,9 +1,17 @@
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
+import gymnasium as gym
 import pytest
 
+from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
-from gym_trl.loading import env_maker
+from gym_trl.evaluation import evaluate
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.loading import env_maker, env_name, make_env
+from gym_trl.replay import replay
 
 MODULE = """
 import gymnasium as gym
@@ -73,3 +81,98 @@ def test_what_makes_no_environment_is_refused_with_what_there_is(folder: Path, n
 def test_an_id_that_nobody_registered_is_none() -> None:
     assert env_maker("Nobody/Has-v0") is None
     assert env_maker("json:Nobody/Has-v0") is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Classes, functions and files wherever an id is taken
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Shout(Echo):
+    """An environment of somebody who registers nothing."""
+
+
+def make_shout(turns: int = 1) -> gym.Env[str, str]:
+    return Shout(turns=turns)
+
+
+def first_observation(spec: GymSpec) -> str:
+    task = next(spec.tasks("train"))
+    with spec.make_pool() as pool:
+        pool.reset("a", task)
+        [(_, reply)] = pool.collect(block=True)
+    return str(getattr(reply, "observation", reply))
+
+
+@pytest.mark.parametrize("executor", ["inline", "thread", "process"])
+@pytest.mark.parametrize(
+    "env", [Shout, make_shout, lambda turns: Shout(turns=turns)], ids=["class", "function", "lambda"]
+)
+def test_a_class_or_a_function_is_played_wherever_an_id_is(env: Callable[..., Any], executor: str) -> None:
+    spec = GymSpec(env, num_tasks=4, env_kwargs={"turns": 3}, executor=executor)
+    assert list(spec.weights) == [env_name(env)]
+    assert next(spec.tasks("train")).env_id == env_name(env)
+    assert first_observation(spec) == first_observation(GymSpec("TrlEnv/Echo-v0", num_tasks=4, env_kwargs={"turns": 3}))
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_class_in_a_file_is_played_wherever_an_id_is(folder: Path, executor: str) -> None:
+    write(folder, f"filed_{executor}", "from gym_trl.envs.echo import Echo\nclass Filed(Echo): pass\n")
+    spec = GymSpec(f"filed_{executor}.py:Filed", num_tasks=4, executor=executor)
+    assert first_observation(spec) == first_observation(GymSpec("TrlEnv/Echo-v0", num_tasks=4))
+
+
+def test_classes_can_be_mixed_by_weight_with_ids() -> None:
+    spec = GymSpec({Shout: 1, "TrlEnv/Nim-v0": 3}, num_tasks=8)
+    assert [task.env_id for task in spec.tasks("train")].count(env_name(Shout)) == 2
+
+
+def test_the_name_of_a_class_is_the_same_in_every_record_and_can_be_replayed() -> None:
+    kept: list[Any] = []
+    found = evaluate(Shout, "solver", episodes=2, on_episode=lambda record, board: kept.append(record))
+    assert [row.env_id for row in found.rows] == [env_name(Shout)] == [f"{__name__}:Shout"]
+    assert {record["task"]["env_id"] for record in kept} == {env_name(Shout)}
+    assert [again.differences for again in replay(kept)] == [(), ()]
+
+
+def test_two_environments_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"two environments are called .*<lambda>"):
+        GymSpec([lambda: Shout(turns=1), lambda: Shout(turns=2)])
+
+
+def test_what_cannot_travel_to_another_process_is_refused_at_construction() -> None:
+    lock = Lock()
+    GymSpec(lambda: Shout() if lock else None, executor="thread", num_tasks=1)
+    with pytest.raises(ConfigError, match=r"executor='process' sends what makes .* cannot be pickled: TypeError"):
+        GymSpec(lambda: Shout() if lock else None, executor="process")
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "said"),
+    [
+        ("TrlEnv/GuessNumber-v0", {"hihg": 3}, "TrlEnv/GuessNumber-v0 has no argument 'hihg'; did you mean 'high'?"),
+        ("CartPole-v1", {"rendr_mode": 1}, "CartPole-v1 has no argument 'rendr_mode'; did you mean 'render_mode'?"),
+        (Shout, {"trns": 1}, f"{__name__}:Shout has no argument 'trns'; did you mean 'turns'?"),
+        (make_shout, {"xyz": 1}, f"{__name__}:make_shout has no argument 'xyz'; it has turns"),
+        ("TrlEnv/Echoo-v0", {}, "there is no environment 'TrlEnv/Echoo-v0'; did you mean TrlEnv/Echo-v0?"),
+        (lambda: 3, {}, f"{__name__}:<lambda> makes no gymnasium.Env: int"),
+        (3, {}, "an environment is an id, file.py:Class, a class or a function that makes one, got 3"),
+    ],
+)
+def test_what_is_misspelt_is_answered_with_the_nearest_right_name(env: Any, kwargs: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        make_env(env, **kwargs)
+    assert str(raised.value) == said
+    with pytest.raises(ConfigError) as raised:
+        GymSpec(env, env_kwargs=kwargs)
+    assert str(raised.value) == said
+
+
+def test_a_class_that_lacks_a_method_is_named_with_it(folder: Path) -> None:
+    write(
+        folder,
+        "half",
+        "from gym_trl.envs.text_env import TextEnv\nclass Half(TextEnv):\n    def _start(self, *_): return ''\n",
+    )
+    with pytest.raises(ConfigError, match="no environment that can be made: Half lacks _act, instructions"):
+        make_env("half.py")

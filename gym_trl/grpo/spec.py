@@ -21,8 +21,9 @@ from gym_trl.grpo.environment_factory import EnvironmentFactory, bare_rules
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
+from gym_trl.loading import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.pool import TextEnvironment, read_instructions
-from gym_trl.probe import choose_executor
+from gym_trl.probe import _travels, choose_executor
 from gym_trl.rollout import Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
@@ -54,11 +55,14 @@ class GymSpec:
     ``AsyncGRPOTrainer``.
 
     Args:
-        env: An id, several ids, or ids with weights (``{"TrlEnv/Echo-v0": 1, "TrlEnv/GuessNumber-v0": 3}``).
+        env: An id, ``"my_game.py:MyGame"``, ``"package.module:MyGame"``, the class itself, or a function that makes an
+            environment; several of these, or these with weights
+            (``{"TrlEnv/Echo-v0": 1, "TrlEnv/GuessNumber-v0": 3}``). In tasks, records and metrics a class or function
+            is called ``module:name``.
         num_tasks: Rows of ``train_dataset``.
         num_eval_tasks: Rows of ``eval_dataset``, whose seeds are none of the training's.
         seed: Of the tasks and of the sampling.
-        env_kwargs: For ``gym.make``; with several ids, ``{id: kwargs}``.
+        env_kwargs: What the environment is made with; with several, ``{id: kwargs}``.
         wrappers: Applied in order to each environment, before it is put in words and actions are parsed: callables from
             environment to environment.
         observe: Says an observation, which is given with its ``info``, in words; see ``as_text`` for what happens
@@ -110,7 +114,7 @@ class GymSpec:
 
     def __init__(
         self,
-        env: str | Sequence[str] | Mapping[str, float],
+        env: EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float],
         *,
         num_tasks: int = 1_000,
         num_eval_tasks: int = 100,
@@ -142,7 +146,7 @@ class GymSpec:
         cutoff: Cutoff | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
-        self.weights = _weights(env)
+        self._makers, self.weights = _makers_and_weights(env)
         self.seed = seed
         self.instructions = instructions
         self.system_prompt = system_prompt
@@ -195,6 +199,11 @@ class GymSpec:
             if executor == "inline" and (workers or reset_timeout or step_timeout):
                 executor = "process"  # inline has none of them
         self.executor = self._rollout_options["executor"] = executor
+        if executor in ("process", "ray") and (objection := _travels(self._maker)) is not None:
+            raise ConfigError(
+                f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
+                f"pickled: {objection}"
+            )
         # Says now what cannot work.
         make_pool(
             self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
@@ -233,7 +242,9 @@ class GymSpec:
         return self._stack(env_id, action_format="plain")
 
     def _stack(self, env_id: str, *, action_format: str | None = None, **level: Any) -> TextEnvironment:
-        made: gym.Env[Any, Any] = gym.make(env_id, **{**self._env_kwargs[env_id], **level})
+        made = self._makers[env_id](**{**self._env_kwargs[env_id], **level})
+        if not isinstance(made, gym.Env):
+            raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
         for wrap in self._wrappers:
             made = wrap(made)
         env = as_text(made, **self._words)
@@ -380,10 +391,8 @@ class GymSpec:
             env = self.make(env_id)
         except GymTRLError:
             raise
-        except gym.error.Error as error:
-            raise ConfigError(f"cannot make {env_id!r}: {error}") from error
-        except (TypeError, ImportError) as error:
-            raise ConfigError(f"cannot make {env_id!r} with {self._env_kwargs[env_id]}: {error}") from error
+        except (gym.error.Error, TypeError, ImportError) as error:
+            raise cannot_make(env_id, self._makers[env_id], self._env_kwargs[env_id], error) from error
         try:
             _refuse_rewritten_history(env)
             # Without the format's sentence: a rollout has it from the environment, and tools need none.
@@ -415,18 +424,27 @@ def _num_instances(env: TextEnvironment) -> int | None:
     return None if count is None else int(count)
 
 
-def _weights(env: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:
-    if isinstance(env, str):
-        env = [env]
-    weights = dict(env) if isinstance(env, Mapping) else dict.fromkeys(env, 1.0)
-    if not weights:
+def _makers_and_weights(
+    env: EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float],
+) -> tuple[dict[str, EnvMaker], dict[str, float]]:
+    """Return by name what makes each environment, and how often it is played."""
+    if isinstance(env, Mapping):
+        given: list[tuple[EnvSource, float]] = list(env.items())
+    else:
+        given = [(one, 1.0) for one in (env if isinstance(env, Sequence) and not isinstance(env, str) else [env])]
+    if not given:
         raise ConfigError("GymSpec needs at least one environment id")
-    for env_id, weight in weights.items():
-        if not isinstance(env_id, str):
-            raise ConfigError(f"an environment id must be a string, got {env_id!r}")
+    makers: dict[str, EnvMaker] = {}
+    weights: dict[str, float] = {}
+    for source, weight in given:
+        name = env_name(source)
         if not isinstance(weight, int | float) or not weight > 0:
-            raise ConfigError(f"the weight of {env_id!r} must be a positive number, got {weight!r}")
-    return weights
+            raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
+        maker = find_maker(source)
+        if name in makers and not isinstance(source, str) and makers[name] is not maker:
+            raise ConfigError(f"two environments are called {name}: give functions or classes with names of their own")
+        makers[name], weights[name] = maker, weight
+    return makers, weights
 
 
 def kwargs_by_id(ids: Collection[str], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

@@ -118,15 +118,18 @@ class Broken(gym.Env):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"env": "TrlEnv/GuessNumbers-v0"}, "cannot make 'TrlEnv/GuessNumbers-v0'.*GuessNumber"),
-        ({"env": "NoSuch-v0"}, "cannot make 'NoSuch-v0'"),
-        ({"env": GUESS, "env_kwargs": {"hight": 8}}, "cannot make.*hight"),
+        (
+            {"env": "TrlEnv/GuessNumbers-v0"},
+            "no environment 'TrlEnv/GuessNumbers-v0'; did you mean TrlEnv/GuessNumber-v0",
+        ),
+        ({"env": "NoSuch-v0"}, "no environment 'NoSuch-v0'"),
+        ({"env": GUESS, "env_kwargs": {"hight": 8}}, "has no argument 'hight'; did you mean 'high'"),
         ({"env": GUESS, "env_kwargs": {"high": 0}}, "low must not be above high"),
         ({"env": []}, "at least one environment"),
-        ({"env": [3]}, "must be a string"),
+        ({"env": [3]}, "an environment is an id, .* got 3"),
         ({"env": {GUESS: 0}}, "must be a positive number, got 0"),
         ({"env": {GUESS: "3"}}, "must be a positive number, got '3'"),
-        ({"env": "no_such_module:Foo-v0"}, "cannot make"),
+        ({"env": "no_such_module:Foo-v0"}, "no module 'no_such_module'"),
         ({"env": GUESS, "max_alive": 0}, "max_alive"),
         ({"env": GUESS, "executor": "fork"}, "executor"),
         ({"env": GUESS, "action_format": None, "invalid_penalty": 1.0}, "need an action_format"),
