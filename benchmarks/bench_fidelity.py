@@ -35,7 +35,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parent))
 
-from report import QUICK, RESULTS, Table, publish
+from report import QUICK, RESULTS, Table, publish, require
 from systems import SYSTEMS, Call, Game, Played, Run
 from systems.generator import game_of
 from systems.odd import FOLDER, odd_game, saved_model
@@ -261,6 +261,7 @@ def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:
 
 def main() -> None:
     """Play, judge and publish."""
+    require(packages=["vllm"])
     saved_model()
     guess = game_of("GuessNumber", episodes=EPISODES, latency_s=0.0)
     games = {"GuessNumber": guess, "odd": odd_game(EPISODES)}

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report import QUICK, Cell, Table, publish
+from report import QUICK, Cell, Table, publish, require
 from systems import SYSTEMS, Counts, Game, Run, System
 from systems.game import delays, turns_of
 from systems.generator import game_of, saved_model
@@ -259,6 +259,7 @@ def draw(measured: list[dict[str, Any]], figure: Any) -> None:
 
 def main() -> None:
     """Measure and publish."""
+    require(packages=["vllm"])
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     wanted = [word for word in words if not word.isdigit()]
     minutes = next((int(word) for word in words if word.isdigit()), MINUTES)

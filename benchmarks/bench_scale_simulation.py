@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import report
-from report import QUICK, Table, publish
+from report import QUICK, Table, publish, require
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
@@ -810,6 +810,7 @@ def write_page() -> None:
 
 def main() -> None:
     """Check the model, study the layouts, write figure and tables."""
+    require(packages=["vllm"])
     began = time.perf_counter()
     checks = validate()
     print("predicted and measured:", checks, flush=True)

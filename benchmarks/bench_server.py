@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import aiohttp
 import httpx
 import vllm_cpu
-from report import QUICK, Cell, Table, bars, publish
+from report import QUICK, Cell, Table, bars, publish, require
 from vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat import TemplateChat
@@ -207,6 +207,7 @@ def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print a table and write the results."""
+    require(packages=["vllm"])
     # The bare clients do not ask again where an idle connection was closed under them.
     os.environ["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "60"
     with tempfile.TemporaryDirectory() as folder:

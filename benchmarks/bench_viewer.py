@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from for_viewer import Look, chromium, write_large_run
-from report import QUICK, Cell, Table, bars, publish
+from report import QUICK, Cell, Table, bars, publish, require
 
 from gym_trl.viewer.page import write_page
 
@@ -107,6 +107,7 @@ def longest(look: Look, action: str, until: str) -> float:
 
 def main() -> None:
     """Measure, print a table and write it down."""
+    require(programs=["chromium", "chromedriver"], packages=["selenium"])
     with tempfile.TemporaryDirectory() as folder:
         run = write_large_run(Path(folder, "large"), EPISODES)
         began = time.monotonic()

@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import vllm_cpu
-from report import QUICK, Table, publish
+from report import QUICK, Table, publish, require
 
 from gym_trl.chat import Chat, TemplateChat
 from gym_trl.engines.vllm import VLLMEngine
@@ -184,6 +184,7 @@ def all_tokens_s(llm: Any, chat: TemplateChat, tokenizer: Any) -> float:
 
 def main() -> None:
     """Measure, print a table and write the results."""
+    require(packages=["vllm"])
     vllm_cpu.prepare()
     with tempfile.TemporaryDirectory() as folder:
         _, tokenizer = vllm_cpu.save_model(Path(folder))

