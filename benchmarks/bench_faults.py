@@ -231,20 +231,23 @@ def counts(setting: Setting, outcome: Outcome, faultless: Sequence[Trajectory]) 
     groups = [played[start : start + setting.group_size] for start in starts]
     pairs = list(zip(played, faultless, strict=True))
     raised = [one.error or "" for one in played if one.stop_reason is StopReason.ENV_ERROR]
+    crashed = [one.error or "" for one in played if one.stop_reason is StopReason.CRASHED]
     return {
         "episodes": len(played),
         "lost": sum(outcome.finished[index] == 0 for index in range(setting.episodes)),
         "finished twice": sum(times > 1 for times in outcome.finished.values()),
         "out of order": sum(one.task.seed != index // setting.group_size for index, one in enumerate(played)),
         "groups that do not show one game": sum(len({tuple(one.prompt_ids) for one in group}) != 1 for group in groups),
-        "scored": sum(one.scored for one in played),
+        "scored": sum(one.scored and one.stop_reason is not StopReason.CRASHED for one in played),
         "scored otherwise than without faults": sum(
-            one.scored and (one.completion_ids, one.mask, one.turns) != (other.completion_ids, other.mask, other.turns)
+            one.scored
+            and one.stop_reason is not StopReason.CRASHED
+            and (one.completion_ids, one.mask, one.turns) != (other.completion_ids, other.mask, other.turns)
             for one, other in pairs
         ),
         "groups with a member that is not scored": sum(not all(one.scored for one in group) for group in groups),
-        "raised": sum("RuntimeError" in error for error in raised),
-        "hung": sum(one.stop_reason is StopReason.TIMEOUT for one in played),
+        "raised": sum("RuntimeError" in error for error in crashed),
+        "hung": sum("did not answer" in error for error in crashed),
         "killed their process": sum("SIGKILL" in error and "another" not in error for error in raised),
         "lost with another episode's process": sum("another episode" in error for error in raised),
         "returned nonsense": sum(

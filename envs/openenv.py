@@ -20,7 +20,7 @@ from gym_trl.envs.openenv_session import (
     image_of_space,
     look_up,
 )
-from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError, ModelFaultError
 from gym_trl.keys import bearer
 from gym_trl.spaces import MAX_LENGTH, AnyText
 from gym_trl.textify import UnreadableActionError
@@ -77,8 +77,10 @@ class OpenEnv(gym.Env[str, str]):
 
     What goes wrong: a server that is full, or not there yet, is asked again at reset until ``patience_s`` have passed.
     A step is sent once. After a time-out, a broken connection or an error of the environment, the session is dropped,
-    ``step`` raises, and the next reset opens another one: an answer to an old question is never read. An action that
-    the server refuses before it is played is an invalid action (``action_valid`` is false) and not an error.
+    ``step`` raises, and the next reset opens another one: an answer to an old question is never read. What the
+    environment raised there is a ``ModelFaultError`` if its text does not name an ``InfrastructureError``; whatever
+    else goes wrong is the infrastructure's fault. An action that the server refuses before it is played is an invalid
+    action (``action_valid`` is false) and not an error.
 
     Observations are put in words by ``prompt_builder``, or else: a single field that is text as it is, several as
     ``name: value`` lines. Actions are read by ``action_parser``, or else from the server's schema: where one field is
@@ -115,7 +117,8 @@ class OpenEnv(gym.Env[str, str]):
             token, or a wrong one, for a server that asks for it.
         ActionTypeError: an action that is not a string.
         gymnasium.error.ResetNeeded: a step without a session.
-        ConnectionError, TimeoutError, RuntimeError: what became of the session, the server or the environment.
+        ConnectionError, TimeoutError, ModelFaultError, InfrastructureError: what became of the session, the server or
+            the environment.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
@@ -229,7 +232,8 @@ class OpenEnv(gym.Env[str, str]):
             if error.code == "VALIDATION_ERROR":  # it was not played, and the session goes on
                 return f"Not an action of this environment: {action!r:.200}", 0.0, False, False, {"action_valid": False}
             self._drop()
-            raise
+            infrastructure = error.code != "EXECUTION_ERROR" or InfrastructureError.__name__ in str(error)
+            raise (InfrastructureError if infrastructure else ModelFaultError)(str(error)) from error
         except BaseException:
             self._drop()
             raise

@@ -68,7 +68,7 @@ class EnvReply:
 
 @dataclass(frozen=True, slots=True)
 class EnvFailure:
-    """That an environment did not answer: it raised, hung, or returned what no environment may return."""
+    """An environment did not answer: it raised, hung, or returned what no environment may return."""
 
     error: str
     reason: StopReason = StopReason.ENV_ERROR
@@ -163,8 +163,10 @@ class Episode:
         return Act(self._answer.text)
 
     def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
-        """The environment took the action."""
+        """Take in what the environment answered to the action."""
         if isinstance(reply, EnvFailure):
+            if reply.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
+                self._turns.append(Turn(self._observation, self._answer, 0.0, False, *self._span))
             return self.stopped(reply.reason, reply.error)
         reply = self._shown(reply)
         self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))

@@ -16,8 +16,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from gym_trl.episode import EnvReply, as_turn, reason_to_stop
-from gym_trl.errors import ConfigError, EngineError
+from gym_trl.episode import EnvFailure, EnvReply, as_turn, reason_to_stop
+from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
 from gym_trl.executors import STEPPING
 from gym_trl.grpo.spec import GymSpec, kwargs_by_id
 from gym_trl.loading import EnvSource, env_name
@@ -30,7 +30,7 @@ from gym_trl.policies import (
     environment_policy,
     function_policy,
 )
-from gym_trl.pool import MAX_TURNS, EnvFactory, TextEnvironment, close_env, play_on, read_instructions, read_step
+from gym_trl.pool import MAX_TURNS, EnvFactory, TextEnvironment, close_env, read_instructions, take_step
 from gym_trl.records import (
     FAILURES,
     Record,
@@ -44,7 +44,7 @@ from gym_trl.records import (
 )
 from gym_trl.scores import Row, Scoreboard
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Answer, Message, Policy, StopReason, Task, TokenIds, Trajectory
+from gym_trl.types import Answer, Message, Policy, StopReason, Task, TokenIds, Trajectory, Turn
 
 
 class Result(NamedTuple):
@@ -108,7 +108,8 @@ def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[T
     >>> play_policy(gym.make, tasks, lambda env: lambda observation: "twenty").invalid_actions
     6.0
 
-    An episode whose environment raises cannot be scored, as in training, and the next one gets a new environment.
+    An episode whose environment raises is scored or not by the rule of ``gym_trl.errors``, as in training, and the
+    next one gets a new environment.
 
     Args:
         make: Makes an environment from its id; one is made per id, used again, and closed at the end.
@@ -178,13 +179,16 @@ def play_task(
     try:
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
         policy = policy_for(env)
-        for action, *step in play_on(env, policy, observation):
-            reply = read_step(*step)
+        for _ in range(MAX_TURNS):
+            action = policy(observation)
+            reply = take_step(env, action)
+            if isinstance(reply, EnvFailure):
+                raise (ModelFaultError if reply.reason.scored else InfrastructureError)(reply.error)
             exchanges.append(Exchange(observation, action, reply))
+            if reply.terminated or reply.truncated:
+                return exchanges
             observation = reply.observation
-        if not (reply.terminated or reply.truncated):
-            raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
-        return exchanges
+        raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
     except Exception as error:  # whatever an environment raises is its episode's data
         return [*exchanges, error]
 
@@ -234,6 +238,8 @@ def _all_play_at_random(make: EnvFactory, tasks: list[Task]) -> bool:
 def _result(exchanges: list[Exchange | Exception]) -> Result:
     replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
     invalid = sum(not reply.info.get("action_valid", True) for reply in replies)
+    if isinstance(exchanges[-1], ModelFaultError):
+        return Result(math.fsum(reply.reward for reply in replies), False, len(exchanges), invalid + 1)
     if len(replies) < len(exchanges):
         return Result(None, False, len(replies), invalid)
     success = reason_to_stop(replies[-1]) is StopReason.SUCCESS
@@ -691,6 +697,10 @@ class _Watched:
             reason, error = reason_to_stop(replies[-1]), None
         elif isinstance(failure, ModelStopped):
             reason, error = failure.reason, str(failure)
+        elif isinstance(failure, ModelFaultError):
+            reason, error = StopReason.CRASHED, str(failure)
+            (observation, _), answer = self._said[-1], answers[-1]
+            turns += (Turn(observation, answer, 0.0, False, 0, 0),)
         else:
             reason, error = StopReason.ENV_ERROR, f"{type(failure).__name__}: {failure}"
         ended = failure is None and replies[-1].terminated

@@ -23,7 +23,7 @@ from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.pool import GIVEN_UP_S, ClosingPool, EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts, name_of
 from gym_trl.types import StopReason, Task
-from gym_trl.worker import Worker, WorkerError, question
+from gym_trl.worker import Worker, WorkerEnded, WorkerError, question
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
 """``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or what makes a pool: ``partial(ProcessPool, workers=9)``."""
@@ -184,8 +184,9 @@ class ProcessPool(HousedPool["_Process"]):
 
     Each process is a new interpreter (no fork, no ``__main__`` guard) with environments of several episodes, which it
     steps one at a time; an episode goes to the process that has the fewest. A process that ends, or does not answer in
-    time, is killed with everything that it has started, and another one takes its place: the episode that it was busy
-    with fails with what happened, and others that lived there with ``env_error``. Of an environment's ``info``, texts,
+    time, is killed with everything that it has started, and another one takes its place: the episode whose step it was
+    busy with ends with ``crashed``, or ``env_error`` where a signal from outside ended it (``gym_trl.errors`` has the
+    rule), and others that lived there with ``env_error``. Of an environment's ``info``, texts,
     numbers, booleans and ``None`` arrive.
 
     Args:
@@ -306,7 +307,8 @@ class ProcessPool(HousedPool["_Process"]):
         try:
             answers = place.worker.arrived()
         except WorkerError as error:
-            self._bury(place, str(error), StopReason.ENV_ERROR)
+            crashed = isinstance(error, WorkerEnded) and error.by_itself and place.stepping
+            self._bury(place, str(error), StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
             return
         for ticket, key, *said in answers:
             place.started = True
@@ -327,7 +329,8 @@ class ProcessPool(HousedPool["_Process"]):
                 late = f"did not end within {GIVEN_UP_S:g} s after its episode was given up"
             else:
                 late = f"did not answer within {limit:g} s" if place.started else "did not start"
-            self._bury(place, f"{doing} {late}", StopReason.TIMEOUT)
+            hangs = place.started and place.stepping
+            self._bury(place, f"{doing} {late}", StopReason.CRASHED if hangs else StopReason.TIMEOUT)
         self._look = min((place.due for place in self._processes), default=float("inf"))
 
     def _given_up(self, place: "_Process") -> bool:
@@ -384,6 +387,11 @@ class _Process:
     released: list[str] = field(default_factory=list)
     played: int = 0
     started: bool = False
+
+    @property
+    def stepping(self) -> bool:
+        """Whether it is executing an action."""
+        return bool(self.asked) and self.asked[0][2] == "step"
 
     @property
     def load(self) -> int:

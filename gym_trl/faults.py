@@ -32,9 +32,11 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
 
     Args:
         env: What is played otherwise.
-        raises: The step raises ``RuntimeError``.
-        hangs: The step does not answer for an hour, or for ``hang_s``.
-        dies: The process that the environment lives in is killed. Use it in ``executor="process"`` and ``"ray"`` only.
+        raises: The step raises ``RuntimeError``, as where the model's action broke it: the episode is ``crashed``.
+        hangs: The step does not answer for an hour, or for ``hang_s``: ``crashed`` where there is a ``step_timeout``.
+        dies: The process that the environment lives in is killed, as from outside (SIGKILL): unscored. Use it in
+            ``executor="process"`` and ``"ray"`` only.
+        disconnects: The step raises ``ConnectionError``: unscored.
         garbage: The step returns what no environment may return.
         slow_start_s: Mean seconds that a reset takes, exponentially distributed.
         fails_to_start: The probability that a reset raises.
@@ -53,12 +55,13 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         hangs: float = 0.0,
         dies: float = 0.0,
         garbage: float = 0.0,
+        disconnects: float = 0.0,
         fails_to_start: float = 0.0,
         slow_start_s: float = 0.0,
         hang_s: float = _FOR_EVER_S,
         repeatable: bool = True,
     ) -> None:
-        chances = {"raises": raises, "hangs": hangs, "dies": dies, "garbage": garbage}
+        chances = {"raises": raises, "hangs": hangs, "dies": dies, "garbage": garbage, "disconnects": disconnects}
         _check(**chances)
         _check(fails_to_start=fails_to_start)
         recorded: dict[str, Any] = {
@@ -90,6 +93,8 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         fault = _draw(self._chance, self.chances)
         if fault == "raises":
             raise RuntimeError("a fault that was asked for")
+        if fault == "disconnects":
+            raise ConnectionError("a fault that was asked for")
         if fault == "hangs":
             time.sleep(self.hang_s)
         if fault == "dies":

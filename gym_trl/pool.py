@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 import gymnasium as gym
 
 from gym_trl.episode import EnvFailure, EnvReply
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, caused_by_model
 from gym_trl.types import Policy, StopReason, Task
 
 TextEnvironment: TypeAlias = gym.Env[str, str]
@@ -123,11 +123,14 @@ class InlinePool(ClosingPool):
         try:
             if isinstance(work, Task):
                 return self._begin(key, work)
-            return read_step(*self._playing[key][1].step(work))
-        except Exception as error:  # whatever an environment raises is its episode's data
+            reply = take_step(self._playing[key][1], work)
+            if isinstance(reply, EnvFailure):
+                close_env(self._playing.pop(key)[1])
+            return reply
+        except (Exception, SystemExit) as error:  # whatever an environment raises is its episode's data
             if key in self._playing:
                 close_env(self._playing.pop(key)[1])
-            return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}")
+            return failed(work, error)
         except BaseException:  # interrupted in the middle of a call: nobody knows what state it is in
             if key in self._playing:
                 close_env(self._playing.pop(key)[1])
@@ -158,8 +161,8 @@ class ThreadPool(ClosingPool):
     that has the fewest. Threads start when they are needed. Games that compute gain nothing from threads.
 
     A thread that does not answer in time is left behind, because nothing can end it, and another one takes its place:
-    the episode that it was busy with fails with ``timeout``, and others that lived there with ``env_error``. What
-    leaves many behind should live in a ``ProcessPool``.
+    the episode that it was busy with ends with ``crashed`` in a step and with ``timeout`` in a reset, and others that
+    lived there with ``env_error``. What leaves many behind should live in a ``ProcessPool``.
 
     Args:
         make: Makes an environment from its id.
@@ -269,10 +272,13 @@ class ThreadPool(ClosingPool):
             limit = None if doing is None else self._limits[doing.what]
             if doing is None or limit is None or doing.since + limit > monotonic():  # it has answered just now
                 continue
-            failed += self._leave(worker, doing.key, f"{doing.what} did not answer within {limit:g} s")
+            reason = StopReason.CRASHED if doing.what == "step" else StopReason.TIMEOUT
+            failed += self._leave(worker, doing.key, f"{doing.what} did not answer within {limit:g} s", reason)
         return failed
 
-    def _leave(self, worker: "_Worker", guilty: str | None, late: str) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def _leave(
+        self, worker: "_Worker", guilty: str | None, late: str, reason: StopReason = StopReason.TIMEOUT
+    ) -> list[tuple[str, EnvReply | EnvFailure]]:
         """Leave a thread behind; the failures of those of its episodes that wait."""
         failed: list[tuple[str, EnvReply | EnvFailure]] = []
         self._workers.remove(worker)
@@ -281,7 +287,7 @@ class ThreadPool(ClosingPool):
         for key in [key for key, place in self._places.items() if place is worker]:
             del self._places[key]
             if key == guilty:
-                failure = EnvFailure(late, StopReason.TIMEOUT)
+                failure = EnvFailure(late, reason)
             else:
                 failure = EnvFailure(f"its thread was left behind with another episode's environment: {late}")
             if self._tickets.pop(key, None) is None:
@@ -349,7 +355,7 @@ class _Worker:
             try:
                 answers = self._pool.collect(block=True)
             except BaseException as error:  # exit() and the like would end this thread, and somebody waits for it
-                answers = [(key, EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}"))]
+                answers = [(key, failed(work, error))]
             self.doing = None
             if self.left:
                 break
@@ -365,6 +371,35 @@ def name_of(work: Task | str) -> str:
     'step'
     """
     return "reset" if isinstance(work, Task) else "step"
+
+
+def failed(work: Task | str, error: BaseException) -> EnvFailure:
+    """Return the failure of a reset or step that raised, with its cause by the rule of ``gym_trl.errors``.
+
+    >>> failed("go north", KeyError("north")).reason, failed("go north", OSError("no route")).reason
+    (<StopReason.CRASHED: 'crashed'>, <StopReason.ENV_ERROR: 'env_error'>)
+    """
+    by_model = not isinstance(work, Task) and caused_by_model(error)
+    reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
+    return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}", reason)
+
+
+def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
+    """Step an environment and check what it returns; what it raises, or returns wrongly, is a failure.
+
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> _ = env.reset(seed=0)
+    >>> take_step(env, "woadw").reward
+    1.0
+    """
+    try:
+        returned = env.step(action)
+    except (Exception, SystemExit) as error:
+        return failed(action, error)
+    try:
+        return read_step(*returned)
+    except Exception as error:  # a malformed result is the environment's own fault
+        return EnvFailure(f"step raised {type(error).__name__}: {error}")
 
 
 def check_timeouts(**arguments: float | None) -> None:

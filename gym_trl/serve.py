@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.episode import EnvFailure
+from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError, ModelFaultError
 from gym_trl.keys import bearer
 from gym_trl.loading import make_env
-from gym_trl.pool import TextEnvironment, read_instructions, read_step
+from gym_trl.pool import TextEnvironment, read_instructions, take_step
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.wrappers.as_text import as_text
 
@@ -225,7 +226,10 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
             )
 
         def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
-            reply = read_step(*self._env.step(action.message))
+            reply = take_step(self._env, action.message)
+            if isinstance(reply, EnvFailure):  # only the text arrives
+                kind = ModelFaultError if reply.reason.scored else InfrastructureError
+                raise kind(f"{kind.__name__}: {reply.error}")
             self._state.step_count += 1
             return TextObservation(
                 text=_encodable(reply.observation),

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 _LENGTH = struct.Struct("!Q")
 _AT_ONCE = 1 << 16  # as much as a pipe holds; more would be allocated and given back at each read
 _LOOK_S = 1.0
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class WorkerError(RuntimeError):
@@ -28,7 +29,14 @@ class WorkerError(RuntimeError):
 
 
 class WorkerEnded(WorkerError):  # noqa: N818 -- what has happened
-    """The process has ended, and whatever it held with it."""
+    """The process has ended, and whatever it held with it.
+
+    ``by_itself`` is false where a signal ended it that comes from outside.
+    """
+
+    def __init__(self, said: str, *, by_itself: bool = False) -> None:
+        super().__init__(said)
+        self.by_itself = by_itself
 
 
 class Worker:
@@ -157,7 +165,9 @@ class Worker:
         if messages is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
-            raise WorkerEnded(f"the worker process {self.pid} has ended {_how(self._process.returncode)}")
+            status = self._process.returncode
+            by_itself = status is not None and -status not in _FROM_OUTSIDE
+            raise WorkerEnded(f"the worker process {self.pid} has ended {_how(status)}", by_itself=by_itself)
         if messages and not self._built:
             self._built = True
             _opened(messages.pop(0))  # that the object was built, or why not

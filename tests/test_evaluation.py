@@ -51,6 +51,8 @@ class Bare(gym.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if action == "raise":
             raise RuntimeError("it broke")
+        if action == "cut":
+            raise ConnectionError("the line was cut")
         self.left -= 1
         return "On.", 1.0, self.left == 0 and action == "win", self.left == 0 and action != "win", {}
 
@@ -89,10 +91,10 @@ def test_success_is_judged_as_in_training() -> None:
     assert (won.success, truncated.success, truncated.mean_return) == (1.0, 0.0, 1.0)
 
 
-def test_an_environment_that_raises_has_an_episode_without_a_score() -> None:
+def test_an_environment_that_raises_has_an_episode_that_was_not_a_success() -> None:
     words = iter(["win", "raise", "win", "win"])
     score = play_policy(bare, BARE, lambda env: lambda observation: next(words))
-    assert (score.episodes, score.unscored, score.success) == (3, 1, 1.0)
+    assert (score.episodes, score.unscored, score.success) == (4, 0, 0.75)
 
 
 def test_an_environment_that_raised_is_not_played_again() -> None:
@@ -124,7 +126,7 @@ def test_what_an_environment_raises_is_the_last_of_the_exchanges() -> None:
     first, error = play_task(Bare(turns=9), BARE[0], lambda env: lambda observation: next(words))
     assert isinstance(first, Exchange)
     assert first.action == "a"
-    assert str(error) == "it broke"
+    assert str(error) == "step raised RuntimeError: it broke"
 
 
 def test_an_episode_that_does_not_end_has_no_score() -> None:
@@ -293,7 +295,7 @@ def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again
     broken = True
 
     def policy_for(env: Any) -> Any:
-        answers = iter(["raise" if broken else "win", "on", "win"])
+        answers = iter(["cut" if broken else "win", "on", "win"])
 
         def policy(observation: str) -> str:
             if broken and next(numbers) % 2:
@@ -308,10 +310,10 @@ def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again
         [row] = failed.rows
         assert (row.episodes, row.unscored, row.stop_reasons) == (0, 6, {"cancelled": 3, "env_error": 3})
         assert {one["error"] for one in read_records(tmp_path)} == {
-            "RuntimeError: it broke",
+            "step raised ConnectionError: the line was cut",
             "the policy raised RuntimeError: I give up",
         }
-        assert {one["unanswered"] for one in read_records(tmp_path)} == {"raise", None}
+        assert {one["unanswered"] for one in read_records(tmp_path)} == {"cut", None}
         broken = False
         assert evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path).played == 0
         again = evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path, retry=True)

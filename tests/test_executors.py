@@ -45,8 +45,8 @@ class Obedient(gym.Env):
                 os.kill(os.getpid(), signal.SIGSEGV)
             case ["exit"]:
                 os._exit(3)
-            case ["leave"]:
-                raise SystemExit
+            case ["kill"]:
+                os.kill(os.getpid(), signal.SIGKILL)
             case ["hang"]:
                 time.sleep(60)
             case ["leak"]:
@@ -246,10 +246,10 @@ class TestAProcessThatEnds:
     @pytest.mark.parametrize(
         ("action", "said", "reason"),
         [
-            ("die", "by signal SIGSEGV", StopReason.ENV_ERROR),
-            ("exit", "with status 3", StopReason.ENV_ERROR),
-            ("leave", "with status 0", StopReason.ENV_ERROR),
-            ("hang", "step did not answer within 1.5 s", StopReason.TIMEOUT),
+            ("die", "by signal SIGSEGV", StopReason.CRASHED),
+            ("exit", "with status 3", StopReason.CRASHED),
+            ("kill", "by signal SIGKILL", StopReason.ENV_ERROR),
+            ("hang", "step did not answer within 1.5 s", StopReason.CRASHED),
         ],
     )
     def test_fails_its_episode_and_those_beside_it_and_is_replaced(self, pool, action, said, reason):
@@ -522,7 +522,7 @@ def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, requ
     with make_pool(gym.make) as pool:
         faultless = run_episodes(games(150), pool=pool, engine=ScriptedEngine(guess))
     reasons = {game.stop_reason for game in played}
-    assert {StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.SUCCESS, StopReason.FAILURE} <= reasons
+    assert {StopReason.ENV_ERROR, StopReason.CRASHED, StopReason.SUCCESS, StopReason.FAILURE} <= reasons
     scored = [(one, other) for one, other in zip(played, faultless, strict=True) if one.scored]
     assert 50 < len(scored) < 150
     assert all(one.completion_ids == other.completion_ids for one, other in scored)

@@ -65,7 +65,6 @@ def test_a_step_is_answered_with_text_and_a_float(pool):
 @pytest.mark.parametrize(
     ("action", "error"),
     [
-        ("raise", "step raised ValueError: illegal"),
         ("nan", "step raised ValueError: the reward must be a finite number, got nan"),
         ("bytes", "step raised TypeError: the observation must be text, got bytes: b''"),
         ("none", "step raised TypeError: float() argument must be a string or a real number, not 'NoneType'"),
@@ -73,7 +72,7 @@ def test_a_step_is_answered_with_text_and_a_float(pool):
 )
 def test_what_no_environment_may_do_is_a_failure_with_its_reason(pool, action, error):
     begin(pool)
-    assert step(pool, action) == EnvFailure(error)
+    assert step(pool, action) == EnvFailure(error, StopReason.ENV_ERROR)
     assert Scripted.closed == 1
 
 
@@ -268,13 +267,13 @@ class TestAThreadThatHangs:
             yield pool
         Hanging.let_go.set()
 
-    def test_costs_its_own_episode_a_timeout_and_the_others_there_their_environment(self, pool):
+    def test_crashes_its_own_episode_and_costs_the_others_there_their_environment(self, pool):
         for key in "abc":
             begin(pool, key)
         pool.step("a", "hang")
         pool.step("b", "go")
         replies = collect_all(pool, 2)
-        assert replies["a"] == EnvFailure("step did not answer within 0.2 s", StopReason.TIMEOUT)
+        assert replies["a"] == EnvFailure("step did not answer within 0.2 s", StopReason.CRASHED)
         assert replies["b"].reason is StopReason.ENV_ERROR
         assert step(pool, "go", "c") == replies["b"]
 
@@ -293,8 +292,10 @@ class TestAThreadThatHangs:
         assert step(pool, "go", "b") == EnvReply("on")
 
 
-@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError])
-def test_whatever_ends_a_thread_is_its_episodes_failure_and_the_thread_goes_on(kind):
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(SystemExit, StopReason.CRASHED), (asyncio.CancelledError, StopReason.ENV_ERROR)]
+)
+def test_whatever_ends_a_thread_is_its_episodes_failure_and_the_thread_goes_on(kind, reason):
     class Leaving(Scripted):
         def step(self, action):
             if action == "leave":
@@ -303,7 +304,7 @@ def test_whatever_ends_a_thread_is_its_episodes_failure_and_the_thread_goes_on(k
 
     with ThreadPool(lambda env_id: Leaving(), workers=1) as pool:
         begin(pool)
-        assert step(pool, "leave") == EnvFailure(f"step raised {kind.__name__}: bye")
+        assert step(pool, "leave") == EnvFailure(f"step raised {kind.__name__}: bye", reason)
         pool.release("a")
         assert begin(pool, "b") == EnvReply("begin")
         assert step(pool, "on", "b") == EnvReply("on", 1.0)

@@ -105,7 +105,7 @@ def test_every_episode_comes_out_once_with_its_reason(count, data):
         "error": {StopReason.CANCELLED},
         "empty": {StopReason.CANCELLED},
         "timeout": {StopReason.TIMEOUT},
-        "raise": {StopReason.ENV_ERROR},
+        "raise": {StopReason.CRASHED},
         "play": {StopReason.SUCCESS, StopReason.FAILURE},
     }
     for index, trajectory in enumerate(played):
@@ -116,7 +116,8 @@ def test_every_episode_comes_out_once_with_its_reason(count, data):
 
 def last_turn(trajectory):
     """The number of the turn that ended the episode, which is one of the turns only where it was played out."""
-    return len(trajectory.turns) - (trajectory.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE))
+    ended = (StopReason.SUCCESS, StopReason.FAILURE, StopReason.CRASHED)
+    return len(trajectory.turns) - (trajectory.stop_reason in ended)
 
 
 class Raising(gym.Wrapper):
@@ -132,7 +133,7 @@ def test_an_environment_that_raises_ends_its_own_episode_only():
 
     with InlinePool(lambda env_id: Raising(make(env_id))) as pool:
         played = run_episodes(episodes(4), pool=pool, engine=ScriptedEngine(answer))
-    assert [trajectory.stop_reason is StopReason.ENV_ERROR for trajectory in played] == [False, True, False, False]
+    assert [trajectory.stop_reason is StopReason.CRASHED for trajectory in played] == [False, True, False, False]
     assert played[1].error == "step raised RuntimeError: the game broke"
 
 

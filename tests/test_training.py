@@ -390,10 +390,13 @@ def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: 
     folder = tmp_path / "run"
     told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 27}), out=folder, console=silent())
     assert (told["steps"], told["interrupted"]) == (5, False)
-    assert [line["env/unscored"] for line in lines(folder)] == [0, 1 / 8, 0, 0, 0]
-    [failed] = lines(folder, "failures.jsonl")
-    assert failed["stop_reason"] == "env_error"
-    assert (failed["step"], failed["return"], failed["error"]) == (2, None, "step raised RuntimeError: the fuse burnt")
+    assert [line["env/unscored"] for line in lines(folder)] == [0] * 5
+    [crashed] = [line for line in lines(folder, "rollouts.jsonl") if line["stop_reason"] == "crashed"]
+    assert (crashed["step"], crashed["return"], crashed["error"]) == (
+        2,
+        0.0,
+        "step raised RuntimeError: the fuse burnt",
+    )
 
 
 def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(

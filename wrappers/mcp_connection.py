@@ -9,8 +9,11 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
+from gym_trl.errors import InfrastructureError
 from gym_trl.wrappers.mcp_server import MCPServer
 from gym_trl.wrappers.tool import Tool
+
+_CLOSED = -32000  # of the protocol: the connection has ended
 
 
 class Connection:
@@ -49,9 +52,13 @@ class Connection:
             self.failed = True
             waiting.cancel()
             raise TimeoutError(f"no answer in {self._timeout} seconds") from error
-        except Exception:
+        except Exception as error:
             self.failed = True
-            raise
+            if getattr(getattr(error, "error", None), "code", _CLOSED) != _CLOSED:  # the server is there and refuses
+                raise
+            raise InfrastructureError(
+                f"the server of the tool {name} is gone: {type(error).__name__}: {error}"
+            ) from error
         text = "\n".join(part.get("text", f"({part.get('type')})") for part in answer["content"])
         if answer.get("isError"):
             raise RuntimeError(text)

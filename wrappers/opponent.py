@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, InfrastructureError, caused_by_model
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
@@ -108,7 +108,12 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def _choose(self, observation: str, info: dict[str, Any]) -> str:
         if self._policy is not None:
-            return self._policy(observation)
+            try:
+                return self._policy(observation)
+            except Exception as error:
+                if caused_by_model(error):  # it would be said, and the agent's action has no part in it
+                    raise InfrastructureError(f"the opponent raised {type(error).__name__}: {error}") from error
+                raise
         listed = listed_actions(self.env, info)
         if not listed:
             raise ConfigError(f'{self.env} lists no actions for the opponent "random": give it a policy')

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
 from gym_trl.parsing import split_thinking
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
@@ -54,7 +54,8 @@ class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     will do as well); all other answers are actions and reach the environment. A call does not: it is no step of the
     game and costs nothing, only wrappers around this one count it. What a tool raises is its result, beginning with
     ``Error:``. ``info`` has ``tool``, the name that was called, and ``action_valid``, which is false for a call that
-    cannot be read, of a tool that does not exist, or beyond ``max_calls``.
+    cannot be read, of a tool that does not exist, or beyond ``max_calls``. An ``InfrastructureError`` or a
+    ``ModelFaultError`` of a tool ends the episode, and so does a server that is gone (``InfrastructureError``).
 
     Inside of ``ParseAction`` a call is marked like any action. An argument is checked against the annotated type, and
     what the docstring says under ``Args:`` is told to the model.
@@ -167,7 +168,9 @@ def _result(tool: Tool, arguments: dict[str, Any]) -> str:
     try:
         result = tool.call(**arguments)
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-    except Exception as error:  # whatever a tool raises is its result
+    except (InfrastructureError, ModelFaultError):  # which end the episode, by the rule of gym_trl.errors
+        raise
+    except Exception as error:  # whatever else a tool raises is its result
         return f"Error: {type(error).__name__}: {error}"
 
 

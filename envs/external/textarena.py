@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.types import Policy
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
@@ -102,7 +102,7 @@ class TextArena(Adapter):
                 return False
             if self._move(self._opponent(self._said(1 - self.seat))):
                 return True
-        raise RuntimeError(f"the opponent has made {_MOST_MOVES} moves in {self.game} and it is its turn again")
+        raise InfrastructureError(f"the opponent has made {_MOST_MOVES} moves in {self.game} and it is its turn again")
 
     def _move(self, action: str) -> bool:
         done, _ = self._game.step(action if "[" in action or "]" in action else f"[{action}]")

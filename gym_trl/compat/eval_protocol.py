@@ -18,13 +18,13 @@ import gymnasium as gym
 
 from gym_trl.compat.evaluation_rows import EvaluationTest, as_row, score_of, write_rows
 from gym_trl.compat.openenv_client import ClientEnv
-from gym_trl.episode import EnvReply, reason_to_stop
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
+from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.parsing import split_thinking
-from gym_trl.pool import read_instructions, read_step
+from gym_trl.pool import read_instructions, take_step
 from gym_trl.seeding import task_seed
 from gym_trl.types import Message, StopReason, Task, Trajectory, Turn
 from gym_trl.wrappers.turn_limit import TurnLimit
@@ -621,7 +621,12 @@ class GymRolloutProcessor:
                 answer = ask([message.as_dict() for message in said])
                 spoken = split_thinking(await answer if isawaitable(answer) else str(answer))
                 said.append(Message("assistant", spoken.text))
-                reply = read_step(*await in_thread(env.step, spoken.text))
+                reply = await in_thread(take_step, env, spoken.text)
+                if isinstance(reply, EnvFailure):
+                    if not reply.reason.scored:
+                        raise InfrastructureError(reply.error)
+                    turns.append(Turn(observation, spoken, 0.0, False, 0, 0))
+                    return Trajectory(task, reply.reason, [], [], [], [], tuple(turns), tuple(said), error=reply.error)
                 valid = bool(reply.info.get("action_valid", True))
                 turns.append(Turn(observation, spoken, reply.reward, valid, 0, 0))
                 observation = reply.observation

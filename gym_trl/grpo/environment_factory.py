@@ -202,6 +202,9 @@ class ToolEnvironment:
         ((_, reply),) = self._pool.collect(block=True)
         if isinstance(reply, EnvFailure):
             self._stop_reason, self._error = reply.reason, reply.error
+            if reply.reason is StopReason.CRASHED:  # the call is a turn, for which it is scored
+                self._rewards.append(0.0)
+                self._invalid_actions += 1
         return reply
 
     def _column(self) -> dict[str, Any]:

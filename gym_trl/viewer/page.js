@@ -13,7 +13,7 @@
   const POLL_MS = 2000;
   const SVG = "http://www.w3.org/2000/svg";
   const REASONS = ["success", "failure", "turn_limit", "token_limit", "context_overflow", "time_limit", "parse_error",
-    "invalid_action", "env_error", "timeout", "straggler", "cancelled"];
+    "invalid_action", "crashed", "env_error", "timeout", "straggler", "cancelled"];
 
   let about = { name: "", options: {}, versions: {}, summary: {}, broken: 0 };
   let columns = {};

@@ -227,15 +227,15 @@ class TestTheObject:
         assert game._column()["num_turns"] == 0
 
     @pytest.mark.parametrize("breaks", ["reset", "step"])
-    def test_an_environment_that_breaks_is_unscorable_and_the_next_game_is_played(self, breaks):
+    def test_an_environment_that_a_call_breaks_is_scored_and_one_that_does_not_start_is_not(self, breaks):
         game, row = fragile(breaks)
         added = game.reset(**row)
         assert ("failed" in added) == (breaks == "reset")
         if breaks == "step":
             assert game.act("go") == "The environment failed, which ended the game."
         assert game.act("go") == "The game is over."
-        assert game.get_reward() is None
-        assert game._column()["stop_reason"] == StopReason.ENV_ERROR
+        assert game.get_reward() == (None if breaks == "reset" else 0.0)
+        assert game._column()["stop_reason"] == (StopReason.ENV_ERROR if breaks == "reset" else StopReason.CRASHED)
         game.reset(**fragile(None)[1])
         assert game.act("go") == "There. The game is over."
         assert game.get_reward() == 1.0

@@ -16,7 +16,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.wrappers import Tools
 from gym_trl.wrappers.mcp_server import MCPServer
 
@@ -123,11 +123,12 @@ def test_an_environment_that_is_forgotten_ends_its_process(script: str) -> None:
     assert not running(process)
 
 
-def test_a_server_that_dies_is_a_result_and_the_next_episode_has_another(env: Tools) -> None:
+def test_a_server_that_dies_is_the_infrastructures_fault_and_the_next_episode_has_another(env: Tools) -> None:
     process = int(call(env, "process").split()[0])
     os.kill(process, signal.SIGKILL)
-    assert call(env, "middle", '{"low": 1, "high": 50}').startswith("Error: ")
-    assert call(env, "middle", '{"low": 1, "high": 50}').startswith("Error: ")
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match="the server of the tool middle is gone"):
+            call(env, "middle", '{"low": 1, "high": 50}')
     assert env.step("31")[1] == 1.0
     env.reset(seed=0)
     assert call(env, "middle", '{"low": 1, "high": 50}') == "25"

@@ -1,0 +1,188 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Law 14: what the model caused is scored, and only what the infrastructure caused is not."""
+
+import os
+import pickle
+import signal
+import time
+
+import gymnasium as gym
+import pytest
+
+from gym_trl import errors
+from gym_trl.episode import Episode, Limits
+from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model
+from gym_trl.evaluation import play_tasks
+from gym_trl.executors import ProcessPool, make_pool
+from gym_trl.pool import InlinePool, ThreadPool
+from gym_trl.rollout import run_episodes
+from gym_trl.testing import ByteChat, ScriptedEngine
+from gym_trl.types import StopReason, Task
+from gym_trl.wrappers import Discount, History, ParseAction, TurnLimit
+
+CHAT = ByteChat()
+OWN = type("TransportError", (Exception,), {"__module__": "httpx"})
+
+
+def wrapped(outer, inner):
+    outer.__cause__ = inner
+    return outer
+
+
+RAISED = {
+    "value": (ValueError("no such move"), True),
+    "key": (KeyError("north"), True),
+    "recursion": (RecursionError(), True),
+    "assertion": (AssertionError(), True),
+    "exit": (SystemExit(1), True),
+    "model": (ModelFaultError("the program used all memory"), True),
+    "model_of_memory": (wrapped(ModelFaultError("it is its program's"), MemoryError()), True),
+    "os": (OSError("disk full"), False),
+    "connection": (ConnectionRefusedError(), False),
+    "timeout": (TimeoutError(), False),
+    "memory": (MemoryError(), False),
+    "infrastructure": (InfrastructureError("no licence"), False),
+    "infrastructure_of_value": (wrapped(InfrastructureError("broken"), ValueError()), False),
+    "runtime_of_connection": (wrapped(RuntimeError("request failed"), ConnectionResetError()), False),
+    "client": (OWN("gone"), False),
+    "config": (errors.ConfigError("wrong"), False),
+}
+
+
+class Breaks(gym.Env):
+    """Does what the action says; the wrong kinds of ends for an episode."""
+
+    def __init__(self):
+        self.observation_space = self.action_space = gym.spaces.Text(99)
+
+    def reset(self, *, seed=None, options=None):
+        if (options or {}).get("fails"):
+            raise ValueError("no start")
+        return "begin", {}
+
+    def step(self, action):
+        if action in RAISED:
+            raise RAISED[action][0]
+        match action:
+            case "hang":
+                time.sleep(30)
+            case "segv":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "abort":
+                os.abort()
+            case "leave":
+                os._exit(0)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "term":
+                os.kill(os.getpid(), signal.SIGTERM)
+            case "bytes":
+                return b"", 0.0, False, False, {}
+            case "nan":
+                return "", float("nan"), False, False, {}
+            case "short":
+                return ()
+        return "on", 0.25, False, False, {}
+
+
+def stack(env_id):
+    """An environment with wrappers around it, which let pass what it raises."""
+    return TurnLimit(Discount(History(Breaks(), show="new"), gamma=1.0), turns=9)
+
+
+def ends(pool, action, **options):
+    """How an episode ends that plays ``on`` and then ``action``."""
+    answers = iter(["on", action])
+    engine = ScriptedEngine(lambda request: CHAT.say(next(answers)))
+    episode = Episode(Task("Breaks", 0, options), chat=CHAT, limits=Limits(tokens_per_turn=99))
+    [played] = run_episodes([episode], pool=pool, engine=engine)
+    return played
+
+
+@pytest.fixture(scope="module", params=["inline", "thread", "process"])
+def pool(request):
+    if request.param == "process" and not hasattr(signal, "SIGKILL"):
+        pytest.skip("needs signals")
+    kind = {"inline": InlinePool, "thread": ThreadPool, "process": ProcessPool}[request.param]
+    with kind(stack, **({} if kind is InlinePool else {"workers": 1})) as pool:
+        yield pool
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("action", RAISED)
+def test_what_a_step_raises_is_scored_only_where_the_model_caused_it(pool, action):
+    error, by_model = RAISED[action]
+    played = ends(pool, action)
+    assert played.stop_reason is (StopReason.CRASHED if by_model else StopReason.ENV_ERROR)
+    assert type(error).__name__ in played.error
+    assert (played.episode_return, len(played.turns)) == ((0.25, 2) if by_model else (None, 1))
+    assert played.mask[-1] == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("action", ["bytes", "nan", "short"])
+def test_a_malformed_result_is_not_scored(pool, action):
+    assert ends(pool, action).stop_reason is StopReason.ENV_ERROR
+
+
+@pytest.mark.processes
+def test_what_does_not_start_is_not_scored(pool):
+    assert ends(pool, "on", fails=True).stop_reason is StopReason.ENV_ERROR
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("segv", StopReason.CRASHED),
+        ("abort", StopReason.CRASHED),
+        ("leave", StopReason.CRASHED),
+        ("hang", StopReason.CRASHED),
+        ("kill", StopReason.ENV_ERROR),
+        ("term", StopReason.ENV_ERROR),
+    ],
+)
+def test_a_process_that_ends_by_itself_in_a_step_is_scored_and_one_that_is_killed_is_not(action, reason):
+    with make_pool(stack, executor="process", workers=1, step_timeout=1.0) as pool:
+        assert ends(pool, action).stop_reason is reason
+
+
+def test_a_thread_that_hangs_in_a_step_is_scored_and_in_a_reset_it_is_not():
+    class Slow(Breaks):
+        def reset(self, *, seed=None, options=None):
+            time.sleep(0.5 if (options or {}).get("slow") else 0.0)
+            return "begin", {}
+
+        def step(self, action):
+            time.sleep(0.5)
+            return super().step("on")
+
+    with ThreadPool(lambda env_id: Slow(), reset_timeout=0.1, step_timeout=0.1) as pool:
+        assert ends(pool, "on").stop_reason is StopReason.CRASHED
+        assert ends(pool, "on", slow=True).stop_reason is StopReason.TIMEOUT
+
+
+@pytest.mark.parametrize("action", RAISED)
+def test_an_evaluation_follows_the_same_rule(action):
+    _, by_model = RAISED[action]
+    words = iter(["on", action])
+    [result] = play_tasks(stack, [Task("Breaks", 0)], lambda env: lambda said: next(words))
+    assert (result.episode_return, result.success, result.turns) == ((0.25, False, 2) if by_model else (None, False, 1))
+
+
+@pytest.mark.parametrize("kind", [ModelFaultError, InfrastructureError])
+def test_whose_fault_it_is_survives_pickling(kind):
+    copy = pickle.loads(pickle.dumps(kind("said")))
+    assert (type(copy), str(copy), caused_by_model(copy)) == (kind, "said", kind is ModelFaultError)
+
+
+def test_a_wrapper_may_say_whose_fault_it_is():
+    class Reads(gym.Wrapper):
+        def step(self, action):
+            try:
+                return self.env.step(action)
+            except MemoryError as error:
+                raise ModelFaultError("the program that it wrote") from error
+
+    with InlinePool(lambda env_id: ParseAction(Reads(Breaks()), "plain")) as pool:
+        assert ends(pool, "memory").stop_reason is StopReason.CRASHED
