@@ -208,12 +208,12 @@ def _is_text_equivalent(space_1: AnyText, space_2: spaces.Space[Any]) -> bool:
 # Asked for by Gymnasium's FrameStackObservation, DelayObservation, FlattenObservation and TimeAwareObservation; their
 # type variables are not AnyText's, hence the ignores.
 @create_zero_array.register(AnyText)
-def _create_no_text(space: AnyText) -> str:
+def _create_no_text(space: AnyText) -> str:  # type: ignore[misc]
     return ""
 
 
 @space_functions.flatdim.register(AnyText)
-def _text_flatdim(space: AnyText) -> int:  # type: ignore[misc]
+def _text_flatdim(space: AnyText) -> int:
     return space.max_length
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from gym_trl.errors import NotTextError
 
@@ -67,9 +68,7 @@ def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str
     Raises:
         NotTextError: a space that cannot be said in words, such as a picture.
     """
-    if isinstance(value, str):  # a text space of somebody's own
-        return value
-    raise NotTextError(f"{type(space).__name__} has no words: say how to read it with observe=")
+    return "" if value is None else str(value)  # a text space of somebody's own, which is trusted
 
 
 @show.register
@@ -112,16 +111,17 @@ def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
 
 @show.register
 def _(space: spaces.Sequence, value: Any, names: Sequence[str] = ()) -> str:
-    # Stacked sequences come as one array, whose rows are the parts.
-    return "\n".join(f"- {show(space.feature_space, part)}" for part in value) or "(none)"
+    return "\n".join(f"- {show(space.feature_space, part)}" for part in _parts(space, value)) or "(none)"
 
 
 @show.register
 def _(space: spaces.Graph, value: Any, names: Sequence[str] = ()) -> str:
-    lines = [f"node {place}: {show(space.node_space, node)}" for place, node in enumerate(value.nodes)]
+    nodes = _unstacked(space.node_space, value.nodes)
+    lines = [f"node {place}: {show(space.node_space, node)}" for place, node in enumerate(nodes)]
     links = () if value.edge_links is None else value.edge_links
+    edges = None if space.edge_space is None or value.edges is None else _unstacked(space.edge_space, value.edges)
     for place, (start, end) in enumerate(links):
-        said = "" if space.edge_space is None or value.edges is None else show(space.edge_space, value.edges[place])
+        said = "" if space.edge_space is None or edges is None else show(space.edge_space, edges[place])
         lines.append(f"edge {int(start)} to {int(end)}" + (f": {said}" if said else ""))
     return "\n".join(lines)
 
@@ -164,6 +164,25 @@ def check(space: spaces.Space[Any]) -> None:
 def _check_shape(shape: tuple[int, ...]) -> None:
     if math.prod(shape) > _CELLS or len(shape) > 2:
         raise NotTextError(f"an array of shape {shape} is too much for words: say what to read in it with observe=")
+
+
+def _parts(space: spaces.Sequence, value: Any) -> Sequence[Any]:
+    return _unstacked(space.feature_space, value) if space.stack else value
+
+
+def _unstacked(space: spaces.Space[Any], stacked: Any) -> Sequence[Any]:
+    """Return the values that Gymnasium's ``concatenate`` has stacked: a Dict of arrays is one of each row's Dicts."""
+    if isinstance(space, spaces.Dict):
+        columns = [_unstacked(inner, stacked[name]) for name, inner in space.spaces.items()]
+        return [dict(zip(space.spaces, row, strict=True)) for row in zip(*columns, strict=True)]
+    if isinstance(space, spaces.Tuple):
+        return list(zip(*map(_unstacked, space.spaces, stacked), strict=True))
+    return list(stacked)
+
+
+def _stacked(space: spaces.Space[Any], parts: Sequence[Any]) -> Any:
+    empty: Any = create_empty_array(space, len(parts))
+    return concatenate(space, parts, empty) if parts else empty
 
 
 def _number(value: Any) -> str:
@@ -214,7 +233,7 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
         return str(action)
     if isinstance(space, spaces.Discrete):
         return show(space, action, names)
-    plain = _jsonable(action)
+    plain = _jsonable(space, action)
     return " ".join(map(repr, np.ravel(plain).tolist())) if _is_row(space) else json.dumps(plain)
 
 
@@ -234,7 +253,10 @@ def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
     if _is_row(space):
         kind = "number" if isinstance(space, spaces.Box) and space.dtype.kind == "f" else "integer"
         count = math.prod(space.shape or ())
-        example = " ".join(map(_number, np.ravel(np.asarray(_example(space)))))
+        plain = _example(space)
+        example = " ".join(map(_number, np.ravel(np.asarray(plain))))
+        if not _reads(space, example):  # four digits are not enough for narrow bounds
+            example = write(space, np.asarray(plain, dtype=space.dtype))
         bounds = (
             f" from {_number(space.low.min())} to {_number(space.high.max())}" if isinstance(space, spaces.Box) else ""
         )
@@ -254,14 +276,70 @@ def _is_row(space: spaces.Space[Any]) -> bool:
     return numbers and len(space.shape or ()) < 2
 
 
-def _jsonable(action: Any) -> Any:
-    if isinstance(action, spaces.GraphInstance):
-        return {name: _jsonable(part) for name, part in action._asdict().items()}
-    if isinstance(action, Mapping):
-        return {name: _jsonable(part) for name, part in action.items()}
-    if isinstance(action, tuple):
-        return [_jsonable(part) for part in action]
+def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
+    """Check that actions of ``space`` can be written, by writing one and reading it.
+
+    >>> check_actions(spaces.Sequence(spaces.Box(0, 255, (64, 64, 3), np.uint8)))
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.NotTextError: an action of shape (64, 64, 3) is too much for words: say how to read it with act=
+
+    Raises:
+        NotTextError: they cannot.
+    """
+    explain(space, names)
+    if isinstance(space, spaces.Discrete | spaces.Text):
+        return
+    try:
+        _from_plain(space, _example(space))
+    except NotTextError:
+        raise
+    except Exception as error:  # Gymnasium raises many kinds for the spaces that it cannot stack
+        raise NotTextError(f"actions of {space} cannot be written ({error}): say how to read them with act=") from error
+
+
+def _reads(space: spaces.Space[Any], text: str) -> bool:
+    try:
+        _from_plain(space, _plain(space, text))
+    except ValueError:
+        return False
+    return True
+
+
+@singledispatch
+def _jsonable(space: spaces.Space[Any], action: Any) -> Any:
+    if isinstance(action, bool | np.bool_) or (isinstance(action, np.ndarray) and action.dtype.kind == "b"):
+        return np.asarray(action, dtype=int).tolist()
     return action.tolist() if isinstance(action, np.ndarray | np.generic) else action
+
+
+@_jsonable.register
+def _(space: spaces.Dict, action: Any) -> Any:
+    return {str(name): _jsonable(inner, action[name]) for name, inner in space.spaces.items()}
+
+
+@_jsonable.register(spaces.Tuple)
+def _(space: Any, action: Any) -> Any:
+    return list(map(_jsonable, space.spaces, action))
+
+
+@_jsonable.register(spaces.OneOf)
+def _(space: Any, action: Any) -> Any:
+    return [int(action[0]), _jsonable(space.spaces[int(action[0])], action[1])]
+
+
+@_jsonable.register
+def _(space: spaces.Sequence, action: Any) -> Any:
+    return [_jsonable(space.feature_space, part) for part in _parts(space, action)]
+
+
+@_jsonable.register
+def _(space: spaces.Graph, action: Any) -> Any:
+    nodes = [_jsonable(space.node_space, node) for node in _unstacked(space.node_space, action.nodes)]
+    if space.edge_space is None or action.edges is None:
+        return {"nodes": nodes, "edges": None, "edge_links": None}
+    edges = [_jsonable(space.edge_space, edge) for edge in _unstacked(space.edge_space, action.edges)]
+    return {"nodes": nodes, "edges": edges, "edge_links": np.asarray(action.edge_links).tolist()}
 
 
 def _plain(space: spaces.Space[Any], text: str) -> Any:
@@ -279,20 +357,24 @@ def _plain(space: spaces.Space[Any], text: str) -> Any:
 
 @singledispatch
 def _from_plain(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
-    raise NotTextError(f"actions of {type(space).__name__} cannot be written: say how to read them with act=")
+    if not isinstance(plain, str):  # a text space of somebody's own, which is trusted
+        raise ValueError(plain)
+    return _inside(space, plain)
 
 
 @_from_plain.register
 def _(space: spaces.Discrete, plain: Any, names: Sequence[str] = ()) -> Any:
     if isinstance(plain, str):
+        if plain in names:  # names may differ by their case only
+            return space.start + space.dtype.type(names.index(plain))
         spoken = " ".join(plain.split()).casefold()
         known = {" ".join(name.split()).casefold(): place for place, name in enumerate(names)}
         if spoken in known:
-            return space.start + np.int64(known[spoken])
+            return space.start + space.dtype.type(known[spoken])
         if not _INTEGER.fullmatch(spoken):
             raise ValueError(plain)
         plain = int(spoken)
-    return _inside(space, np.int64(_whole(plain)))
+    return _inside(space, space.dtype.type(_whole(plain)))
 
 
 @_from_plain.register(spaces.MultiDiscrete)
@@ -303,6 +385,9 @@ def _(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
 
 @_from_plain.register
 def _(space: spaces.Box, plain: Any, names: Sequence[str] = ()) -> Any:
+    if space.dtype.kind == "b":  # every number but 0 would be true
+        plain = _each(lambda cell: bool((0, 1).index(_whole(cell))), plain)
+        return np.asarray(plain, dtype=space.dtype).reshape(space.shape)
     if space.dtype.kind != "f":
         return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape))
     with np.errstate(over="ignore"):
@@ -322,9 +407,9 @@ def _(space: spaces.Text, plain: Any, names: Sequence[str] = ()) -> Any:
 
 @_from_plain.register
 def _(space: spaces.Dict, plain: Any, names: Sequence[str] = ()) -> Any:
-    if not isinstance(plain, Mapping) or plain.keys() != space.spaces.keys():
+    if not isinstance(plain, Mapping) or plain.keys() != {str(name) for name in space.spaces}:
         raise ValueError(plain)
-    return OrderedDict((name, _from_plain(inner, plain[name])) for name, inner in space.spaces.items())
+    return OrderedDict((name, _from_plain(inner, plain[str(name)])) for name, inner in space.spaces.items())
 
 
 @_from_plain.register(spaces.Tuple)
@@ -338,9 +423,8 @@ def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
 def _(space: spaces.Sequence, plain: Any, names: Sequence[str] = ()) -> Any:
     if not isinstance(plain, list):
         raise ValueError(plain)
-    if space.stack:
-        raise NotTextError("actions of a stacked Sequence cannot be written: say how to read them with act=")
-    return tuple(_from_plain(space.feature_space, part) for part in plain)
+    parts = tuple(_from_plain(space.feature_space, part) for part in plain)
+    return _stacked(space.feature_space, parts) if space.stack else parts
 
 
 @_from_plain.register(spaces.OneOf)
@@ -355,14 +439,19 @@ def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
 
 @_from_plain.register
 def _(space: spaces.Graph, plain: Any, names: Sequence[str] = ()) -> Any:
-    nodes = np.asarray([_from_plain(space.node_space, node) for node in plain["nodes"]], dtype=space.node_space.dtype)
+    nodes = _stacked(space.node_space, [_from_plain(space.node_space, node) for node in _list(plain["nodes"])])
     edges = links = None
-    if space.edge_space is not None and plain.get("edges"):
-        edges = np.asarray(
-            [_from_plain(space.edge_space, edge) for edge in plain["edges"]], dtype=space.edge_space.dtype
-        )
-        links = np.asarray(_each(_whole, plain["edge_links"]), dtype=np.int32).reshape(len(edges), 2)
+    if space.edge_space is not None and plain.get("edges") is not None:
+        parts = [_from_plain(space.edge_space, edge) for edge in _list(plain["edges"])]
+        edges = _stacked(space.edge_space, parts)
+        links = np.asarray(_each(_whole, plain["edge_links"]), dtype=np.int32).reshape(len(parts), 2)
     return _inside(space, spaces.GraphInstance(nodes=nodes, edges=edges, edge_links=links))
+
+
+def _list(plain: Any) -> list[Any]:
+    if not isinstance(plain, list):
+        raise ValueError(plain)
+    return plain
 
 
 def _inside(space: spaces.Space[Any], value: Any) -> Any:
@@ -387,60 +476,69 @@ def _real(value: Any) -> float:
     return float(value)
 
 
-@singledispatch
 def _example(space: spaces.Space[Any]) -> Any:
-    """Some action, as JSON has it; the same at all times."""
-    raise NotTextError(f"actions of {type(space).__name__} cannot be written: say how to read them with act=")
+    """Return some action, as JSON has it; the same at all times."""
+    if math.prod(space.shape or ()) > _CELLS:
+        raise NotTextError(f"an action of shape {space.shape} is too much for words: say how to read it with act=")
+    return _of_space(space)
 
 
-@_example.register
+@singledispatch
+def _of_space(space: spaces.Space[Any]) -> Any:
+    return "text"  # a text space of somebody's own, which is trusted
+
+
+@_of_space.register
 def _(space: spaces.Discrete) -> Any:
     return int(space.start)
 
 
-@_example.register
+@_of_space.register
 def _(space: spaces.MultiDiscrete) -> Any:
     return (np.asarray(space.start) + np.asarray(space.nvec) - 1).tolist()
 
 
-@_example.register
+@_of_space.register
 def _(space: spaces.MultiBinary) -> Any:
     return np.ones(space.shape, dtype=int).tolist()
 
 
-@_example.register
+@_of_space.register
 def _(space: spaces.Box) -> Any:
     low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 1.0, -1.0))
     high = np.where(np.isfinite(space.high), space.high, low + 2.0)
-    middle = low + (high - low) / 2
-    return np.round(middle, 3).tolist() if space.dtype.kind == "f" else np.floor(middle).astype(int).tolist()
+    middle = low / 2 + high / 2
+    if space.dtype.kind != "f":
+        return np.floor(middle).astype(space.dtype if space.dtype.kind != "b" else int).tolist()
+    rounded = np.round(middle, 3)
+    return np.where((low <= rounded) & (rounded <= high), rounded, middle).tolist()
 
 
-@_example.register
+@_of_space.register
 def _(space: spaces.Text) -> Any:
-    return "text"
+    return "text"[: space.max_length].ljust(space.min_length, "t")
 
 
-@_example.register
+@_of_space.register
 def _(space: spaces.Dict) -> Any:
-    return {name: _example(inner) for name, inner in space.spaces.items()}
+    return {str(name): _example(inner) for name, inner in space.spaces.items()}
 
 
-@_example.register(spaces.Tuple)
+@_of_space.register(spaces.Tuple)
 def _(space: Any) -> Any:
     return [_example(inner) for inner in space.spaces]
 
 
-@_example.register
+@_of_space.register
 def _(space: spaces.Sequence) -> Any:
     return [_example(space.feature_space)]
 
 
-@_example.register(spaces.OneOf)
+@_of_space.register(spaces.OneOf)
 def _(space: Any) -> Any:
     return [0, _example(space.spaces[0])]
 
 
-@_example.register
+@_of_space.register
 def _(space: spaces.Graph) -> Any:
     return {"nodes": [_example(space.node_space)], "edges": [], "edge_links": []}

@@ -9,7 +9,7 @@ import numpy as np
 
 from gym_trl.discovery import action_names, description
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.textify import explain, read, write
+from gym_trl.textify import check_actions, explain, read, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
@@ -49,7 +49,7 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._act = act
         self._takes_text = holds_text(env.action_space)
         if act is None and not self._takes_text:
-            explain(env.action_space, self.names)  # raises where there are no words
+            check_actions(env.action_space, self.names)
 
     @property
     def instructions(self) -> str:

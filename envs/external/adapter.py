@@ -22,7 +22,8 @@ class Played(NamedTuple):
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    success: bool = False
+    success: bool | None = False
+    """``None`` where the game does not say who won."""
     valid: bool = True
     more: dict[str, Any] = {}  # noqa: RUF012 -- nothing writes to it
     """What else ``info`` has; never an answer."""

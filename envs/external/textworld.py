@@ -14,6 +14,10 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 _STATUS = re.compile(r"^\s*>(?:\s.*)?$")  # the prompt, with the room and the score at the right edge of the screen
 _OF_THE_INTERPRETER = {"load", "notify", "q", "quit", "restart", "restore", "save", "script", "transcript", "undo"}
 _LONGEST = 198  # bytes that the interpreter reads
+_PLAYABLE = re.compile(r"\.z[1-8]")
+_END = re.compile(r"\*\*\*\s*(\S.*?)\s*\*\*\*")
+# How games of TextWorld end, and Inform's own words for it; a game may have others, which declare nothing.
+_DECLARED = {"the end": True, "you have won": True, "you lost!": False, "you have died": False}
 
 
 class TextWorld(Adapter):
@@ -29,20 +33,24 @@ class TextWorld(Adapter):
     The first observation is the objective and the room; the banner and the status line are left out. Commands are
     words such as ``take lamp``; the first line of an action counts, so that no second command is queued, and commands
     to the interpreter (``save``, ``restart``, ``quit``, a backslash) do not reach it. ``info["admissible_actions"]``
-    lists commands that work; ``action_valid`` says whether it was one of them. TextWorld's scores are sums: a turn is
-    worth what it added, as a share of the most. ``success`` is a game won.
+    lists commands that work; ``action_valid`` says whether it was one of them, in whatever case. TextWorld's scores are
+    sums: a turn is worth what it added, as a share of the most. ``success`` is a game won.
+
+    A game that TextWorld knows nothing about (without the ``.json`` file that ``tw-make`` writes beside it, and unknown
+    to Jericho) has no list of commands and no score: every command counts as valid, ``*** The End ***`` or ``*** You
+    have won ***`` is worth 1.0, and another ending leaves ``success`` undeclared.
 
     A game is the same each time; the seed, or the reset option ``instance``, chooses one. It has no limit of turns:
     ``max_episode_steps=`` of ``gym.make`` or ``GymSpec``'s ``turn_limit`` gives it one. What TextWorld does when a game
     is loaded is not made for threads, so only one is loaded at a time.
 
     Args:
-        path: A game, several, or a folder of them (``.z8`` or ``.ulx``).
+        path: A game, several, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``).
         render_mode: None; the observations are all that there is.
 
     Raises:
         MissingDependencyError: TextWorld is not installed.
-        ConfigError: there is no game.
+        ConfigError: there is no game, or one that TextWorld cannot play, such as Glulx (``.ulx``).
     """
 
     instructions = "Play the text adventure. Answer with one command, such as: open door"
@@ -64,6 +72,7 @@ class TextWorld(Adapter):
         )
         self._env: Any = None
         self._state: Any = None
+        self._scored = False
 
     @property
     def num_instances(self) -> int:
@@ -84,6 +93,7 @@ class TextWorld(Adapter):
         with self._loading:
             self._env = self._start(self.games[number], self._wanted)
             self._state = self._env.reset()
+        self._scored = self._state.score is not None and bool(self._state.max_score)
         parts = (self._state.objective, self._state.description or _told(self._state.feedback))
         return "\n\n".join(part.strip() for part in parts if part), self._more()
 
@@ -97,12 +107,17 @@ class TextWorld(Adapter):
             return Played(f"A command has at most {_LONGEST} characters.", valid=False, more=self._more())
         before, listed = self._state.score or 0, self._state.admissible_commands
         self._state, score, done = self._env.step(command)
+        told, success = _told(self._state.feedback), self._state.won
+        if success is None:  # nobody keeps count of this game: its own last words do
+            ends = [end.lower() for end in _END.findall(told)]
+            done, success = done or bool(ends), _DECLARED.get(ends[-1]) if ends else False
+        reward = ((score or 0) - before) / self._state.max_score if self._scored else float(success is True)
         return Played(
-            _told(self._state.feedback),
-            (score - before) / (self._state.max_score or 1),
+            told,
+            reward,
             terminated=bool(done),
-            success=bool(self._state.won),
-            valid=not listed or command.lower() in listed,
+            success=success if success is None else bool(success),
+            valid=not listed or command.casefold() in map(_folded, listed),
             more=self._more(),
         )
 
@@ -114,12 +129,33 @@ class TextWorld(Adapter):
 def _games(paths: Sequence[str | PathLike[str]]) -> list[str]:
     found: list[Path] = []
     for path in map(Path, paths):
-        found += sorted(file for file in path.iterdir() if file.suffix in (".z8", ".ulx")) if path.is_dir() else [path]
+        found += (
+            sorted(file for file in path.iterdir() if _PLAYABLE.fullmatch(file.suffix)) if path.is_dir() else [path]
+        )
     if missing := [path for path in found if not path.is_file()]:
         raise ConfigError(f"there is no game {fspath(missing[0])!r}: make one with tw-make")
+    if other := [path for path in found if not _PLAYABLE.fullmatch(path.suffix)]:
+        raise ConfigError(f"TextWorld plays games in files from .z1 to .z8, got {fspath(other[0])!r}")
+    if broken := [path for path in found if not _is_story(path)]:  # Jericho would end the whole process
+        raise ConfigError(f"{fspath(broken[0])!r} is no game of the Z-machine, or is not whole: make one with tw-make")
     if not found:
         raise ConfigError(f"there are no games in {[fspath(path) for path in paths]}: make some with tw-make")
     return [fspath(path) for path in found]
+
+
+def _is_story(path: Path) -> bool:
+    """Return whether a file has the header of the Z-machine, and at least the length that it says."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    version = header[0] if len(header) == 64 else 0
+    if not 1 <= version <= 8:
+        return False
+    length: int = int.from_bytes(header[26:28], "big") * (2 if version < 4 else 4 if version < 6 else 8)
+    return length <= path.stat().st_size
+
+
+def _folded(command: str) -> str:
+    return " ".join(command.split()).casefold()
 
 
 def _told(feedback: str) -> str:

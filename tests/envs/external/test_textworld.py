@@ -1,10 +1,12 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
+import shutil
 from typing import Any
 
 import gymnasium as gym
 import pytest
 
 import gym_trl  # noqa: F401 -- registers the ids
+from gym_trl.errors import ConfigError
 
 pytest.importorskip("textworld", reason="TextWorld is not installed")
 pytestmark = pytest.mark.external
@@ -71,3 +73,50 @@ def test_a_folder_is_as_many_games_as_it_holds(folder):
     shown = {number: env.reset(options={"instance": number})[0] for number in (0, 1)}
     assert shown[0] != shown[1]
     assert {env.reset(seed=seed)[0] for seed in range(10)} == set(shown.values())
+
+
+def test_a_listed_command_is_valid_in_any_case(folder):
+    env = make("External/TextWorld-v0", path=folder / "1.z8")
+    env.reset(seed=0)
+    for command in walkthrough(folder / "1.z8"):
+        # Names have capitals in games that were not made with the default theme.
+        env.unwrapped._state.admissible_commands = [command.title()]
+        assert env.step(command)[4]["action_valid"]
+    env.reset(seed=0)
+    env.unwrapped._state.admissible_commands = ["go North"]
+    assert not env.step("look")[4]["action_valid"]
+
+
+@pytest.fixture
+def alone(folder, tmp_path):
+    """A game without what tw-make writes beside it."""
+    return shutil.copy(folder / "1.z8", tmp_path / "foreign.z8")
+
+
+def test_a_game_that_nobody_knows_is_played_by_its_own_words(folder, alone):
+    env = make("External/TextWorld-v0", path=alone)
+    env.reset(seed=0)
+    results = [env.step(command) for command in walkthrough(folder / "1.z8")]
+    assert [result[1] for result in results] == [0.0] * (len(results) - 1) + [1.0]
+    assert [result[2] for result in results] == [False] * (len(results) - 1) + [True]
+    assert results[-1][4] == {"action_valid": True, "success": True}
+
+
+@pytest.mark.parametrize(
+    ("ending", "reward", "success"),
+    [("*** You have won ***", 1.0, True), ("*** You lost! ***", 0.0, False), ("***  Your story ends  ***", 0.0, None)],
+)
+def test_an_ending_that_declares_nothing_leaves_success_open(alone, ending, reward, success, monkeypatch):
+    env = make("External/TextWorld-v0", path=alone)
+    env.reset(seed=0)
+    last = env.unwrapped._state
+    monkeypatch.setattr(env.unwrapped._env, "step", lambda _: (last, None, False))
+    last.feedback = f"It is over.\n\n{ending}\n"
+    assert env.step("look")[1:] == (reward, True, False, {"action_valid": True, "success": success})
+
+
+@pytest.mark.parametrize(("name", "said"), [("game.ulx", r"from \.z1 to \.z8"), ("game.z8", "not whole")])
+def test_a_file_that_cannot_be_played_is_refused_when_it_is_named(tmp_path, name, said):
+    (tmp_path / name).write_bytes(b"no game")
+    with pytest.raises(ConfigError, match=said):
+        make("External/TextWorld-v0", path=tmp_path / name)
