@@ -3,10 +3,13 @@
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from datetime import datetime
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
+from gym_trl.continuation import FIRST_PLACE, PLACE, Continuation, DiffersError
 from gym_trl.errors import ChatTemplateError, TranscriptError
 from gym_trl.parsing import split_thinking
 from gym_trl.rendering import Frame, find_frame
@@ -19,9 +22,37 @@ _ASKED = Message("user", "\ufdd1")
 _ANSWERED = Message("assistant", "\ufdd2")
 _TOLD = "\ufdd3"
 _UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd3]")
-# Code points for private use stand for the texts where it is only asked what is written around them.
-_FIRST_PLACE = 0xF0000
-_PLACE = re.compile("([\U000f0000-\U000ffffd])")
+
+
+_SAID = [Message("user", "Say it\ufdd1"), Message("assistant", "It."), Message("user", "Again.")]
+
+# Lengths of conversations are checked with so many answers at once, one by one as they come up to so many, and further
+# ahead; as long as a check takes less than these seconds that is done before the first conversation.
+_AT_FIRST, _EACH_LENGTH, _SECONDS = 7, 32, 0.005
+# Of the numbers in a template so many are tried as thresholds, up to so many answers.
+_NUMBERS, _NEAR = 8, 300
+# Openings are told apart by the texts of their system messages as long as there are fewer than this.
+_KINDS = 16
+# Conversations are compared with what they really say as long as this pays: so many messages at first, and so many of
+# a message more for each turn.
+_FIRST_CREDIT, _CREDIT = 24.0, 0.125
+_MOST_FACTS = 16
+_FACTS: "dict[Hashable, _Facts]" = {}
+
+
+class _Facts(NamedTuple):
+    """What a template does, found out by rendering short conversations."""
+
+    parts: bool
+    folds_system: bool
+    roles: set[str]
+    frames: dict[str, Frame | None]
+    continuations: dict[tuple[str, ...], Continuation]
+    closing: str
+    stop: list[str]
+    closers: list[str]
+    header: str
+    opened: str
 
 
 class Chat(Protocol):
@@ -116,17 +147,16 @@ class TemplateChat:
                 "or write the markers by hand with DelimiterChat"
             )
         self._kwargs = chat_template_kwargs
-        self._codec = _tokenizer_codec(self._tokenizer, written=_source(self._tokenizer, self._template))
-        self._roles: set[str] = set()
-        self._frames: dict[str, Frame | None] = {}
-        self._parts = False
-        self._check_content()
-        self._folds_system = not self._keeps_system()
-        self._closing, stop, closers = self._find_end()
-        self.stop_ids = frozenset(self._codec.id(mark) for mark in stop)
-        self._closers = frozenset(self._codec.id(mark) for mark in closers)
-        self._anchor = next(iter(closers), getattr(self._tokenizer, "eos_token", None) or "")
-        self._header, self._opened = self._find_header()
+        self._source = _source(self._tokenizer, self._template)
+        self._codec = _tokenizer_codec(self._tokenizer, written=self._source)
+        self._credit = _FIRST_CREDIT
+        facts = self._facts()
+        self._parts, self._folds_system = facts.parts, facts.folds_system
+        self._roles, self._frames, self._continuations = facts.roles, dict(facts.frames), facts.continuations
+        self._closing, self._header, self._opened = facts.closing, facts.header, facts.opened
+        self.stop_ids = frozenset(self._codec.id(mark) for mark in facts.stop)
+        self._closers = frozenset(self._codec.id(mark) for mark in facts.closers)
+        self._anchor = next(iter(facts.closers), getattr(self._tokenizer, "eos_token", None) or "")
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """The ids that start an episode, up to and including the generation prompt."""
@@ -165,7 +195,96 @@ class TemplateChat:
             answer = answer.rpartition(self._header)[2]
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
 
-    def _render(self, *messages: Message, prompt: bool = True) -> str:
+    def follow(self, messages: Sequence[Message], answers: int) -> None:
+        """Check that the template writes a conversation as ``open`` and ``reply`` have written its messages.
+
+        Each length is checked once, with other texts. What the conversation really says is checked for the first
+        conversations, and then as often as that costs little.
+
+        Args:
+            messages: The whole conversation, which ends with a message that is about to be answered.
+            answers: How many of the model's answers it holds, each followed by a user message.
+
+        Raises:
+            ChatTemplateError: it does not; says in what and after how many answers.
+        """
+        spoken = _fold_system(messages) if self._folds_system else messages
+        opening = spoken[: len(spoken) - 2 * answers]
+        system = opening[0].content if opening and opening[0].role == "system" else ""
+        # Few templates look at what a system message says, and every row of a dataset may have its own.
+        kind = (system if len(self._continuations) < _KINDS else "", *[message.role for message in opening])
+        try:
+            known = self._continuations.get(kind)
+            if known is None:
+                known = self._continuations[kind] = self._continuation(opening, deep=False)
+            if known.checked < answers <= _EACH_LENGTH:
+                known.check(self._render_all, answers)
+                known.checked = answers
+            elif answers > max(known.ahead, _EACH_LENGTH):
+                known.check(self._render_all, answers)
+                known.check(self._render_all, 2 * answers)
+                known.ahead = 2 * answers
+            self._credit += _CREDIT
+            if self._credit >= len(spoken):
+                self._credit -= len(spoken)
+                self._compare(known, spoken, answers)
+        except DiffersError as error:
+            raise self._refusal(str(error)) from None
+
+    def _compare(self, known: Continuation, spoken: Sequence[Message], answers: int) -> None:
+        """Look for all that was said to this model in one rendering of the conversation."""
+        texts = [Message(message.role, self._codec.plain(message.content)) for message in spoken]
+        try:
+            rendered, *framed = (
+                self._render(*texts),
+                *(self._framed(message) for message in texts[-2 * answers + 1 :: 2]),
+            )
+        except ChatTemplateError:  # it refuses one of these texts; see ``_Codec.write``
+            return
+        if not rendered.endswith(framed[-1]):
+            raise DiffersError(f"writes the user message after answer {answers} otherwise after what was said before")
+        position = 0
+        for turn, tail in enumerate(framed[:-1], start=1):
+            position = rendered.find(said := tail.removesuffix(known.after), position)
+            if position < 0:
+                raise DiffersError(f"writes the user message after answer {turn} otherwise after {answers} answers")
+            position += len(said)
+
+    def _facts(self) -> "_Facts":
+        """What is to be known of the template, found out once in a process."""
+        key = self._key()
+        if key is None or key not in _FACTS:
+            self._roles, self._frames, self._parts = set(), {}, False
+            self._continuations, self._folds_system = {}, True
+            self._check_content()
+            self._check_chance()
+            self._folds_system = not self._keeps_system()
+            self._establish("user")
+            ends, heads = self._find_end(), self._find_header()
+            facts = _Facts(
+                self._parts, self._folds_system, self._roles, self._frames, self._continuations, *ends, *heads
+            )
+            if key is None:
+                return facts
+            if len(_FACTS) >= _MOST_FACTS:
+                _FACTS.clear()
+            _FACTS[key] = facts
+        return _FACTS[key]
+
+    def _key(self) -> Hashable:
+        """All that decides what the template writes; ``None`` where that is not known."""
+        if not _renders_jinja(self._tokenizer) or any(
+            type(value) not in {bool, int, str, type(None)} for value in self._kwargs.values()
+        ):
+            return None
+        return (
+            self._source,
+            tuple(sorted((name, repr(value)) for name, value in self._kwargs.items())),
+            repr(self._tokenizer.special_tokens_map),
+            self._codec.added.pattern,
+        )
+
+    def _render(self, *messages: Message, prompt: bool = True, **kwargs: Any) -> str:
         try:
             rendered = self._tokenizer.apply_chat_template(
                 [{"role": message.role, "content": self._content(message.content)} for message in messages],
@@ -173,10 +292,14 @@ class TemplateChat:
                 tokenize=False,
                 add_generation_prompt=prompt,
                 **self._kwargs,
+                **kwargs,
             )
         except Exception as error:  # templates are programs and raise what they like
             raise self._refusal(f"raises {error!r} on {', '.join(message.role for message in messages)}") from error
         return str(rendered)
+
+    def _render_all(self, messages: Sequence[Message]) -> str:
+        return self._render(*messages)
 
     def _content(self, text: str) -> str | list[dict[str, str]]:
         return [{"type": "text", "text": text}] if self._parts else text
@@ -238,10 +361,77 @@ class TemplateChat:
             raise self._refusal(f"changes the order of user, assistant, {role}")
         if not self._prompts_alike(history):
             raise self._refusal(f"writes no generation prompt, or another one, after a {role} message")
-        longer = self._render(Message("user", "Hi"), Message("assistant", "Hello"), _ASKED, _ANSWERED, told)
-        if longer.partition(_ANSWERED.content)[2] != history.partition(_ANSWERED.content)[2]:
-            raise self._refusal(f"writes a {role} message otherwise in a longer conversation")
+        if role != "user":  # for which it is done when all else is known
+            self._establish(role)
         self._roles.add(role)
+
+    def _establish(self, role: str) -> None:
+        """Check that the template writes a message of this role alike wherever it stands, with and without a system."""
+        told = None
+        try:
+            plain = self._continuation([Message("user", "")], role)
+        except DiffersError as error:
+            raise self._refusal(str(error)) from None
+        try:
+            told = (
+                None if self._folds_system else self._continuation([Message("system", ""), Message("user", "")], role)
+            )
+            if told and told.differs_from(plain):
+                raise DiffersError(f"writes a {role} message otherwise where there is a system message")
+        except DiffersError as error:
+            if role != "user" or not self._folds_alike():
+                raise self._refusal(str(error)) from None
+            # Mistral writes it into the last user message, wherever that is.
+            self._folds_system = True
+        if role == "user":
+            self._continuations["", "user"] = plain
+            if told and not self._folds_system:
+                self._continuations["", "system", "user"] = told
+
+    def _continuation(self, opening: Sequence[Message], role: str = "user", *, deep: bool = True) -> Continuation:
+        """What the template writes between messages, checked for as many answers as take little time."""
+        found = Continuation(self._render_all, opening, role)
+        plain = self._continuations.get(("", "user"))
+        if plain and role == "user" and found.differs_from(plain):
+            raise DiffersError(f"writes a user message otherwise in a conversation that begins {_shown(opening)}")
+        if not deep:
+            return found
+        # A threshold stands in the template, most likely, and counts messages or answers.
+        numbers = sorted({int(digits) for digits in re.findall(r"(?<!\d)\d{1,3}(?!\d)", self._source)})[-_NUMBERS:]
+        near = {count for number in numbers for count in (*range(number // 2 - 2, number // 2 + 2), number, number + 1)}
+        for answers in [*range(2, _AT_FIRST), *sorted(count for count in near if _AT_FIRST <= count <= _NEAR)]:
+            found.check(self._render_all, answers)
+        found.checked = answers = _AT_FIRST - 1
+        began = spent = time.process_time()
+        while spent - began < _SECONDS and answers < _NEAR:
+            answers *= 2
+            began = time.process_time()
+            found.check(self._render_all, answers)
+            spent = time.process_time()
+        found.check_texts(self._render_all)
+        found.ahead = answers
+        return found
+
+    def _check_chance(self) -> None:
+        """Refuse templates that write the same conversation in two ways."""
+        said = [Message("system", "A"), *_SAID] if self._keeps_system() else _SAID
+        if re.search(r"\|\s*random\b|\blipsum\b", self._source) or len({self._render(*said) for _ in range(4)}) > 1:
+            raise self._refusal("writes the same conversation in different ways, by chance or by the time")
+        if "strftime_now" not in self._source or "strftime_now" in self._kwargs or not _renders_jinja(self._tokenizer):
+            return
+        clocks = [datetime(2001, 2, 3, 4, 5, 6), datetime(2001, 2, 3, 17, 18, 19), datetime(2012, 11, 10, 4, 5, 6)]
+        morning, evening, later = (self._render(*said, strftime_now=clock.strftime) for clock in clocks)
+        if morning != evening:
+            raise self._refusal("writes the time of day, which is another one at each turn")
+        if morning.partition(_SAID[0].content)[2] != later.partition(_SAID[0].content)[2]:
+            raise self._refusal("writes the date after messages, which may be another one at a later turn")
+
+    def _folds_alike(self) -> bool:
+        """Whether a system message in front of the first user message is what the template makes of it anyway."""
+        openings = [
+            [Message("system", system), Message("user", said)] for system, said in (("A b.", "C"), ("D", "e\nf"))
+        ]
+        return all(self._render(*opening) == self._render(*_fold_system(opening)) for opening in openings)
 
     def _prompts_alike(self, history: str) -> bool:
         """Whether a later message is followed by what asks for an answer after the first one."""
@@ -531,9 +721,9 @@ class _Codec:
                 return ids
         except ChatTemplateError:  # it refuses this text, not this kind of message
             pass
-        pieces = _PLACE.split(render([chr(_FIRST_PLACE + index) for index in range(len(messages))]))
+        pieces = PLACE.split(render([chr(FIRST_PLACE + index) for index in range(len(messages))]))
         for index in range(1, len(pieces), 2):
-            text = _UNWANTED.sub("\ufffd", messages[ord(pieces[index]) - _FIRST_PLACE].content)
+            text = _UNWANTED.sub("\ufffd", messages[ord(pieces[index]) - FIRST_PLACE].content)
             pieces[index] = self._inert(text, after)
         return self.encode(_BREAK.join(pieces), after=after)
 
@@ -577,10 +767,10 @@ class _Codec:
         places = [
             self._harmless.sub(lambda found: found[1] or "x", message.content)
             if message.role == "assistant"
-            else chr(_FIRST_PLACE + index)
+            else chr(FIRST_PLACE + index)
             for index, message in enumerate(messages)
         ]
-        pieces = _PLACE.split(render(places))[::2]
+        pieces = PLACE.split(render(places))[::2]
         first, last = (self.encode(piece, after=after) for piece in (pieces[0], pieces[-1]))
         head = max((index for index, id_ in enumerate(first) if id_ in self._control_ids), default=-1) + 1
         tail = next((index for index, id_ in enumerate(last) if id_ in self._control_ids), len(last))
@@ -707,6 +897,11 @@ def _any_of(texts: Collection[str]) -> re.Pattern[str]:
 def _breakable(texts: Collection[str]) -> re.Pattern[str]:
     """The first character of each text, where it can be cut off."""
     return re.compile(f"(?={_any_of([text for text in texts if len(text) > 1]).pattern})(.)", re.DOTALL)
+
+
+def _shown(opening: Sequence[Message]) -> str:
+    told = f" and the system message {opening[0].content[:40]!r}" if opening[0].role == "system" else ""
+    return f"with the roles {', '.join(message.role for message in opening)}{told}"
 
 
 def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:

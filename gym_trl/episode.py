@@ -119,6 +119,7 @@ class Episode:
     ) -> None:
         self.task = task
         self._chat = chat
+        self._follow = getattr(chat, "follow", None)
         self._limits = limits
         self._seed = seed
         self._messages = list(preamble)
@@ -176,6 +177,8 @@ class Episode:
             self._terminated = reply.terminated
             return self.stopped(reason_to_stop(reply))
         self._hear(reply.observation)
+        if self._follow is not None:
+            self._follow(self._messages, len(self._turns))
         self._delta = self._chat.reply(reply.observation, closed=self._closed)
         return self._next_turn()
 

@@ -1,0 +1,231 @@
+"""Law 3 at any depth: a template continues a conversation as one rendering of all of it says, or it is refused."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
+
+from gym_trl.chat import TemplateChat
+from gym_trl.episode import EnvReply, Episode, Limits, Sample
+from gym_trl.errors import ChatTemplateError
+from gym_trl.types import Completion, Message, Task
+
+REMINDER = "Keep to the rules.\n"
+SYSTEM = Message("system", "Play well.")
+
+
+def where(condition: str, *, otherwise: bool = False) -> str:
+    """ChatML that writes a reminder into the messages for which a condition holds, or nothing else of them."""
+    message = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    if otherwise:
+        return CHATML.replace(message, f"{{% if {condition} %}}{message}{{% endif %}}")
+    reminded = message.replace("{{ m.content", f"{{% if {condition} %}}{REMINDER}{{% endif %}}{{{{ m.content")
+    return CHATML.replace(message, reminded)
+
+
+def play(template: str, turns: int, *, system: bool = False, words: Sequence[str] = ("Higher.", "Lower.")) -> int:
+    """Play an episode and compare it with one rendering at each turn; the number of turns that the template kept up."""
+    tokenizer: Any = make_tokenizer(CHATML)
+    try:
+        chat = TemplateChat(tokenizer, chat_template=template)
+    except ChatTemplateError:
+        return 0
+    opening = [SYSTEM] * (system and not chat._folds_system)
+    episode = Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=Limits(tokens_per_turn=9), preamble=opening)
+    messages, wanted = [*opening, Message("user", "Guess.")], episode.started(EnvReply("Guess."))
+    answer = encode(tokenizer, "It is 7.<|im_end|>")
+    for turn in range(turns):
+        said = [message.as_dict() for message in messages]
+        whole = tokenizer.apply_chat_template(
+            said, chat_template=template, add_generation_prompt=True, return_dict=False
+        )
+        assert isinstance(wanted, Sample)
+        assert wanted.prompt_ids == whole, f"silently wrong after {turn} answers"
+        episode.sampled(Completion("0", answer, [-1.0] * len(answer)))
+        observation = words[turn % len(words)]
+        messages += [Message("assistant", "It is 7."), Message("user", observation)]
+        try:
+            wanted = episode.stepped(EnvReply(observation))
+        except ChatTemplateError:
+            return turn + 1
+    return turns
+
+
+THRESHOLDS = [
+    "loop.index0 >= {n}",
+    "loop.index == {n}",
+    "messages | length > {n}",
+    "messages | length >= {n} and loop.last",
+    "messages | length == {n}",
+    "messages | length == {n} and loop.first",
+    "messages | selectattr('role', 'equalto', 'assistant') | list | length >= {n} and loop.first",
+    "messages | length % {n} == 0 and loop.last",
+    "loop.revindex == {n}",
+    "loop.revindex > {n} and loop.index is divisibleby(3)",
+    "m.role == 'user' and loop.index // 2 == {n}",
+]
+
+
+@settings(max_examples=40)
+@given(
+    condition=st.sampled_from(THRESHOLDS),
+    n=st.integers(2, 30),
+    dropped=st.booleans(),
+    system=st.booleans(),
+)
+@example(condition="loop.revindex == {n}", n=6, dropped=True, system=False)
+@example(condition="messages | length > {n}", n=9, dropped=True, system=True)
+def test_a_template_is_refused_or_continues_as_one_rendering_says(
+    condition: str, n: int, dropped: bool, system: bool
+) -> None:
+    condition = condition.format(n=n)
+    play(where(f"not ({condition})" if dropped else condition, otherwise=dropped), 33, system=system)
+
+
+@pytest.mark.parametrize("n", [3, 5, 9, 12, 40, 99])
+def test_a_window_of_the_last_messages_is_refused(n: int) -> None:
+    window = CHATML.replace("messages %}", f"messages[-{n}:] %}}")
+    with_system = CHATML.replace("messages %}", f"messages[:1] + messages[1:][-{n}:] %}}")
+    for template in (window, with_system):
+        with pytest.raises(ChatTemplateError, match="drops"):
+            TemplateChat(make_tokenizer(CHATML), chat_template=template)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 11, 41, 150])
+@pytest.mark.parametrize(
+    "condition", ["loop.index > {n}", "messages | length > {n} and loop.last", "loop.index == {n}"]
+)
+def test_a_reminder_from_some_message_on_is_refused(condition: str, n: int) -> None:
+    with pytest.raises(ChatTemplateError, match=r"otherwise|drops"):
+        TemplateChat(make_tokenizer(CHATML), chat_template=where(condition.format(n=n)))
+
+
+ANSWERED = "messages | selectattr('role', 'equalto', 'assistant') | list | length"
+REFUSED = {
+    "another beginning from the fourth answer on": (
+        f"{{% if {ANSWERED} > 3 %}}Summarise.{{% endif %}}" + CHATML,
+        "begins a conversation otherwise after 4 answers",
+    ),
+    "a reminder with a system message only": (
+        where("messages[0].role == 'system' and loop.last"),
+        "otherwise",
+    ),
+    "a reminder without a system message only": (
+        where("messages[0].role != 'system' and loop.last"),
+        "otherwise",
+    ),
+    "a window with a system message only": (
+        CHATML.replace("messages %}", "(messages[-4:] if messages[0].role == 'system' else messages) %}"),
+        "drops",
+    ),
+    "a trimmed last message": (
+        CHATML.replace("m.content", "(m.content | trim if loop.last else m.content)"),
+        "trims a user message otherwise where it is the last",
+    ),
+    "trimmed earlier messages": (
+        CHATML.replace("m.content", "(m.content if loop.last else m.content | trim)"),
+        "trims a user message otherwise where it is the last",
+    ),
+    "a reminder after thinking": (
+        where("loop.index > 1 and '</think>' in loop.previtem.content"),
+        "where something else was said before",
+    ),
+    "another prompt after some texts": (
+        CHATML.replace(
+            "%}<|im_start|>a",
+            "%}{{ 'again' if 'http' in messages[0].content }}<|im_start|>a",
+        ),
+        "where something else was said before",
+    ),
+    "chance": ("{{ ['', ' '] | random }}" + CHATML, "by chance"),
+    "filler": ("{{ lipsum(1) }}" + CHATML, "by chance"),
+    "the time": ("{{ strftime_now('%H:%M') }}" + CHATML, "time of day"),
+    "the date in each message": (CHATML.replace("{{ m.role }}", "{{ m.role }} {{ strftime_now('%d') }}"), "the date"),
+    "the date in the prompt": (
+        CHATML.replace("%}<|im_start|>a", "%}{{ strftime_now('%Y') }}<|im_start|>a"),
+        "the date",
+    ),
+    "answers numbered": (CHATML.replace("{{ m.role }}", "{{ m.role }} {{ loop.index }}"), "otherwise"),
+    "answers counted": (CHATML.replace("%}<|im_start|>a", "%}{{ messages | length }}<|im_start|>a"), "another one"),
+    "roles swapped late": (
+        CHATML.replace("{{ m.role }}", "{{ 'user' if loop.index == 8 else m.role }}"),
+        "otherwise",
+    ),
+    "a limit": ("{% if messages | length > 11 %}{{ raise_exception('too long') }}{% endif %}" + CHATML, "too long"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_template_that_depends_on_more_than_the_new_message_is_refused_with_the_reason(why: str) -> None:
+    template, reason = REFUSED[why]
+    with pytest.raises(ChatTemplateError, match=reason):
+        TemplateChat(make_tokenizer(CHATML), chat_template=template)
+
+
+def test_a_template_that_looks_at_what_was_said_is_refused_when_that_is_said() -> None:
+    template = where("loop.last and loop.index > 2 and 'abracadabra' in messages[-3].content")
+    assert play(template, 5, words=["abracadabra", "Lower."]) < 5
+    assert play(template, 5) == 5
+
+
+def test_a_template_that_looks_at_the_system_message_is_refused_when_it_says_so() -> None:
+    template = where("loop.index > 3 and 'Play well' in messages[0].content")
+    assert play(template, 5, system=True) == 1
+    assert play(template, 5) == 5
+
+
+def test_a_threshold_that_is_computed_is_refused_when_it_is_reached() -> None:
+    template = where("messages | length == 3 * 3 * 3")
+    assert play(template, 20) == 13
+    assert play(template, 12) == 12
+
+
+def test_a_date_at_the_beginning_is_no_reason_to_refuse() -> None:
+    assert play("{{ strftime_now('%d %B %Y') }}" + CHATML, 3) == 3
+
+
+def test_a_system_message_that_the_template_moves_along_goes_in_front_of_the_first_user_message() -> None:
+    mistral = (
+        "{% set ns = namespace(system='') %}{% if messages[0].role == 'system' %}"
+        "{% set ns.system = messages[0].content ~ '\n\n' %}{% set messages = messages[1:] %}{% endif %}"
+        "{% for m in messages %}{% if m.role == 'user' %}[INST] "
+        "{{ ns.system if loop.last }}{{ m.content }}[/INST]{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
+    )
+    tokenizer: Any = make_tokenizer(mistral)
+    opening = [SYSTEM, Message("user", "Guess.")]
+    rendered = tokenizer.apply_chat_template([m.as_dict() for m in opening], return_dict=False)
+    assert TemplateChat(tokenizer).open(opening) == rendered
+
+
+def test_a_tokenizer_that_renders_in_its_own_way_is_checked_too() -> None:
+    class Forgetful:
+        """Renders the last five messages only."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(make_tokenizer(CHATML), name)
+
+        def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+            return make_tokenizer(CHATML).apply_chat_template(messages[-5:], **options)
+
+    with pytest.raises(ChatTemplateError, match="drops"):
+        TemplateChat(Forgetful())
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES)[::3])
+@settings(max_examples=2)
+@given(
+    words=st.lists(
+        st.text(max_size=9) | st.sampled_from(["<think>", "</think>", " a ", "[INST]", "{{ x }}"]), min_size=1
+    ),
+    system=st.booleans(),
+)
+def test_what_is_said_never_gets_a_template_of_trl_refused(name: str, words: list[str], system: bool) -> None:
+    chat = TemplateChat(make_tokenizer(TEMPLATES[name]))
+    messages = [SYSTEM] * system + [Message("user", words[0])]
+    for turn, word in enumerate([*words, *words], start=1):
+        messages += [Message("assistant", f"<think>{word}</think>{word}"), Message("user", word)]
+        chat._credit = 1e9
+        chat.follow(messages, turn)
