@@ -158,6 +158,8 @@ class TextEnv(gym.Env[str, str], ABC):
     """What ``reward`` can be; the first is the default."""
     garbage: ClassVar[str] = "xyzzy"
     """What looks like an action and is never one."""
+    declares_success: ClassVar[bool] = True
+    """``info["success"]`` says after every step whether the game is won."""
     preferred_executor: ClassVar[str] = "inline"
     """What ``GymSpec`` steps it in: a step takes microseconds."""
 

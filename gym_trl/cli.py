@@ -71,6 +71,12 @@ EnvOption = Annotated[
         "a number, quote it twice: --env 'word=\"12\"'.",
     ),
 ]
+SuccessOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What counts as solved where the environment does not say: a return to reach, info, or module:function."
+    ),
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 
 
@@ -372,13 +378,17 @@ def play(
             _say(reply.observation)
             if reply.reward:
                 _say(_coloured(f"(reward {reply.reward:g})", fg="green" if reply.reward > 0 else "red"))
-        solved = reply.info.get("success", reply.reward > 0)
-        verdict = _coloured("Solved" if solved else "Not solved", fg="green" if solved else "red", bold=True)
+        solved: bool | None = reply.info.get("success")
+        verdict = _coloured(_SOLVED[solved], fg={True: "green", False: "red", None: None}[solved], bold=True)
         _say(f"\n{verdict} in {counted(len(game.played), 'turn')}, return {game.total:g}.")
-        rival.compare(game, solved=bool(solved))
+        rival.compare(game, solved=solved)
     finally:
         rival.close()
         game.close()
+
+
+_SOLVED = {True: "Solved", False: "Not solved", None: "Over"}
+"""By ``info["success"]``, which an environment need not declare."""
 
 
 class _Rival:
@@ -410,7 +420,7 @@ class _Rival:
         if self.opposing:
             self.opposing.spoken.clear()
 
-    def compare(self, game: "PlayedGame", *, solved: bool) -> None:
+    def compare(self, game: "PlayedGame", *, solved: bool | None) -> None:
         """Say who did better, where both played the same game."""
         from gym_trl.rivals import winner
 
@@ -436,7 +446,7 @@ class _Rival:
             return f"{self.name} could not play on after {turns}: {self.race.stopped}"
         if not self.race.over:
             return f"{self.name} has played {turns}"
-        return f"{self.name}: {'solved' if self.race.solved else 'not solved'} in {turns}, return {self.race.total:g}"
+        return f"{self.name}: {_SOLVED[self.race.solved].lower()} in {turns}, return {self.race.total:g}"
 
 
 def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _Rival:
@@ -796,6 +806,7 @@ def eval_(
         typer.Option(metavar="NAME=VALUE", help="Any other argument of GymSpec; can be given several times."),
     ] = None,
     system_prompt: Annotated[str | None, typer.Option(help="Said to models first.")] = None,
+    success: SuccessOption = None,
     fail_under: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Exit status 1 if a policy's success is below.")
     ] = None,
@@ -849,6 +860,7 @@ def _evaluate(
     base_url: str | None,
     spec: Mapping[str, Any],
     action_format: str | None,
+    success: str | float | None,
     fail_under: float | None,
     as_json: bool,
     episodes: int,
@@ -885,6 +897,7 @@ def _evaluate(
             episodes=episodes,
             env_kwargs=dict.fromkeys(ids, env),
             action_format=action_format or "tag",
+            success=_declared(success),
             spec={name: value for name, value in spec.items() if name != "action_format"},
             on_begin=shown.begin,
             on_episode=shown.played,
@@ -906,7 +919,8 @@ def _evaluate(
     asked = [row for row in found.rows if row.policy in mine and row.env_id in ids]
     low = [row for row in asked if not _reaches(row.success.mean, fail_under)]
     for row in low:
-        _say_aside(f"{row.policy} on {row.env_id}: success {row.success} is below {fail_under:g}")
+        why = "no success is declared" if row.success.mean is None else f"success {row.success} is below {fail_under:g}"
+        _say_aside(f"{row.policy} on {row.env_id}: {why}")
     if low:
         raise typer.Exit(1)
 
@@ -935,6 +949,14 @@ _OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_co
 
 def _reaches(success: float | None, least: float | None) -> bool:
     return least is None or (success is not None and success >= least)
+
+
+def _declared(success: str | float | None) -> str | float | None:
+    """What ``--success`` says; a number is a return."""
+    if isinstance(success, str):
+        with suppress(ValueError):
+            return float(success)
+    return success
 
 
 def _as_trained(
@@ -1040,7 +1062,11 @@ def compare_(
     ] = None,
     *,
     fail_if_worse: Annotated[
-        bool, typer.Option("--fail-if-worse", help="Exit status 1 if a success is lower in B, beyond chance.")
+        bool,
+        typer.Option(
+            "--fail-if-worse",
+            help="Exit status 1 if success (or the return, where none is declared) is lower in B, beyond chance.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: DebugOption = False,
@@ -1065,7 +1091,8 @@ def compare_(
                 "worse": [str(one.worse) for one in found],
             }
         )
-    if fail_if_worse and any(one.success.high is not None and one.success.high < 0 for one in found):
+    highs = [(one.mean_return if one.success.mean is None else one.success).high for one in found]
+    if fail_if_worse and any(high is not None and high < 0 for high in highs):
         raise typer.Exit(1)
 
 
@@ -1231,6 +1258,7 @@ def train(
         str | None, typer.Option(help='How the model marks its action: "tag", "boxed", "plain", ...')
     ] = None,
     invalid_penalty: Annotated[float | None, typer.Option(min=0.0, help="What an invalid action costs.")] = None,
+    success: SuccessOption = None,
     eval_episodes: Annotated[int | None, typer.Option(min=1, help="Held-out episodes, before and after.")] = None,
     records: Annotated[int, typer.Option(min=0, help="Trajectories that a step leaves in rollouts.jsonl.")] = 16,
     seed: Annotated[
@@ -1283,6 +1311,7 @@ def train(
             max_tokens_per_turn=max_tokens,
             action_format=action_format,
             invalid_penalty=invalid_penalty,
+            success=_declared(success),
             eval_episodes=eval_episodes,
             executor=executor and executor.value,
             workers=workers,

@@ -17,6 +17,7 @@ from gym_trl.types import (
     TokenIds,
     Trajectory,
     Turn,
+    success_of,
     why_it_ended,
 )
 
@@ -64,6 +65,8 @@ class EnvReply:
     info: Mapping[str, Any] = field(default_factory=dict)
     instructions: str = ""
     """The environment's rules; read at reset only."""
+    declares_success: bool = False
+    """The environment says that it declares success (its attribute of this name); read at reset only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ class Episode:
         self._span = (0, 0)
         self._closed = False
         self._terminated = False
+        self._declares = False  # success, as far as is known
+        self._info: Mapping[str, Any] = {}  # of the last step
         self._cut_observations = 0
         self._turns: list[Turn] = []
 
@@ -138,6 +143,7 @@ class Episode:
         if isinstance(reply, EnvFailure):
             return self.stopped(reply.reason, reply.error)
         reply = self._shown(reply)
+        self._declares = reply.declares_success
         self._observation = reply.observation
         self._hear("\n\n".join(part for part in (reply.instructions, reply.observation) if part))
         self._transcript = Transcript(self._chat.open(self._messages))
@@ -171,6 +177,8 @@ class Episode:
             return self.stopped(reply.reason, reply.error)
         reply = self._shown(reply)
         self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))
+        self._info = reply.info
+        self._declares = self._declares or reply.info.get("success") is not None
         self._observation = reply.observation
         if reply.terminated or reply.truncated:
             self._messages.append(Message("user", reply.observation))
@@ -196,6 +204,7 @@ class Episode:
             messages=tuple(self._messages),
             error=error,
             terminated=self._terminated,
+            declared=success_of(reason, self._info, declares=self._declares),
             cut_observations=self._cut_observations,
         )
 
@@ -241,4 +250,16 @@ def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, s
 
 def reason_to_stop(reply: EnvReply) -> StopReason:
     """Why the environment ended the episode, in its own words if it has some."""
-    return why_it_ended(reply.info, reply.reward, terminated=reply.terminated or not reply.truncated)
+    return why_it_ended(reply.info, terminated=reply.terminated or not reply.truncated)
+
+
+def declared_success(replies: Sequence[EnvReply], reason: StopReason) -> bool | None:
+    """Return whether an episode of these replies that ended for ``reason`` is a success; see ``success_of``.
+
+    >>> declared_success([EnvReply("Not yet.", info={"success": False}), EnvReply("?")], StopReason.TOKEN_LIMIT)
+    False
+    >>> declared_success([EnvReply("Over.", reward=1.0, terminated=True)], StopReason.TERMINATED) is None
+    True
+    """
+    declares = any(reply.declares_success or reply.info.get("success") is not None for reply in replies)
+    return success_of(reason, replies[-1].info if replies else {}, declares=declares)

@@ -16,7 +16,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from gym_trl.episode import EnvFailure, EnvReply, as_turn, reason_to_stop
+from gym_trl.episode import EnvFailure, EnvReply, as_turn, declared_success, reason_to_stop
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
 from gym_trl.executors import STEPPING
 from gym_trl.grpo.spec import GymSpec, kwargs_by_id
@@ -30,7 +30,15 @@ from gym_trl.policies import (
     environment_policy,
     function_policy,
 )
-from gym_trl.pool import MAX_TURNS, EnvFactory, TextEnvironment, close_env, read_instructions, take_step
+from gym_trl.pool import (
+    MAX_TURNS,
+    EnvFactory,
+    TextEnvironment,
+    close_env,
+    read_declares_success,
+    read_instructions,
+    take_step,
+)
 from gym_trl.records import (
     FAILURES,
     Record,
@@ -45,13 +53,15 @@ from gym_trl.records import (
 from gym_trl.scores import Row, Scoreboard
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Answer, Message, Policy, StopReason, Task, TokenIds, Trajectory, Turn
+from gym_trl.wrappers.declare_success import Success
 
 
 class Result(NamedTuple):
     """How one episode ended; one without an ``episode_return`` says nothing about the policy."""
 
     episode_return: float | None
-    success: bool
+    success: bool | None
+    """``None`` where nothing declares it."""
     turns: int
     invalid_actions: int
 
@@ -60,7 +70,7 @@ class Result(NamedTuple):
 class Score:
     """Means over the episodes that could be scored; ``None`` where there were none.
 
-    >>> score = Score.of([Result(1.0, True, 3, 0), Result(0.0, False, 4, 1), Result(None, False, 0, 0)])
+    >>> score = Score.of([Result(1.0, True, 3, 0), Result(0.0, False, 4, 1), Result(None, None, 0, 0)])
     >>> score.episodes, score.unscored, score.success, score.mean_return, score.turns
     (2, 1, 0.5, 0.5, 3.5)
     """
@@ -68,6 +78,7 @@ class Score:
     episodes: int
     unscored: int
     success: float | None
+    """Of the episodes whose success is declared."""
     mean_return: float | None
     turns: float | None
     """Per episode."""
@@ -82,7 +93,7 @@ class Score:
         return cls(
             episodes=len(scored),
             unscored=len(results) - len(scored),
-            success=_mean([float(result.success) for result in scored]),
+            success=_mean([float(result.success) for result in scored if result.success is not None]),
             mean_return=_mean([result.episode_return for result in scored if result.episode_return is not None]),
             turns=_mean([float(result.turns) for result in scored]),
             invalid_actions=_mean([float(result.invalid_actions) for result in scored]),
@@ -184,9 +195,10 @@ def play_task(
             reply = take_step(env, action)
             if isinstance(reply, EnvFailure):
                 raise (ModelFaultError if reply.reason.scored else InfrastructureError)(reply.error)
-            exchanges.append(Exchange(observation, action, reply))
             if reply.terminated or reply.truncated:
-                return exchanges
+                reply = replace(reply, declares_success=read_declares_success(env))
+                return [*exchanges, Exchange(observation, action, reply)]
+            exchanges.append(Exchange(observation, action, reply))
             observation = reply.observation
         raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
     except Exception as error:  # whatever an environment raises is its episode's data
@@ -239,10 +251,11 @@ def _result(exchanges: list[Exchange | Exception]) -> Result:
     replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
     invalid = sum(not reply.info.get("action_valid", True) for reply in replies)
     if isinstance(exchanges[-1], ModelFaultError):
-        return Result(math.fsum(reply.reward for reply in replies), False, len(exchanges), invalid + 1)
+        crashed = declared_success(replies, StopReason.CRASHED)
+        return Result(math.fsum(reply.reward for reply in replies), crashed, len(exchanges), invalid + 1)
     if len(replies) < len(exchanges):
-        return Result(None, False, len(replies), invalid)
-    success = reason_to_stop(replies[-1]) is StopReason.SUCCESS
+        return Result(None, None, len(replies), invalid)
+    success = declared_success(replies, reason_to_stop(replies[-1]))
     return Result(math.fsum(reply.reward for reply in replies), success, len(replies), invalid)
 
 
@@ -283,6 +296,7 @@ def evaluate(
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
     action_format: str | None = "tag",
+    success: Success | None = None,
     spec: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     tokens: bool = False,
@@ -313,6 +327,7 @@ def evaluate(
         seed: Of the games and of what is random in a policy.
         env_kwargs: For ``gym.make``; with several ids, ``{id: kwargs}``.
         action_format: How language models mark their actions; the other policies act without marks.
+        success: What counts as solved, where the environments do not say so; see ``GymSpec``.
         spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``, or ``executor`` and
             ``step_timeout`` for those that run here.
         out: The folder of the records.
@@ -333,6 +348,8 @@ def evaluate(
     _check_counts(episodes, attempts)
     if len({player.name for player in players}) < len(players):
         raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
+    if success is not None:
+        spec = {**(spec or {}), "success": success}
     plans = [
         _Plan(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec), _stepping(player, spec))
         for player in players
@@ -417,7 +434,8 @@ def _check_counts(episodes: int, attempts: int) -> None:
 def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
     """How a player's environments are wrapped, by the names of ``GymSpec``'s arguments."""
     if not player.marks:
-        return {"action_format": None}
+        declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
+        return {"action_format": None, **declared}
     return {"action_format": action_format, **{name: it for name, it in (spec or {}).items() if name not in STEPPING}}
 
 
@@ -638,7 +656,7 @@ def _play_attempt(instances: _Instances, one: Attempt, player: Words, seed: int)
     watched = _Watched()
 
     def policy_for(env: TextEnvironment) -> Policy:
-        watched.instructions = read_instructions(env)
+        watched.instructions, watched.declares = read_instructions(env), read_declares_success(env)
         watched.policy = player.make(env, one.seed(seed))
         return watched
 
@@ -668,6 +686,7 @@ class _Watched:
     def __init__(self) -> None:
         self.policy: Policy | None = None
         self.instructions = ""
+        self.declares = False  # success
         self.seconds = 0.0
         self._said: list[tuple[str, str]] = []
 
@@ -704,7 +723,9 @@ class _Watched:
         else:
             reason, error = StopReason.ENV_ERROR, f"{type(failure).__name__}: {failure}"
         ended = failure is None and replies[-1].terminated
-        return Trajectory(task, reason, [], [], [], [], turns, tuple(self._messages(replies)), error, terminated=ended)
+        declared = declared_success([EnvReply("", declares_success=self.declares), *replies], reason)
+        said = tuple(self._messages(replies))
+        return Trajectory(task, reason, [], [], [], [], turns, said, error, terminated=ended, declared=declared)
 
     def _messages(self, replies: Sequence[EnvReply]) -> Iterator[Message]:
         if isinstance(self.policy, Conversation) and self.policy.system_prompt is not None:

@@ -419,8 +419,8 @@ class _Host:
             return ticket, key, reply.error, reply.reason
         plain = ((name, it) for name, it in reply.info.items() if isinstance(name, _PLAIN) and isinstance(it, _PLAIN))
         info = {_exact(name): _exact(it) for name, it in plain}
-        said = _exact(reply.observation), reply.reward, reply.terminated, reply.truncated, info, reply.instructions
-        return ticket, key, *said
+        said = _exact(reply.observation), reply.reward, reply.terminated, reply.truncated, info
+        return ticket, key, *said, reply.instructions, reply.declares_success
 
     def close(self) -> None:
         self._pool.close()

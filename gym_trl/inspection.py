@@ -263,10 +263,7 @@ class _Game:
 
     @property
     def solved(self) -> bool:
-        if not self.ended:
-            return False
-        *_, reward, terminated, _, _, said = self.seen[-1]
-        return bool(terminated and (reward > 0 if said is None else said))
+        return self.ended and bool(self.success)
 
 
 _Actor: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
@@ -687,14 +684,10 @@ class Inspector:
             _skip("no game ended")
         said = [game for game in ended if game.success is not None]
         if not said:
-            solved = sum(game.solved for game in ended)
-            got = f"info never says it: a last reward above 0 counts as solved, {solved} of {len(ended)} at random"
-            return _Told(WARNING, got, fix)
+            fix = f"{fix}, or say what it is with GymSpec(success=...)"
+            return _Told(WARNING, "info never says it: evaluations report returns and no success", fix)
         if len(said) < len(ended):
             return _Told(WARNING, f"{len(ended) - len(said)} of {len(ended)} games did not say it at their end", fix)
-        if lost := next((game for game in ended if game.success and not game.seen[-1][3]), None):
-            got = f"a game of seed {lost.seed} was solved and truncated, which counts as cut off"
-            return _Told(WARNING, got, "a game that is solved is terminated")
         if early := next((game for game in ended for seen in game.seen[1:-1] if seen[6]), None):
             return _Told(WARNING, f"a game of seed {early.seed} was solved and went on", "end it with terminated=True")
         return _Told(OK, f"info says it; {sum(game.solved for game in ended)} of {len(ended)} solved at random")
@@ -746,7 +739,8 @@ class Inspector:
                 PROBLEM, f"a game of seed {broken.seed} raised {broken.error}", "the solver must play any game"
             )
         returns, solved = [game.total for game in games], [float(game.solved) for game in games]
-        got = f"returns {statistics.fmean(returns):.3f} and solves {statistics.fmean(solved):.3f} of {len(games)} games"
+        solves = f" and solves {statistics.fmean(solved):.3f}" if games[0].success is not None else ""
+        got = f"returns {statistics.fmean(returns):.3f}{solves} of {len(games)} games"
         fix = "correct the solver, or what is said of perfect play (optimal_success, optimal_return)"
         for best, values in zip(known, (solved, returns), strict=True):
             if best is not None and abs(best - statistics.fmean(values)) > 4 * _error(values, float(best)) + 1e-6:

@@ -89,7 +89,7 @@ PRETRAINED = Preset(
 """A model that can read, on any game."""
 
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
-WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid")
+WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid", "success")
 """Options that say how the environment is wrapped, under the names of ``GymSpec``'s arguments."""
 _SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
@@ -158,6 +158,7 @@ class TrainOptions:
     workers: int | None = None
     reset_timeout: float | None = None
     step_timeout: float | None = None
+    success: float | str | None = None
 
     @classmethod
     def choose(
@@ -180,7 +181,8 @@ class TrainOptions:
             seed: Of the tasks, of the sampling and of the tiny model's weights.
             records_per_step: How many trajectories a step leaves in ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
-            given: Fields of ``Preset``, such as ``steps``, and where environments are stepped (``STEPPING``).
+            given: Fields of ``Preset``, such as ``steps``, where environments are stepped (``STEPPING``), and what
+                counts as solved (``success``).
 
         Raises:
             ConfigError: a number that cannot work, or a field that ``GRPOConfig`` does not have.

@@ -22,7 +22,7 @@ class Hint(NamedTuple):
     """What the solver would do now, and where that leads."""
 
     action: str
-    wins: bool
+    wins: bool | None
     """Whether the game is won from here, when the solver plays on."""
     turns: int
     """How many more turns it takes then."""
@@ -109,7 +109,7 @@ class PlayedGame:
         if self.over or not self.env.has_wrapper_attr("solver"):
             return None
         hints = [self._followed(told) for told in (self._told(), [self.observation])]
-        return max((hint for hint in hints if hint), key=lambda hint: (hint.wins, -hint.turns), default=None)
+        return max((hint for hint in hints if hint), key=lambda hint: (bool(hint.wins), -hint.turns), default=None)
 
     def close(self) -> None:
         """Close the environment."""
@@ -129,7 +129,7 @@ class PlayedGame:
                 for turn in range(1, _MOST_TURNS + 1):
                     reply = read_step(*env.step(action))
                     if reply.terminated or reply.truncated:
-                        return Hint(first, bool(reply.info.get("success", reply.reward > 0)), turn)
+                        return Hint(first, reply.info.get("success"), turn)
                     action = policy(reply.observation)
             except Exception:  # a solver may raise anything about a game that it did not play
                 return None

@@ -141,7 +141,9 @@ class InlinePool(ClosingPool):
         env = free.pop() if free else self._make(task.env_id)
         self._playing[key] = (task.env_id, env)
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
-        return EnvReply(_text(observation), instructions=read_instructions(env))
+        return EnvReply(
+            _text(observation), instructions=read_instructions(env), declares_success=read_declares_success(env)
+        )
 
 
 GIVEN_UP_S = 10.0
@@ -423,6 +425,18 @@ def read_instructions(env: gym.Env[Any, Any]) -> str:
         return ""
 
 
+def read_declares_success(env: gym.Env[Any, Any]) -> bool:
+    """Whether an environment or one of its wrappers says that it declares success (``declares_success``).
+
+    >>> read_declares_success(gym.make("TrlEnv/Echo-v0")), read_declares_success(gym.make("CliffWalking-v1"))
+    (True, False)
+    """
+    try:
+        return bool(env.get_wrapper_attr("declares_success"))
+    except AttributeError:
+        return False
+
+
 MAX_TURNS = 10_000
 """After so many an episode is taken for one that does not end."""
 
@@ -458,7 +472,8 @@ def read_step(observation: object, reward: object, terminated: object, truncated
     """
     if not isinstance(info, Mapping):
         raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
-    info = {**info, **{name: bool(info[name]) for name in ("action_valid", "success") if name in info}}
+    said = {name: bool(info[name]) for name in ("action_valid", "success") if info.get(name) is not None}
+    info = {**info, **said}
     value = float(reward)  # type: ignore[arg-type]  # what is not a number raises here
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")

@@ -93,7 +93,8 @@ class Record(_Return):
     """What the environment said to the last action; ``None`` where it said nothing any more."""
     unanswered: str | None
     """An answer that the environment did not live to take; it is in no turn."""
-    success: bool
+    success: bool | None
+    """``None`` where nothing declares it, or the episode cannot be scored."""
     terminated: bool
     """The environment ended the episode."""
     truncated: bool
@@ -123,7 +124,6 @@ class Record(_Return):
 _RECORD_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(Record.__annotations__),
     "attempt": 0,
-    "success": False,
     "terminated": False,
     "truncated": False,
 }

@@ -203,9 +203,12 @@ class Race:
         return math.fsum(exchange.reply.reward for exchange in self.played)
 
     @property
-    def solved(self) -> bool:
-        """Whether it has solved the game."""
-        return self.over and self.stopped is None and solves(self.played[-1].reply.info, self.played[-1].reply.reward)
+    def solved(self) -> bool | None:
+        """Whether it has solved the game; ``None`` where nothing declares it."""
+        if not self.over or self.stopped is not None:
+            return False
+        said: bool | None = self.played[-1].reply.info.get("success")
+        return said
 
     def play(self, turns: int = MAX_TURNS) -> "Race":
         """Play until there are so many turns, or to the end.
@@ -231,12 +234,7 @@ class Race:
         self._env.close()
 
 
-def solves(info: Mapping[str, Any], reward: float) -> bool:
-    """Whether the last step of a game solved it: ``info`` says so, or else it was paid for."""
-    return bool(info.get("success", reward > 0))
-
-
-def winner(mine: tuple[float, bool, int], other: tuple[float, bool, int]) -> int:
+def winner(mine: tuple[float, bool | None, int], other: tuple[float, bool | None, int]) -> int:
     """1 if the first of two results is the better one, -1 if it is not, 0 where none is.
 
     >>> winner((1.0, True, 4), (1.0, True, 5)), winner((0.2, False, 3), (1.0, True, 5))
@@ -244,8 +242,8 @@ def winner(mine: tuple[float, bool, int], other: tuple[float, bool, int]) -> int
     >>> winner((0.0, False, 4), (0.0, False, 5))
     0
 
-    A result is a return, whether that solved the game, and the turns it took. The higher return is better; of the same
-    one, that which took fewer turns, if the game was solved.
+    A result is a return, whether that solved the game (if it is declared), and the turns it took. The higher return is
+    better; of the same one, that which took fewer turns, if the game was solved.
     """
     (total, solved, turns), (others, _, longer) = mine, other
     if not math.isclose(total, others, abs_tol=1e-9):

@@ -142,6 +142,7 @@ class Row:
     unscored: int
     """How many could not."""
     success: Estimate
+    """Of the episodes whose success is declared; ``None`` three times where none is."""
     mean_return: Estimate
     pass_at: Mapping[int, float]
     """By the number of attempts: 1, 2, 4, ... and the most that every task has."""
@@ -183,23 +184,25 @@ class _Tally:
             self.unscored += 1
             return
         self.returns[record["task"]["id"]].append(record["return"])
-        self.successes[record["task"]["id"]].append(record["success"])
+        if (success := record["success"]) is not None:
+            self.successes[record["task"]["id"]].append(success)
         for name in ("num_turns", "invalid_actions", "sampled_tokens", "model_seconds", "env_seconds"):
             if (value := record[name]) is not None:
                 self.sums[name].append(value)
 
     def row(self) -> Row:
         successes = [self.successes[name] for name in sorted(self.successes)]
+        returns = [self.returns[name] for name in sorted(self.returns)]
         turns = sum(self.sums["num_turns"])
         return Row(
             env_id=self.env_id,
             env_kwargs=self.env_kwargs,
             policy=self.policy,
-            tasks=len(successes),
-            episodes=sum(map(len, successes)),
+            tasks=len(returns),
+            episodes=sum(map(len, returns)),
             unscored=self.unscored,
             success=share_estimate(successes),
-            mean_return=mean_estimate([self.returns[name] for name in sorted(self.returns)]),
+            mean_return=mean_estimate(returns),
             pass_at=_passes(successes),
             turns=self._mean("num_turns"),
             tokens=self._mean("sampled_tokens"),
@@ -242,7 +245,7 @@ class Scoreboard:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
-        self._scored, self._successes, self._return = 0, 0, 0.0
+        self._returns, self._successes = _Sum(), _Sum()
         for record in records:
             self.add(record)
 
@@ -255,9 +258,9 @@ class Scoreboard:
             self._tallies[key] = _Tally(env_id, task["env_kwargs"], policy)
         self._tallies[key].add(record)
         if record["return"] is not None:
-            self._scored += 1
-            self._successes += record["success"]
-            self._return += record["return"]
+            self._returns.add(record["return"])
+            if record["success"] is not None:
+                self._successes.add(record["success"])
 
     def rows(self) -> list[Row]:
         """A row for each policy on each environment, by environment and then by policy."""
@@ -269,10 +272,19 @@ class Scoreboard:
         return [self._tallies[key] for key in sorted(self._tallies)]
 
     def means(self) -> dict[str, float]:
-        """Success and return over everything so far, for a progress bar; empty before the first episode."""
-        if not self._scored:
-            return {}
-        return {"success": self._successes / self._scored, "return": self._return / self._scored}
+        """Success and return over everything so far, for a progress bar, as far as there are any."""
+        sums = {"success": self._successes, "return": self._returns}
+        return {name: sum_.total / sum_.count for name, sum_ in sums.items() if sum_.count}
+
+
+@dataclass(slots=True)
+class _Sum:
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +297,7 @@ class Difference:
     tasks: int
     """How many games both played."""
     success: Estimate
-    """The mean difference, the second less the first, as ``mean_return``."""
+    """The mean difference, the second less the first, as ``mean_return``; over games whose success is declared."""
     mean_return: Estimate
     better: int
     """Games with a higher mean return in the second run."""
@@ -334,13 +346,14 @@ def _pairs(before: Sequence[_Tally], after: Sequence[_Tally]) -> Iterator[tuple[
 
 def _difference(first: _Tally, second: _Tally) -> Difference:
     tasks = sorted(first.returns.keys() & second.returns.keys())
+    declared = [task for task in tasks if task in first.successes and task in second.successes]
     returns = list(_deltas(tasks, first.returns, second.returns))
     return Difference(
         first.env_id,
         first.env_kwargs,
         (first.policy, second.policy),
         len(tasks),
-        success=mean_estimate([[delta] for delta in _deltas(tasks, first.successes, second.successes)]),
+        success=mean_estimate([[delta] for delta in _deltas(declared, first.successes, second.successes)]),
         mean_return=mean_estimate([[delta] for delta in returns]),
         better=sum(delta > 0 for delta in returns),
         worse=sum(delta < 0 for delta in returns),

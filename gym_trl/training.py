@@ -32,6 +32,7 @@ from gym_trl.progress import Display, display_on, lasting_console, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
 from gym_trl.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.types import Trajectory
+from gym_trl.wrappers.declare_success import declare_success
 
 try:
     import matplotlib  # noqa: F401 -- a run that cannot draw its curve says so before it begins
@@ -290,6 +291,7 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
         invalid_penalty=options.invalid_penalty,
         end_after_invalid=options.end_after_invalid,
         instructions=options.instructions,
+        success=options.success,
         max_tokens_per_turn=options.max_tokens_per_turn,
         on_rollout=on_rollout,
         **{name: getattr(options, name) for name in STEPPING},
@@ -459,7 +461,11 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
     def _reference(self) -> dict[str, float | None]:
         """What random and perfect play reach on the same games, by the rules alone."""
-        make = partial(make_env, **self.options.env_kwargs)
+        options = self.options
+
+        def make(name: str) -> gym.Env[str, str]:
+            return declare_success(make_env(name, **options.env_kwargs), options.success)
+
         chance = random_score(make, self._spec.tasks("eval"), seed=self.options.seed)
         env = make(self.options.env)
         best = optimum(env)

@@ -28,9 +28,11 @@ class StopReason(StrEnum):
     """
 
     SUCCESS = "success"
-    """The environment terminated and the task was solved."""
+    """The environment terminated and declared the task solved."""
     FAILURE = "failure"
-    """The environment terminated and the task was not solved."""
+    """The environment terminated and declared the task not solved."""
+    TERMINATED = "terminated"
+    """The environment terminated and declared neither success nor failure."""
     TURN_LIMIT = "turn_limit"
     """The environment, or a wrapper, truncated the episode."""
     TOKEN_LIMIT = "token_limit"  # noqa: S105 -- a budget, not a password
@@ -60,23 +62,55 @@ class StopReason(StrEnum):
         return self not in _UNSCORED
 
 
-def why_it_ended(info: Mapping[str, Any], reward: float, *, terminated: bool) -> StopReason:
-    """Why an environment ended an episode, by its last step: in its own words if it has some.
+def why_it_ended(info: Mapping[str, Any], *, terminated: bool) -> StopReason:
+    """Return why an environment ended an episode, from the ``info`` of its last step.
 
-    >>> why_it_ended({}, 1.0, terminated=True), why_it_ended({"success": False}, 1.0, terminated=True)
-    (<StopReason.SUCCESS: 'success'>, <StopReason.FAILURE: 'failure'>)
-    >>> why_it_ended({"stop_reason": "invalid_action"}, 0.0, terminated=True)
+    >>> why_it_ended({"success": True}, terminated=True), why_it_ended({}, terminated=True)
+    (<StopReason.SUCCESS: 'success'>, <StopReason.TERMINATED: 'terminated'>)
+    >>> why_it_ended({"stop_reason": "invalid_action"}, terminated=True)
     <StopReason.INVALID_ACTION: 'invalid_action'>
+
+    A ``stop_reason`` in ``info`` is taken as it is, but for one that says how the task went: that is ``success``'s to
+    say.
     """
     named = info.get("stop_reason")
-    if isinstance(named, str) and named in StopReason.__members__.values():
+    if isinstance(named, str) and named in StopReason.__members__.values() and named not in _BY_SUCCESS.values():
         return StopReason(named)
-    if not terminated:
-        return StopReason.TURN_LIMIT
-    # An environment that does not say what success is has rewarded the last action when the task is solved.
-    return StopReason.SUCCESS if info.get("success", reward > 0) else StopReason.FAILURE
+    return _BY_SUCCESS[_declared(info)] if terminated else StopReason.TURN_LIMIT
 
 
+def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -> bool | None:
+    """Return whether an episode that ended for ``reason`` solved its task; ``None`` where nothing declares it.
+
+    >>> success_of(StopReason.TURN_LIMIT, {"success": True}, declares=True)  # solved, and cut off in the same step
+    True
+    >>> success_of(StopReason.TOKEN_LIMIT, {}, declares=True), success_of(StopReason.TOKEN_LIMIT, {}, declares=False)
+    (False, None)
+    >>> success_of(StopReason.ENV_ERROR, {"success": False}, declares=True) is None
+    True
+
+    Success is declared, never guessed from rewards: the ``info["success"]`` of the last step says so. An episode that
+    something cut off before that is no success where the environment is known to declare one (``declares``).
+
+    Args:
+        reason: Why the episode ended; one that is not scored has no success.
+        info: The last step's.
+        declares: The environment or the spec declares success, in this step, an earlier one or at the end.
+    """
+    if not reason.scored:
+        return None
+    said = _declared(info)
+    if said is None and declares and reason is not StopReason.TERMINATED:
+        return False
+    return said
+
+
+def _declared(info: Mapping[str, Any]) -> bool | None:
+    said = info.get("success")
+    return None if said is None else bool(said)
+
+
+_BY_SUCCESS = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
 _UNSCORED = frozenset({StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.STRAGGLER, StopReason.CANCELLED})
 
 
@@ -219,6 +253,8 @@ class Trajectory:
     error: str | None = None
     terminated: bool = False
     """The environment ended the episode; one that is scored and was not terminated was cut off."""
+    declared: bool | None = None
+    """Whether the task was solved, as the environment or the spec declares it; see ``success``."""
     cut_observations: int = 0
     """How many observations were too long and were shown in part."""
     model_seconds: float = field(default=0.0, compare=False)
@@ -239,9 +275,13 @@ class Trajectory:
         return self.stop_reason.scored and bool(self.turns)
 
     @property
-    def success(self) -> bool:
-        """Whether the task was solved."""
-        return self.stop_reason is StopReason.SUCCESS
+    def success(self) -> bool | None:
+        """Whether the task was solved; ``None`` where nothing declares it, or the episode cannot be scored."""
+        if not self.scored:
+            return None
+        if self.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE):
+            return self.stop_reason is StopReason.SUCCESS
+        return self.declared
 
     @property
     def episode_return(self) -> float | None:

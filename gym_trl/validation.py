@@ -195,7 +195,7 @@ def _measure(game: Game, name: str, tasks: list[Task]) -> Measured:
     if len(returns) < len(results):
         raise AssertionError(f"{game.env_id} raised in {len(results) - len(returns)} of {len(results)} episodes")
     return Measured(
-        success=statistics.fmean(result.success for result in results),
+        success=statistics.fmean(bool(result.success) for result in results),  # a TextEnv declares it
         mean_return=statistics.fmean(returns),
         deviation=statistics.pstdev(returns),
         turns=statistics.fmean(result.turns for result in results),

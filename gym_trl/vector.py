@@ -429,7 +429,7 @@ def _orders(indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) ->
 
 
 def _failed(error: Exception) -> StepResult:
-    info = {"error": f"{type(error).__name__}: {error}", "action_valid": False, "success": False}
+    info = {"error": f"{type(error).__name__}: {error}", "action_valid": False}
     return "", 0.0, False, True, info
 
 

@@ -91,14 +91,14 @@ def test_a_turn_cut_short_is_closed_by_the_environment():
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (EnvReply("", 1.0, terminated=True), StopReason.SUCCESS),
-        (EnvReply("", 0.0, terminated=True), StopReason.FAILURE),
+        (EnvReply("", 1.0, terminated=True), StopReason.TERMINATED),
+        (EnvReply("", 0.0, terminated=True, info={"success": None}), StopReason.TERMINATED),
         (EnvReply("", 1.0, terminated=True, info={"success": False}), StopReason.FAILURE),
         (EnvReply("", -1.0, terminated=True, info={"success": True}), StopReason.SUCCESS),
         (EnvReply("", 1.0, truncated=True), StopReason.TURN_LIMIT),
         (EnvReply("", terminated=True, info={"stop_reason": "parse_error"}), StopReason.PARSE_ERROR),
         (EnvReply("", truncated=True, info={"stop_reason": "bored"}), StopReason.TURN_LIMIT),
-        (EnvReply("", terminated=True, info={"stop_reason": ["odd"]}), StopReason.FAILURE),
+        (EnvReply("", terminated=True, info={"stop_reason": ["odd"]}), StopReason.TERMINATED),
         (EnvFailure("it broke"), StopReason.ENV_ERROR),
         (EnvFailure("it hung", StopReason.TIMEOUT), StopReason.TIMEOUT),
     ],

@@ -40,7 +40,7 @@ def test_thinking_is_put_before_answers_on_request() -> None:
 
 def test_conversations_are_filtered_by_what_they_were_worth() -> None:
     records = played("random", 60, seed=3)
-    won = sum(record["success"] for record in records)
+    won = sum(bool(record["success"]) for record in records)
     assert 0 < won < 60
     assert len(list(sft_rows(records))) == 60
     assert len(list(sft_rows(records, min_return=0.5))) == len(list(sft_rows(records, successes=True))) == won

@@ -133,5 +133,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         elif not mine:
             # Not a negative zero, and what the opponent did is no merit or fault of the agent's.
             reward = 0.0 - float(reward)
-            info = {**info, "success": False, "action_valid": True}
+            info = {**info, "action_valid": True}
+            if info.get("success") is not None:
+                info["success"] = False
         return observation, reward, terminated, truncated and not terminated, info

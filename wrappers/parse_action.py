@@ -88,7 +88,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def _unreadable(self) -> Step:
         self._unreadable_row += 1
-        info = {"action_valid": False, "success": False, "parse_error": "No action found."}
+        info = {"action_valid": False, "parse_error": "No action found."}
         over, reward = self._is_over(self._unreadable_row), 0.0 - self.penalty
         if over:
             info["stop_reason"] = "parse_error"

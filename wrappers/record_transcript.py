@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.parsing import split_thinking
-from gym_trl.types import StopReason, why_it_ended
+from gym_trl.types import StopReason, success_of, why_it_ended
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, instructions_of
 
@@ -47,10 +47,12 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self.path = None if path is None else Path(path)
         self.transcript: dict[str, Any] | None = None
         """The episode that is played, or the last one."""
+        self._declares = False  # success, in a step of this episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
         self._give_up()
+        self._declares = False
         observation, info = super().reset(seed=seed, options=options)
         spec, instructions = self.unwrapped.spec, instructions_of(self.env)
         self.transcript = {
@@ -67,7 +69,7 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             ],
             "stop_reason": None,
             "return": 0.0,
-            "success": False,
+            "success": None,
             "terminated": False,
             "truncated": False,
             "turns": [],
@@ -95,11 +97,15 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             "action_valid": bool(info.get("action_valid", True)),
         }
         record["turns"].append(turn)
+        self._declares = self._declares or info.get("success") is not None
         record |= {"last_observation": observation, "return": record["return"] + float(reward)}
         if terminated or truncated:
             record |= {"terminated": terminated, "truncated": truncated}
-            reason = why_it_ended(info, float(reward), terminated=terminated)
-            record |= {"success": reason is StopReason.SUCCESS, "stop_reason": str(reason)}
+            reason = why_it_ended(info, terminated=terminated)
+            declares = self._declares or (
+                self.env.has_wrapper_attr("declares_success") and self.env.get_wrapper_attr("declares_success")
+            )
+            record |= {"success": success_of(reason, info, declares=declares), "stop_reason": str(reason)}
             self._write(record)
         return observation, reward, terminated, truncated, info
 

@@ -75,7 +75,7 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         try:
             made = self._read(action)
         except ValueError as error:
-            return str(error), 0.0, False, False, {"action_valid": False, "success": False}
+            return str(error), 0.0, False, False, {"action_valid": False}
         observation, reward, terminated, truncated, info = self.env.step(made)
         return (
             observation,

@@ -118,7 +118,7 @@ class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         result = f"Error: {error}" if tool is None else _result(tool, arguments)
         if len(result) > self.max_length:
             result = result[: self.max_length] + _LEFT_OUT.format(len(result) - self.max_length)
-        return result, 0.0, False, False, {"action_valid": valid, "success": False, "tool": tool.name if tool else None}
+        return result, 0.0, False, False, {"action_valid": valid, "tool": tool.name if tool else None}
 
     def close(self) -> None:
         """End the servers, and close the environment."""

@@ -23,7 +23,7 @@ class Played(NamedTuple):
     terminated: bool = False
     truncated: bool = False
     success: bool | None = False
-    """``None`` where the game does not say who won."""
+    """``None`` where the other system does not say; then ``info`` does not, either."""
     valid: bool = True
     more: dict[str, Any] = {}  # noqa: RUF012 -- nothing writes to it
     """What else ``info`` has; never an answer."""
@@ -58,6 +58,8 @@ class Adapter(gym.Env[str, str], ABC):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
     instructions = ""
     """The rules and how to answer, where the first observation does not say them."""
+    declares_success = True
+    """``info["success"]`` says after every step whether the episode is solved."""
     option_names = frozenset[str]()
     """Reset options that it knows."""
 
@@ -93,7 +95,7 @@ class Adapter(gym.Env[str, str], ABC):
         if played.terminated or played.truncated:
             self._end = played
         observation, reward, terminated, truncated, success, valid, more = played
-        info = {"action_valid": valid, "success": success, **more}
+        info = {"action_valid": valid, **({} if success is None else {"success": success}), **more}
         return observation, reward, terminated, truncated and not terminated, info
 
     @abstractmethod

@@ -18,13 +18,13 @@ import gymnasium as gym
 
 from gym_trl.compat.evaluation_rows import EvaluationTest, as_row, score_of, write_rows
 from gym_trl.compat.openenv_client import ClientEnv
-from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
+from gym_trl.episode import EnvFailure, EnvReply, declared_success, reason_to_stop
 from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.parsing import split_thinking
-from gym_trl.pool import read_instructions, take_step
+from gym_trl.pool import read_declares_success, read_instructions, take_step
 from gym_trl.seeding import task_seed
 from gym_trl.types import Message, StopReason, Task, Trajectory, Turn
 from gym_trl.wrappers.turn_limit import TurnLimit
@@ -616,6 +616,7 @@ class GymRolloutProcessor:
             rules = await in_thread(read_instructions, env)
             said = _preamble(row, self.spec.system_prompt, rules, observation)
             turns: list[Turn] = []
+            replies = [EnvReply(observation, declares_success=await in_thread(read_declares_success, env))]
             reason: StopReason | None = None
             while reason is None:
                 answer = ask([message.as_dict() for message in said])
@@ -626,13 +627,26 @@ class GymRolloutProcessor:
                     if not reply.reason.scored:
                         raise InfrastructureError(reply.error)
                     turns.append(Turn(observation, spoken, 0.0, False, 0, 0))
-                    return Trajectory(task, reply.reason, [], [], [], [], tuple(turns), tuple(said), error=reply.error)
+                    return Trajectory(
+                        task,
+                        reply.reason,
+                        [],
+                        [],
+                        [],
+                        [],
+                        tuple(turns),
+                        tuple(said),
+                        error=reply.error,
+                        declared=declared_success(replies, reply.reason),
+                    )
+                replies.append(reply)
                 valid = bool(reply.info.get("action_valid", True))
                 turns.append(Turn(observation, spoken, reply.reward, valid, 0, 0))
                 observation = reply.observation
                 said.append(Message("user", observation))
                 reason = _reason(reply, len(turns), steps)
-            return Trajectory(task, reason, [], [], [], [], tuple(turns), tuple(said))
+            declared = declared_success(replies, reason)
+            return Trajectory(task, reason, [], [], [], [], tuple(turns), tuple(said), declared=declared)
         finally:
             await in_thread(env.close)
 

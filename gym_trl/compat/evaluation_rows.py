@@ -142,10 +142,11 @@ def _extra(played: Trajectory) -> dict[str, Any]:
 def _result(played: Trajectory) -> dict[str, Any]:
     last = len(played.turns) - 1
     measured = {
-        "success": (float(played.success), f"The episode ended: {played.stop_reason}"),
         "turns": (float(len(played.turns)), "Turns that were played"),
         "invalid_actions": (float(played.invalid_actions), "Answers that held no action, or none that was accepted"),
     }
+    if played.success is not None:
+        measured["success"] = float(played.success), f"The episode ended: {played.stop_reason}"
     return {
         "score": played.episode_return,
         "is_score_valid": True,
@@ -158,7 +159,7 @@ def _result(played: Trajectory) -> dict[str, Any]:
             {
                 "step_index": index,
                 "base_reward": turn.reward,
-                "terminated": index == last and played.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE),
+                "terminated": index == last and played.terminated,
                 "control_plane_info": {"action_valid": turn.action_valid},
                 "metrics": {},
                 "reason": None,

@@ -770,7 +770,7 @@ class _Conversation(gym.Env[str, str]):
         code = self._extract(action)
         if code is None:
             self.close()
-            return "", 0.0, True, False, {"success": False}
+            return "", 0.0, True, False, {}
         if self._session is None:
             self._session = self._make()
         return self._session.run(code), 0.0, False, False, {}

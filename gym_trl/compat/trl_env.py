@@ -93,9 +93,11 @@ class GymFromEnv(Adapter):
 
     trl-env's seeds are strings: give one as the reset option ``seed``; without one it is the number that Gymnasium's
     seed leads to. trl-env's ``reward`` is of the episode so far: a step pays by how much it changed, so that the return
-    is what trl-env would have reported. An episode is a success if it ended with a positive reward. A missing
+    is what trl-env would have reported. trl-env says nowhere what a success is, and neither does this. A missing
     ``reward`` counts as none yet. The global random generators are the episode's own while it plays.
     """
+
+    declares_success = False
 
     option_names = frozenset({"seed"})
 
@@ -122,7 +124,7 @@ class GymFromEnv(Adapter):
         total = float(self._env.reward or 0.0)
         paid, self._paid = total - self._paid, total
         over = not self._env.alive
-        return Played(delta, paid, terminated=over, success=over and total > 0)
+        return Played(delta, paid, terminated=over, success=None)
 
     def _said(self, answer: Any) -> str:
         if isinstance(answer, tuple):

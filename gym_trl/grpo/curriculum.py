@@ -40,7 +40,8 @@ class Curriculum:
         level: Where to begin.
 
     Raises:
-        ConfigError: no levels, shares that are not in order, or a number that cannot work.
+        ConfigError: no levels, shares that are not in order, or a number that cannot work; in training, an environment
+            that declares no success.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Curriculum:
         self.levels = [dict(arguments) for arguments in levels]
         self.level = level
         self.rise, self.fall, self.episodes = rise, fall, episodes
-        self._won = self._played = 0
+        self._won = self._played = self._undeclared = 0
 
     @property
     def state(self) -> dict[str, int]:
@@ -74,9 +75,20 @@ class Curriculum:
         self.level = min(int(state["level"]), len(self.levels) - 1)
         self._won, self._played = int(state["won"]), int(state["played"])
 
-    def report(self, played: Iterable[tuple[int, bool]]) -> None:
-        """Count episodes, each with its level and whether it was won; those of other levels say nothing."""
-        here = [won for level, won in played if level == self.level]
+    def report(self, played: Iterable[tuple[int, bool | None]]) -> None:
+        """Count episodes, each with its level and whether it was won; those of other levels say nothing.
+
+        Raises:
+            ConfigError: nothing declares whether these, and so many before them, were won.
+        """
+        said = [won for level, won in played if level == self.level]
+        here = [won for won in said if won is not None]
+        self._undeclared = 0 if here else self._undeclared + len(said)
+        if self._undeclared >= self.episodes:
+            raise ConfigError(
+                f"a curriculum climbs by success, and the last {self._undeclared} episodes declared none: give "
+                "GymSpec(success=...), a return to reach or 'info'"
+            )
         self._won += sum(here)
         self._played += len(here)
         if self._played < self.episodes:
@@ -120,10 +132,10 @@ def _placed(prompt: Any, level: int) -> Any:
     return [*prompt[:-1], {**prompt[-1], "task": at_level(task, level).to_json()}]
 
 
-def _everywhere(columns: Mapping[str, list[Any]]) -> list[tuple[int, bool]]:
+def _everywhere(columns: Mapping[str, list[Any]]) -> list[tuple[int, bool | None]]:
     """The scored episodes of all processes, the same list on each."""
     from accelerate.utils import gather_object
 
     rows = zip(columns["task"], columns["success"], columns["episode_return"], strict=True)
     here = [(Task.from_json(task).options["level"], won) for task, won, value in rows if value is not None]
-    return [(int(level), bool(won)) for level, won in gather_object(here)]
+    return [(int(level), won) for level, won in gather_object(here)]

@@ -3,7 +3,7 @@
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -13,7 +13,7 @@ from gym_trl.grpo.attach import attach_caller
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.parsing import ActionFormat
 from gym_trl.pool import EnvFactory, EnvPool, InlinePool
-from gym_trl.types import StopReason, Task
+from gym_trl.types import StopReason, Task, success_of
 from gym_trl.wrappers.tool import Tool, function_tool
 
 _OVER = "The game is over."
@@ -124,6 +124,8 @@ class ToolEnvironment:
         self._calls_after_end = 0
         self._stop_reason: StopReason | None = None
         self._error: str | None = None
+        self._declares = False  # success, as far as is known
+        self._info: Mapping[str, Any] = {}  # of the last step
         self._own(factory.make_pool(factory.make))
 
     def reset(self, *, prompt: Any = None, **columns: Any) -> str:
@@ -151,11 +153,13 @@ class ToolEnvironment:
         attach_caller()
         self._task, self._rewards, self._invalid_actions, self._calls_after_end = task, [], 0, 0
         self._stop_reason = self._error = None
+        self._info = {}
         self._pool.release(_KEY)
         self._pool.reset(_KEY, task)
         reply = self._answer()
         if isinstance(reply, EnvFailure):
             return _FAILED
+        self._declares = reply.declares_success
         said = prompt[-1]["content"]
         shown = said if isinstance(said, str) else "".join(part.get("text", "") for part in said)
         rules = bare_rules(reply.instructions, "plain")
@@ -192,6 +196,8 @@ class ToolEnvironment:
         if isinstance(reply, EnvFailure):
             return _FAILED
         self._rewards.append(reply.reward)
+        self._info = reply.info
+        self._declares = self._declares or reply.info.get("success") is not None
         self._invalid_actions += not reply.info.get("action_valid", True)
         if not (reply.terminated or reply.truncated):
             return reply.observation
@@ -207,12 +213,17 @@ class ToolEnvironment:
                 self._invalid_actions += 1
         return reply
 
+    def _success(self) -> bool | None:
+        # One that the model left before its end was cut off like any other.
+        reason = self._stop_reason or StopReason.TURN_LIMIT
+        return success_of(reason, self._info, declares=self._declares)
+
     def _column(self) -> dict[str, Any]:
         """What ``env_reward`` reports of this episode."""
         assert self._task is not None
         return {
             "episode_return": self.get_reward(),
-            "success": self._stop_reason is StopReason.SUCCESS,
+            "success": self._success(),
             "stop_reason": "unfinished" if self._stop_reason is None else self._stop_reason.value,
             "num_turns": len(self._rewards),
             "invalid_actions": self._invalid_actions,

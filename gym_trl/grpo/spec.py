@@ -28,6 +28,7 @@ from gym_trl.rollout import Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import Success, check_success, declare_success
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
@@ -77,6 +78,10 @@ class GymSpec:
         turn_limit: Truncates episodes after so many turns; by default the environment's own rules and the tokens do.
         instructions: Said before the first observation instead of the environment's own rules, with what
             ``action_format`` adds; ``""`` leaves both out.
+        success: What counts as solved, where the environment does not say so in ``info["success"]``: a return of its
+            own rewards, ``"info"`` (it does say so, at the end), or a function of the last ``info`` and the return; see
+            ``DeclareSuccess``. By default the ``reward_threshold`` of Gymnasium's registry, if it has one; otherwise
+            success stays undeclared, and returns are what is reported.
         curriculum: Levels of difficulty that are played as the success rate allows.
         system_prompt: The first message of every prompt.
         max_tokens_per_turn: What the model may sample in a turn; ``max_completion_length`` bounds the episode.
@@ -129,6 +134,7 @@ class GymSpec:
         end_after_invalid: int | None = None,
         turn_limit: int | None = None,
         instructions: str | None = None,
+        success: Success | None = None,
         curriculum: Curriculum | None = None,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
@@ -170,6 +176,9 @@ class GymSpec:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(self.weights)}")
         self._curriculum = curriculum
         self._turn_limit = turn_limit
+        if success is not None:
+            check_success(success)
+        self._success = success
         self._spread = spread
         if max_tokens_per_turn is not None:
             _at_least_one("max_tokens_per_turn", max_tokens_per_turn)
@@ -245,6 +254,7 @@ class GymSpec:
         made = self._makers[env_id](**{**self._env_kwargs[env_id], **level})
         if not isinstance(made, gym.Env):
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
+        made = declare_success(made, self._success)
         for wrap in self._wrappers:
             made = wrap(made)
         env = as_text(made, **self._words)

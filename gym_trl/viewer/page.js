@@ -12,8 +12,8 @@
   const CACHED = 12; // chunks that stay decoded
   const POLL_MS = 2000;
   const SVG = "http://www.w3.org/2000/svg";
-  const REASONS = ["success", "failure", "turn_limit", "token_limit", "context_overflow", "time_limit", "parse_error",
-    "invalid_action", "crashed", "env_error", "timeout", "straggler", "cancelled"];
+  const REASONS = ["success", "failure", "terminated", "turn_limit", "token_limit", "context_overflow", "time_limit",
+    "parse_error", "invalid_action", "crashed", "env_error", "timeout", "straggler", "cancelled"];
 
   let about = { name: "", options: {}, versions: {}, summary: {}, broken: 0 };
   let columns = {};
@@ -438,7 +438,7 @@
 
   const MAIN = [
     ["Return", "env/return", (i) => columns.return[i]],
-    ["Success", "env/success", (i) => (columns.return[i] === null ? null : Number(columns.success[i]))],
+    ["Success", "env/success", (i) => (columns.return[i] === null || columns.success[i] === null ? null : Number(columns.success[i]))],
     ["Turns", "env/turns", (i) => columns.turns[i]],
     ["Tokens", "completions/mean_length", (i) => columns.tokens[i]],
     ["Invalid actions", "env/invalid_actions", (i) => columns.invalid[i]],
@@ -497,7 +497,9 @@
         box.append(fact(`${name} on held-out games`, both, known.join(" · ")));
       } else if (total) {
         const values = name === "success" ? MAIN[1][2] : MAIN[0][2];
-        box.append(fact(name, show(mean(columns.step.map((_, i) => values(i)))), known.join(" · ") || "mean of all episodes"));
+        const level = mean(columns.step.map((_, i) => values(i)));
+        if (name === "success" && !isNumber(level)) continue; // nothing declares it
+        box.append(fact(name, show(level), known.join(" · ") || "mean of all episodes"));
       }
     }
     const last = metrics.length ? metrics[metrics.length - 1] : {};
@@ -573,6 +575,7 @@
   }
 
   const successTest = (value) => {
+    if (value === "none") return (i) => columns.success[i] === null; // nothing declared it
     const yes = ["1", "true", "yes"].includes(value);
     return (i) => columns.success[i] === yes;
   };
@@ -936,7 +939,7 @@
 
   function outcome(i) {
     const stop = columns.stop[i];
-    const kind = columns.success[i] ? "good" : columns.return[i] === null ? "bad" : "warn";
+    const kind = columns.success[i] ? "good" : columns.return[i] === null ? "bad" : columns.success[i] === null ? "" : "warn";
     return h("span", { class: `verdict ${kind}` }, h("i", { class: `dot-of ${hue(stop)}` }), words(stop) || "–");
   }
 

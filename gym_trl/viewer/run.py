@@ -140,7 +140,7 @@ class Run:
             "seed": seed if _is_number(seed) and abs(seed) < _LARGEST else _text(seed or ""),
             "task": self._tasks.setdefault(json.dumps(key, sort_keys=True), len(self._tasks)),
             "return": _number(record["return"]) if "return" in record else math.fsum(rewards),
-            "success": bool(record.get("success")),
+            "success": said if isinstance(said := record.get("success"), bool) else None,
             "turns": len(turns),
             "tokens": _number(sum(_mask(record)) if sampled is None and record.get("mask") else sampled),
             "stop": _text(record.get("stop_reason") or ""),

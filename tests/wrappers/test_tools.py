@@ -94,7 +94,7 @@ def test_what_is_no_call_is_answered_with_how_to_call(answer: str, said: str) ->
     observation, reward, terminated, truncated, info = started().step(answer)
     assert observation.startswith(said)
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert info == {"action_valid": False, "success": False, "tool": None}
+    assert info == {"action_valid": False, "tool": None}
 
 
 def test_an_episode_has_a_number_of_calls() -> None:
