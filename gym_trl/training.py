@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType, TracebackType
@@ -463,7 +462,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """What random and perfect play reach on the same games, by the rules alone."""
         options = self.options
 
-        def make(name: str) -> gym.Env[str, str]:
+        def make(name: str) -> TextEnvironment:
             return declare_success(make_env(name, **options.env_kwargs), options.success)
 
         chance = random_score(make, self._spec.tasks("eval"), seed=self.options.seed)

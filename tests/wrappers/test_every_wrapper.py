@@ -22,6 +22,7 @@ from gym_trl.testing import play
 ENV_ID = "TrlEnv/GuessNumber-v0"
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "AdmissibleActions": [{}, {"max_length": 20}],
+    "DeclareSuccess": [{"success": 0.5}, {"success": "info"}],
     "Discount": [{}, {"gamma": 0.5}],
     "History": [
         {},
