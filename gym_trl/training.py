@@ -27,6 +27,7 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.loading import make_env
 from gym_trl.options import TrainOptions, check_grpo, read_options
+from gym_trl.pool import TextEnvironment
 from gym_trl.progress import Display, display_on, lasting_console, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
 from gym_trl.tiny import save_tiny, tiny_model, tiny_tokenizer
