@@ -172,12 +172,26 @@ def _parts(space: spaces.Sequence, value: Any) -> Sequence[Any]:
 
 def _unstacked(space: spaces.Space[Any], stacked: Any) -> Sequence[Any]:
     """Return the values that Gymnasium's ``concatenate`` has stacked: a Dict of arrays is one of each row's Dicts."""
+    return [_row(space, stacked, place) for place in range(_rows(space, stacked) or 0)]
+
+
+def _rows(space: spaces.Space[Any], stacked: Any) -> int | None:
+    """Return how many were stacked, or None where there is nothing in them to count."""
     if isinstance(space, spaces.Dict):
-        columns = [_unstacked(inner, stacked[name]) for name, inner in space.spaces.items()]
-        return [dict(zip(space.spaces, row, strict=True)) for row in zip(*columns, strict=True)]
+        counts = [_rows(inner, stacked[name]) for name, inner in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        counts = list(map(_rows, space.spaces, stacked))
+    else:
+        return len(stacked)
+    return next((count for count in counts if count is not None), None)
+
+
+def _row(space: spaces.Space[Any], stacked: Any, place: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _row(inner, stacked[name], place) for name, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return list(zip(*map(_unstacked, space.spaces, stacked), strict=True))
-    return list(stacked)
+        return tuple(_row(inner, part, place) for inner, part in zip(space.spaces, stacked, strict=True))
+    return stacked[place]
 
 
 def _stacked(space: spaces.Space[Any], parts: Sequence[Any]) -> Any:
@@ -258,7 +272,9 @@ def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
         if not _reads(space, example):  # four digits are not enough for narrow bounds
             example = write(space, np.asarray(plain, dtype=space.dtype))
         bounds = (
-            f" from {_number(space.low.min())} to {_number(space.high.max())}" if isinstance(space, spaces.Box) else ""
+            f" from {_number(space.low.min())} to {_number(space.high.max())}"
+            if isinstance(space, spaces.Box) and count
+            else ""
         )
         return (f"a {kind}" if count == 1 else f"{count} {kind}s").replace(
             "a i", "an i"
