@@ -50,6 +50,10 @@ class Continuation:
         self._begun, self._once = self._pieces(render, 0), self._pieces(render, 1)
         # An answer in the prompt may lose its thinking as soon as another answer follows.
         self._kept = 1 if any(message.role == "assistant" for message in opening) else len(self._begun) - 1
+        self._first = len(self._begun) - 1
+        # A message of another role than the first may be followed by something else.
+        alike = opening[-1].role == role
+        self._between = self._once[self._first] if alike else self._pieces(render, 2)[self._first + 2]
         self.before, self.after = self._once[-2:]
         """What stands before and after the last text, where an answer precedes it."""
         self.checked = 1
@@ -63,17 +67,17 @@ class Continuation:
         Raises:
             DiffersError: something else stands between its texts.
         """
-        pieces, first = self._pieces(render, answers), len(self._begun) - 1
+        pieces = self._pieces(render, answers)
         if pieces[: self._kept] != self._begun[: self._kept]:
             raise DiffersError(f"begins a conversation otherwise after {_count(answers)}")
-        for index, piece in enumerate(pieces[first:-1]):
+        for index, piece in enumerate(pieces[self._first : -1]):
             turn, is_answer = index // 2 + 1, not index % 2
             if not is_answer and piece != self.before:
                 raise DiffersError(
                     f"writes a {self._role} message otherwise in a longer conversation: the one after answer {turn}, "
                     f"after {_count(answers)}"
                 )
-            if is_answer and piece != self._once[first]:
+            if is_answer and piece != (self._once[self._first] if turn == 1 else self._between):
                 raise DiffersError(f"writes what precedes answer {turn} otherwise after {_count(answers)}")
         if pieces[-1] != self.after:
             raise DiffersError(
@@ -96,8 +100,8 @@ class Continuation:
                         f"{before[:30]!r} for instance"
                     )
         spaced = self._pieces(render, 2, after=" \n")
-        kept, first = spaced[-1].removesuffix(self.after), len(self._begun) - 1
-        if spaced[-1] != kept + self.after or spaced[first + 2] != kept + self._once[first]:
+        kept = spaced[-1].removesuffix(self.after)
+        if spaced[-1] != kept + self.after or spaced[self._first + 2] != kept + self._between:
             raise DiffersError(f"trims a {self._role} message otherwise where it is the last")
 
     def differs_from(self, other: "Continuation") -> bool:
