@@ -111,7 +111,7 @@ def _sentence(error: Exception) -> str:
 
 def _fail(text: str) -> NoReturn:
     sys.stderr.write(_encodable(f"Error: {text}\n", sys.stderr))
-    raise typer.Exit(1)
+    raise typer.Exit(2)
 
 
 def _say(text: str = "") -> None:
@@ -317,7 +317,7 @@ _ID_HELP = "An id, module:id, package.module:Class, or a file.py with one enviro
 _PLAY_HELP = (
     'Play an environment yourself, in the terminal; "quit", Ctrl-C or Ctrl-D leaves.\n\n'
     '":undo" takes your last action back, ":hint" asks the environment\'s solver, ":history" shows the game so far, '
-    "and the arrow keys bring back what you typed.\n\n"
+    '":help" says so, and the arrow keys bring back what you typed. None of them costs a turn.\n\n'
     "With --against somebody plays against you: solver, random or another of the environment's own policies, a model's "
     "path, hub id or run, the address of an OpenAI-compatible server (its key is $OPENAI_API_KEY), or "
     "package.module:function. In games for two it has the other side. In games for one it plays the same game beside "
@@ -368,10 +368,12 @@ def play(
             if (action := _ask()) is None:
                 _say(f"\nLeft after {counted(len(game.played), 'turn')}, return {game.total:g}.")
                 return
-            if action.strip() in _COMMANDS:
-                _say(_COMMANDS[action.strip()](game))
+            if (command := action.strip()).startswith(":") and not command.startswith("::"):
+                _say(_COMMANDS.get(command, _help)(game))
                 rival.forget()
                 continue
+            if command.startswith("::"):
+                action = action.replace("::", ":", 1)
             with _one_line("step", debug=debug):
                 reply = game.step(action)
             rival.tell(game)
@@ -485,6 +487,8 @@ def _undo(game: "PlayedGame") -> str:
 
 def _hint(game: "PlayedGame") -> str:
     hint = game.hint()
+    if not game.env.has_wrapper_attr("solver"):
+        return _coloured("This environment has no solver to ask.", dim=True)
     if hint is None:
         return _coloured("There is no solver that can play on from here.", dim=True)
     leads = f"wins in {counted(hint.turns, 'turn')}" if hint.wins else "does not win, as far as the solver sees"
@@ -500,7 +504,20 @@ def _history(game: "PlayedGame") -> str:
     return "\n".join(lines)
 
 
-_COMMANDS: dict[str, Callable[["PlayedGame"], str]] = {":undo": _undo, ":hint": _hint, ":history": _history}
+def _help(game: "PlayedGame") -> str:
+    return _coloured(
+        ":undo takes your last action back, :hint asks the solver, :history shows the game so far, quit leaves; "
+        "none of them costs a turn. An action that begins with a colon is given with two.",
+        dim=True,
+    )
+
+
+_COMMANDS: dict[str, Callable[["PlayedGame"], str]] = {
+    ":undo": _undo,
+    ":hint": _hint,
+    ":history": _history,
+    ":help": _help,
+}
 
 
 def _coloured(text: str, **style: Any) -> str:
@@ -537,7 +554,8 @@ _VALIDATE_HELP = (
     "file.py with a class in it) the report has a line for each promise: what was seen, whether that is ok, a warning "
     "(training works and is the worse for it) or a problem, and what to change. It is played in a process of its own, "
     "so that what hangs or crashes is a line, too.\n\n"
-    "Exit status: 0; 1 if a promise is broken, or a number is further from its reference than chance explains."
+    "Exit status: 0; 1 if a promise is broken, or a number is further from its reference than chance explains; 2 for "
+    "an error."
 )
 _VALIDATE_EXAMPLES = """Examples:
 
@@ -756,7 +774,7 @@ _EVAL_HELP = (
     "sees.\n\n"
     "With --out every episode is written down when it is over, and the same command goes on where a killed one "
     "stopped; other policies add to the folder. Instead of ids, a file.toml can give any of the options, by name. "
-    "Exit status: 0; 1 if a success is below --fail-under, or for an error; 130 when interrupted."
+    "Exit status: 0; 1 if a success is below --fail-under; 2 for an error; 130 when interrupted."
 )
 _EVAL_EXAMPLES = """Examples:
 
@@ -1209,9 +1227,10 @@ _TRAIN_HELP = (
     "otherwise. With --model it trains a model from a path or from the hub, which gets the environment's instructions "
     "and marks its action with <action>...</action>.\n\n"
     "The folder holds config.json, metrics.jsonl, rollouts.jsonl, curve.png, tokenizer, model, checkpoints and "
-    "summary.json with the success on held-out games before and after; gym-trl view shows all of it, also while the "
+    "summary.json with the success on evaluation games before and after; gym-trl view shows all of it, also while the "
     "run goes on. Ctrl-C stops after the step that is running and leaves a complete folder; --resume continues it, "
-    "also after a crash. Exit status: 0 when the last step was reached, 130 when interrupted, 1 for an error."
+    "also after a crash. Exit status: 0 when the last step was reached, 130 when interrupted, 2 for an error; a start "
+    "that fails before its first step leaves nothing behind."
 )
 _TRAIN_EXAMPLES = """Examples:
 
@@ -1259,7 +1278,7 @@ def train(
     ] = None,
     invalid_penalty: Annotated[float | None, typer.Option(min=0.0, help="What an invalid action costs.")] = None,
     success: SuccessOption = None,
-    eval_episodes: Annotated[int | None, typer.Option(min=1, help="Held-out episodes, before and after.")] = None,
+    eval_episodes: Annotated[int | None, typer.Option(min=1, help="Evaluation episodes, before and after.")] = None,
     records: Annotated[int, typer.Option(min=0, help="Trajectories that a step leaves in rollouts.jsonl.")] = 16,
     seed: Annotated[
         int, typer.Option(min=0, max=_LARGEST_SEED, help="Of the games, of the sampling and of the tiny model.")

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gym_trl.textify import counted
+
 _SHOWN = {
     "success": ("success", ".2f"),
     "return": ("return", ".2f"),
@@ -167,9 +169,37 @@ def _minutes(seconds: float) -> str:
     return "{}:{:02}".format(*divmod(round(seconds), 60))
 
 
+def _duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> _duration(202.4), _duration(59.6), _duration(7325)
+    ('3 min 22 s', '1 min 0 s', '2 h 2 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return "{} h {} min".format(*divmod(minutes, 60))
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _evaluation_of(summary: Mapping[str, Any]) -> str:
+    """Return what was evaluated, and whether its games were trained on.
+
+    >>> _evaluation_of({"eval_episodes": 256, "eval_games": 8, "eval_games_trained": 8})
+    '256 evaluation episodes of 8 games, all of which are trained on'
+    >>> _evaluation_of({"eval_episodes": 64, "eval_games": 64, "eval_games_trained": 0})
+    '64 evaluation episodes of 64 games, none of which is trained on'
+    """
+    episodes = f"{counted(summary['eval_episodes'], 'evaluation episode')}"
+    if (games := summary.get("eval_games")) is None:  # of an older run
+        return episodes
+    trained = summary["eval_games_trained"]
+    share = "none of which is" if not trained else "all of which are" if trained == games else f"{trained} of which are"
+    return f"{episodes} of {counted(games, 'game')}, {share} trained on"
+
+
 def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
     """Say how the run in ``folder`` ended and what it learnt."""
-    table = Table(title=f"{summary['eval_episodes']} held-out episodes", title_justify="left")
+    table = Table(title=_evaluation_of(summary), title_justify="left")
     for column in ("", "before", "after", "after, greedy", "random", "optimum"):
         table.add_column(column, justify="right" if column else "left")
     for row in ("success", "return"):
@@ -177,7 +207,8 @@ def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
         table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
     console.print(table)
     stopped = "Interrupted after" if summary["interrupted"] else "Trained for"
-    console.print(f"{stopped} {summary['steps']} steps in {_minutes(summary['seconds'])} minutes.", highlight=False)
+    steps = counted(summary["steps"], "step")
+    console.print(f"{stopped} {steps} in {_duration(summary['seconds'])}.", highlight=False)
     for text in (f"The curve: {folder / 'curve.png'}", f"The model: {folder / 'model'}"):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if summary["interrupted"]:

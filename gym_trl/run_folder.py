@@ -5,10 +5,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from json import JSONDecodeError, loads
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
@@ -76,6 +78,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary if isinstance(summary, dict) else {}
 
 
+_FILES = (
+    *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, "summary.json", "curve.png", ".curve.new.png"),
+    *("tokenizer", "model", "checkpoints"),
+)
+
+
 class RunFolder:
     """What a run leaves behind; written by the first process only."""
 
@@ -83,6 +91,7 @@ class RunFolder:
         self.path = path
         self.summary: dict[str, Any] = {}
         self._writes = writes
+        self._found = path.exists()  # before the run
         self._metrics: JsonLinesWriter | None = None
         self._rollouts: RecordWriter | None = None
         self._about: dict[str, Any] = {}  # what all records of the run have in common
@@ -108,6 +117,22 @@ class RunFolder:
         }
         last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
         self.summary["seconds"] = last[0]["seconds"] if last else 0.0
+
+    def discard(self) -> None:
+        """Remove what a start left that failed before its first step, so that the next one finds room."""
+        self.close()
+        self._metrics = self._rollouts = None
+        if not self._writes or not self.path.is_dir():
+            return
+        for name in _FILES:
+            entry = self.path / name
+            if entry.is_dir():
+                rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        if not self._found:
+            with suppress(OSError):  # something else has been put into it
+                self.path.rmdir()
 
     def close(self) -> None:
         """Close what is being appended to."""

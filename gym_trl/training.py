@@ -18,10 +18,9 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError
 from gym_trl.evaluation import Result, Score, optimum, random_score
 from gym_trl.executors import STEPPING
-from gym_trl.grpo.resume import ExactResume
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
@@ -31,15 +30,18 @@ from gym_trl.pool import TextEnvironment
 from gym_trl.progress import Display, display_on, lasting_console, report
 from gym_trl.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
 from gym_trl.tiny import save_tiny, tiny_model, tiny_tokenizer
-from gym_trl.types import Trajectory
+from gym_trl.types import Task, Trajectory
 from gym_trl.wrappers.declare_success import declare_success
 
 try:
     import matplotlib  # noqa: F401 -- a run that cannot draw its curve says so before it begins
     import torch
+    import trl  # noqa: F401
     from transformers import TrainerCallback
+
+    from gym_trl.grpo.resume import ExactResume
 except ImportError as error:
-    raise MissingDependencyError("training", extra="train") from error
+    raise MissingDependencyError("gym-trl train", extra="train") from error
 
 _MAX_TASKS = 100_000
 _ROWS_AT_ONCE = 8  # a pretrained model's share of a step that goes through the GPU together
@@ -106,16 +108,22 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
         spec = _spec(options, args, run.on_rollout)
         model, tokenizer = _model(options, run, Path(stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))))
-        trainer = _trainer(model, tokenizer, args, spec, run)
-        folder.open(options, start or Checkpoint(None, 0), processes)
         stack.callback(folder.close)
-        stack.enter_context(interrupt)
         try:
+            trainer = _trainer(model, tokenizer, args, spec, run)
+            folder.open(options, start or Checkpoint(None, 0), processes)
+            stack.enter_context(interrupt)
             run.train(trainer, spec)
         except KeyboardInterrupt:
             display.note(f"Aborted. To continue from the last checkpoint: gym-trl train --resume {path}")
             raise
         except Exception as error:
+            if start is None and not run.stepped and not isinstance(error, OSError):
+                folder.discard()
+                if not isinstance(error, GymTRLError):
+                    raise ConfigError(
+                        f"the training cannot begin, {type(error).__name__}: {error} (nothing was left in {path})"
+                    ) from error
             unwritten = _unwritten(error, path)
             if unwritten or isinstance(error, OSError):
                 display.note(f"To continue from the last checkpoint: gym-trl train --resume {path}")
@@ -150,7 +158,11 @@ def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]
         save_tiny(scratch, **size)
         return str(scratch), None
     tokenizer = tiny_tokenizer()
-    return tiny_model(tokenizer, **size), tokenizer
+    model = tiny_model(tokenizer, **size)
+    if options.grpo.get("beta"):  # the trainer reads its reference model from where the model says that it is from
+        model.save_pretrained(scratch)
+        model.config._name_or_path = str(scratch)
+    return model, tokenizer
 
 
 def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") -> Any:
@@ -254,7 +266,7 @@ def _grpo_config(options: TrainOptions, processes: int) -> Any:
     batch = _batch(options, given, processes)
     try:
         return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch, **fixed})
-    except (ValueError, ArithmeticError) as error:
+    except Exception as error:  # of any kind: its fields are looked at by TRL, Transformers and Accelerate
         raise ConfigError(f"GRPOConfig does not work so: {error}") from error
 
 
@@ -356,6 +368,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._folder = folder
         self._display = display
         self._interrupt = interrupt
+        self.stepped = start.path is not None
+        """Whether a step was done: until then, what fails is how the run was told to begin."""
         self._began = 0.0
         self._failure_told = False
         self._about: dict[str, Any] = {}
@@ -370,7 +384,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """Everything from the first evaluation to the last."""
         self._trainer, self._spec = trainer, spec
         summary = self._folder.summary
-        summary |= {**self._reference(), "eval_episodes": self.options.eval_episodes}
+        summary |= {**self._reference(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
         self._folder.tokenizer(trainer.processing_class)
         if self.trained:
             trainer.state.global_step = self.start.step
@@ -411,6 +425,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop, on all processes at once, if anybody asked one of them to."""
+        self.stepped = True
         if self._asked_to_stop():
             control.should_training_stop = control.should_save = True
 
@@ -441,9 +456,9 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         return bool(accelerator.reduce(asked, "sum") > 0)
 
     def _evaluate(self, temperature: float) -> Score:
-        """Play the held-out games; every process plays its share, in batches as large as the training's."""
+        """Play the evaluation's games; every process plays its share, in batches as large as the training's."""
         trainer, accelerator = self._trainer, self._trainer.accelerator
-        self._display.note(f"Playing {self.options.eval_episodes} held-out episodes at temperature {temperature:g}")
+        self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
         prompts = self._spec.eval_dataset["prompt"]
         mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
         size = trainer.args.generation_batch_size // accelerator.num_processes
@@ -458,6 +473,11 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
             results = gather_object(results)
         return Score.of(results)
+
+    def _overlap(self) -> dict[str, int]:
+        """How many different games the evaluation plays, and how many of them are games of the training, too."""
+        played, trained = ({_game(task) for task in self._spec.tasks(split)} for split in ("eval", "train"))
+        return {"eval_games": len(played), "eval_games_trained": len(played & trained)}
 
     def _reference(self) -> dict[str, float | None]:
         """What random and perfect play reach on the same games, by the rules alone."""
@@ -476,6 +496,11 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             "success_optimum": best.success,
             "return_optimum": best.mean_return,
         }
+
+
+def _game(task: Task) -> tuple[str, object]:
+    """Which game a task is: a counted one by its number, and any other by its seed."""
+    return task.env_id, task.options.get("instance", f"seed {task.seed}")
 
 
 def _named(when: str, score: Score) -> dict[str, float | None]:

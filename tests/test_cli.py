@@ -37,7 +37,7 @@ def text(output: str) -> str:
 
 def error(result: Result) -> str:
     """The one line that says what is wrong."""
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == 2, result.output
     assert result.stderr.count("\n") == 1
     return result.stderr.strip()
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_trained_is_mostly_said_before_anything_heavy_is_loaded(a
         f"sys.argv = ['gym-trl', *{arguments!r}]\n"
         "from gym_trl.__main__ import main\n"
         "try:\n    main()\n"
-        "except SystemExit as leaving:\n    assert leaving.code == 1\n"
+        "except SystemExit as leaving:\n    assert leaving.code == 2\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

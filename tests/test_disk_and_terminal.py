@@ -114,7 +114,7 @@ def test_an_evaluation_on_a_disk_that_fills_up_says_so_in_one_line_and_goes_on_w
     words = ["eval", "TrlEnv/Echo-v0", "--policy", "random", "--episodes", "100", "--out", str(tmp_path / "e")]
     with files_of_at_most(30_000):
         full = CliRunner().invoke(app, words)
-    assert full.exit_code == 1
+    assert full.exit_code == 2
     assert full.stderr.splitlines()[-1].startswith("Error: ")
     assert "Traceback" not in full.stderr
     before = list(read_json_lines(tmp_path / "e" / "rollouts.jsonl"))
@@ -141,8 +141,8 @@ def test_training_on_a_disk_that_fills_up_ends_with_one_line_and_goes_on_when_th
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     for name in ("full", "eval full", "read-only", "eval read-only", "view read-only"):
-        assert found[name]["status"] == 1, found[name]
-        assert found[name]["raised"] == "SystemExit(1)", found[name]
+        assert found[name]["status"] == 2, found[name]
+        assert found[name]["raised"] == "SystemExit(2)", found[name]
         [line] = [line for line in found[name]["said"].splitlines() if line.startswith("Error: ")]
         expected = (
             ("Read-only file system",) if "read-only" in name else ("is the disk full?", "No space left on device")

@@ -130,3 +130,16 @@ def test_the_command_takes_back_hints_and_tells_the_history() -> None:
 
 def test_output_that_is_no_terminal_has_no_colours() -> None:
     assert "\x1b" not in said("1", ":hint", ":history", "quit")
+
+
+@pytest.mark.parametrize("command", [":help", ":hlep", " :undo now", ":"])
+def test_no_command_costs_a_turn_and_an_unknown_one_is_answered_with_all(command: str) -> None:
+    shown = said(command, "6", "quit")
+    assert ":undo takes your last action back" in shown
+    assert "Left after 1 turn" in shown
+
+
+def test_an_action_that_begins_with_a_colon_is_given_with_two() -> None:
+    shown = said("::x", env_id="TrlEnv/Echo-v0", options=("--seed", "0", "--env", "word_length=2"))
+    assert "0 of 2 right." in shown or "right." in shown
+    assert ":undo takes" not in shown

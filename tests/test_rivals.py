@@ -184,7 +184,7 @@ def test_a_rival_that_raises_stops_and_the_person_plays_on(tmp_path: Path, monke
     output = played("woadw", env_id="TrlEnv/Echo-v0", against="broken_rival:make", options=("--seed", "0"))
     assert "(broken_rival:make could not play on after 0 turns: ValueError: no idea)" in output
     assert output.endswith("could not play on after 0 turns: ValueError: no idea.\n")
-    output = played("5", env_id="TrlEnv/TicTacToe-v0", against="broken_rival:make", status=1)
+    output = played("5", env_id="TrlEnv/TicTacToe-v0", against="broken_rival:make", status=2)
     assert "Error: reset raised ValueError: no idea" in output
 
 
@@ -280,7 +280,7 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
     ],
 )
 def test_what_cannot_play_is_named(env_id: str, who: str, options: tuple[str, ...], said_: str) -> None:
-    assert said_ in " ".join(played(env_id=env_id, against=who, options=options, status=1).split())
+    assert said_ in " ".join(played(env_id=env_id, against=who, options=options, status=2).split())
 
 
 def test_a_policy_that_an_environment_does_not_have_is_refused_before_the_game() -> None:

@@ -323,7 +323,7 @@ def test_what_cannot_be_served_is_said_in_one_line(arguments, said):
     from gym_trl.cli import app
 
     result = CliRunner().invoke(app, ["serve", *arguments])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.stderr
     assert "Traceback" not in result.stderr
 

@@ -531,6 +531,59 @@ def test_what_cannot_be_trained_is_said_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("grpo", "said"),
+    [
+        ({"loss_type": "nonsense"}, "cannot begin, ValueError: Unknown loss type: nonsense"),
+        ({"scale_rewards": "nonsense"}, "cannot begin, ValueError: Invalid value for scale_rewards: nonsense"),
+        ({"importance_sampling_level": "x"}, "cannot begin, ValueError: Unknown importance sampling level: x"),
+        ({"optim": "nonsense"}, "nonsense"),
+        ({"report_to": "nonsense"}, "nonsense"),
+    ],
+    ids=str,
+)
+def test_a_start_that_fails_is_one_line_and_leaves_nothing_behind(
+    tmp_path: Path, grpo: dict[str, Any], said: str
+) -> None:
+    chosen = replace(options(eval_episodes=1, steps=1), grpo={**options().grpo, **grpo})
+    with pytest.raises(ConfigError, match=said):
+        train(chosen, out=tmp_path / "run", console=silent())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_start_that_fails_leaves_a_folder_that_was_there_before(tmp_path: Path) -> None:
+    chosen = options(eval_episodes=1, steps=1, grpo={"loss_type": "nonsense"})
+    with pytest.raises(ConfigError, match="Unknown loss type"):
+        train(chosen, out=tmp_path, console=silent())
+    assert tmp_path.is_dir()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_tiny_model_has_a_reference_model_where_one_is_asked_for(tmp_path: Path) -> None:
+    train(options(steps=2, eval_episodes=1, grpo={"beta": 0.1}), out=tmp_path / "run", console=silent())
+    divergence = [line["kl"] for line in lines(tmp_path / "run")]
+    assert divergence[0] == pytest.approx(0.0, abs=1e-6)  # the same weights at first
+    assert divergence[1] > 0
+
+
+def test_the_report_says_how_many_games_of_the_evaluation_are_trained_on(finished: Path) -> None:
+    told = summary(finished)
+    assert (told["eval_episodes"], told["eval_games"], told["eval_games_trained"]) == (8, 1, 1)
+
+
+def test_training_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "trl"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("training", "grpo.resume"):
+        monkeypatch.delitem(sys.modules, f"gym_trl.{name}")
+        monkeypatch.delattr(f"gym_trl.{name}")
+    result = CliRunner().invoke(app, ["train"])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "Error: gym-trl train needs packages that are not installed: pip install 'gym-trl[train]'\n"
+    )
+
+
 def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder, said in (
@@ -559,6 +612,6 @@ def test_the_command_line_says_errors_in_one_line_and_shows_no_traceback(tmp_pat
     ):
         (tmp_path / "file").touch()
         result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), *arguments])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert said in result.stderr
         assert result.stderr.count("\n") == 1

@@ -494,7 +494,7 @@
         .filter(([, key]) => isNumber(told[`${name}_${key}`])).map(([label, key]) => `${label} ${show(told[`${name}_${key}`])}`);
       if (isNumber(before) || isNumber(after)) {
         const both = [before, after].filter(isNumber).map((one) => show(one)).join(" → ");
-        box.append(fact(`${name} on held-out games`, both, known.join(" · ")));
+        box.append(fact(`${name} on evaluation games`, both, known.join(" · ")));
       } else if (total) {
         const values = name === "success" ? MAIN[1][2] : MAIN[0][2];
         const level = mean(columns.step.map((_, i) => values(i)));

