@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_trl.errors import NotTextError
-from gym_trl.spaces import AnyText
+from gym_trl.spaces import MAX_LENGTH, AnyText
 from gym_trl.wrappers import as_text
 
 PICTURE = spaces.Box(0, 255, (24, 24, 3), dtype=np.uint8)
@@ -131,10 +131,11 @@ def test_any_space_is_refused_at_construction_or_goes_through_words_unchanged(sh
     for _ in range(3):
         if policy is None:
             break
-        observation, _, _, _, info = text.step(policy(observation))
+        written, drawn = policy(observation), taken.sample()
+        observation, _, _, _, info = text.step(written)
         assert isinstance(observation, str)
-        assert info["action_valid"]
-        assert same(taken.sample(), env.got[-1])
+        assert info["action_valid"] == (len(written) <= MAX_LENGTH)  # no more of an action is looked at
+        assert len(written) > MAX_LENGTH or same(drawn, env.got[-1])
     assert isinstance(text.step(words)[0], str)  # whatever a model says is an action, or told to be none
 
 

@@ -2,15 +2,19 @@
 
 import random
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from itertools import chain
+from typing import Any, ClassVar
 
 from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.types import Policy
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
 _MOST_MOVES = 1_000
+_REHEARSED_MOVES = 12
 
 
 class TextArena(Adapter):
@@ -24,24 +28,29 @@ class TextArena(Adapter):
         env.step("[10]")[0]
         'The target number is higher.'
 
-    The game says its rules in its first message; an observation is what it has said since the last one. TextArena pays
-    when a game is closed: the reward of the last action is what the player gets, ``success`` is 1.0 of it, and what is
-    no number counts as 0. An episode has a new game and random generators of its own, because the games draw from the
-    process-wide ones. An action without brackets is put in some, as TextArena's own wrapper for training does.
+    The game says its rules in its first message; an observation is what it has said since the last one. TextArena
+    pays when a game is closed: the reward of the last action is what the player gets, ``success`` is 1.0 of it, and
+    what is no number counts as 0. A game that ends because the opponent broke its rules is nobody's success: it
+    pays 0.0, ``success`` is not declared and ``info["opponent_forfeited"]`` is true. An episode has a new game and
+    random generators of its own, because the games draw from the process-wide ones. An action without brackets is
+    put in some, as TextArena's own wrapper for training does.
 
     Args:
         game: An id of TextArena without its wrappers' suffix, such as ``"GuessTheNumber-v0-hardcore"``.
         players: 1, or 2 for a game against ``opponent``.
-        opponent: Makes the opponent's policy of an episode from a seed; by default one that picks at random from what
-            the game's last message has in brackets, and from the numbers up to ten where that is nothing.
+        opponent: Makes the opponent's policy of an episode from a seed; by default one that plays at random what the
+            rules allow, for games that show the notation of their moves in brackets or take numbers.
         seat: Who the agent is: 0, or 1.
         render_mode: None; the observations are all that there is.
         **settings: Of the game, such as ``max_turns``.
 
     Raises:
         MissingDependencyError: TextArena is not installed.
-        ConfigError: no such game, or a number that cannot work.
+        ConfigError: no such game, a number that cannot work, or a game for two that needs an ``opponent``.
     """
+
+    _rehearsed: ClassVar[dict[str, str]] = {}
+    """Why a game needs an opponent of the user's, or nothing; an environment may be made for every episode."""
 
     def __init__(
         self,
@@ -61,21 +70,20 @@ class TextArena(Adapter):
             raise ConfigError(f"players must be 1 or 2 and seat below it, got {players!r} and {seat!r}")
         super().__init__()
         self.game, self.players, self.seat = game, players, seat
-        self._opponent_from = opponent or listed_moves
+        self._opponent_from = opponent or self._random_opponent
         self._settings = settings
         self._raw, self._own_words = f"{game}-raw", textarena.ObservationType.PLAYER_ACTION
         self._make = textarena.make
         self._game: Any = None
         self._opponent: Policy | None = None
+        self._told = ["", ""]  # all that each player was told
         if self._raw not in textarena.envs.registration.ENV_REGISTRY:
             raise ConfigError(f"TextArena has no game {game!r}")
+        if players == 2 and opponent is None:
+            self._check_that_moves_are_found()
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._game = self._make(self._raw, **self._settings)
-        try:
-            self._game.reset(num_players=self.players, seed=seed)
-        except AssertionError as error:
-            raise ConfigError(f"{self.game} is not for {self.players} players: {error}") from error
+        self._start(seed)
         self._opponent = self._opponent_from(seed) if self.players > 1 else None
         self._let_opponent_play()
         return self._said(self.seat), {}
@@ -92,8 +100,18 @@ class TextArena(Adapter):
         mine = about.get(self.seat, {})
         reward = _number((rewards or {}).get(self.seat, 0.0))
         observation = "\n".join(part for part in (observation, str(mine.get("reason") or "")) if part)
+        if any(theirs.get("invalid_move") for seat, theirs in about.items() if seat != self.seat):
+            more = {"opponent_forfeited": True}
+            return Played(observation, 0.0, terminated=True, success=None, valid=valid, more=more)
         valid = valid and not mine.get("invalid_move", False)
         return Played(observation, reward, terminated=True, success=reward >= 1.0, valid=valid)
+
+    def _start(self, seed: int) -> None:
+        self._game, self._told = self._make(self._raw, **self._settings), ["", ""]
+        try:
+            self._game.reset(num_players=self.players, seed=seed)
+        except AssertionError as error:
+            raise ConfigError(f"{self.game} is not for {self.players} players: {error}") from error
 
     def _let_opponent_play(self) -> bool:
         """Whether the game is over when it is the agent's turn again."""
@@ -114,24 +132,69 @@ class TextArena(Adapter):
         others = [text for sender, text, kind in messages if not (kind is self._own_words and sender == player)]
         # Some games give their arguments in the wrong order; what is no text is then an echo of the action.
         others = [text for text in others if isinstance(text, str)]
-        return "\n".join(others).strip()
+        said = "\n".join(others).strip()
+        self._told[player] += f"\n{said}"
+        return said
+
+    def _random_opponent(self, seed: int) -> Policy:
+        rng = random.Random(seed)
+        return lambda observation: self._legal_move(rng)
+
+    def _legal_move(self, rng: random.Random) -> str:
+        """Return a move that the rules allow now, found by trying it in a copy of the game.
+
+        Raises:
+            RuntimeError: none was found.
+        """
+        player = self._game.state.current_player_id
+        for move in _candidates(self._told[player], rng):
+            trial = deepcopy(self._game)
+            try:
+                with OwnGlobalRandom(0):  # the game's own draws are not to depend on what was tried
+                    trial.step(move)
+            except Exception:  # noqa: S112 -- some games raise at moves that they cannot read
+                continue
+            if not (getattr(trial.state, "error_count", 0) or trial.state.game_info[player].get("invalid_move")):
+                return move
+        raise RuntimeError(f"no move that the rules of {self.game} allow was found for player {player}")
+
+    def _check_that_moves_are_found(self) -> None:
+        """Play some moves of a game, with both sides at random."""
+        key = f"{self._raw} {self._settings!r}"
+        if key not in self._rehearsed:
+            self._rehearsed[key] = self._rehearse()
+        if self._rehearsed[key]:
+            raise ConfigError(
+                f"TextArena's {self.game} needs opponent=, a function that makes the opponent's policy from a seed: "
+                f"{self._rehearsed[key]}"
+            )
+
+    def _rehearse(self) -> str:
+        rng = random.Random(0)
+        with OwnGlobalRandom(0):
+            try:
+                self._start(seed=1)
+            except Exception:  # said when an episode begins, as for games that are played alone
+                return ""
+            try:
+                for _ in range(_REHEARSED_MOVES):
+                    self._said(self._game.state.current_player_id)
+                    if self._move(self._legal_move(rng)):
+                        break
+            except Exception as error:  # whatever a game does that cannot be copied, or not be played so
+                return str(error) or type(error).__name__
+        return ""
 
 
-def listed_moves(seed: int) -> Policy:
-    """An opponent that picks at random from what stands in brackets in the last lines that have any.
-
-    >>> listed_moves(0)("Your moves: '[3]', '[5]'") in ("[3]", "[5]")
-    True
-    """
-    rng = random.Random(seed)
-
-    def move(observation: str) -> str:
-        for line in reversed(observation.splitlines()):
-            if found := _BRACKETS.findall(line):
-                return str(rng.choice(found))
-        return f"[{rng.randint(0, 10)}]"
-
-    return move
+def _candidates(told: str, rng: random.Random) -> Iterator[str]:
+    """Return moves that may be legal: what stood in brackets, then numbers and places on a board, in any order."""
+    shown = list(dict.fromkeys(_BRACKETS.findall(told)))
+    numbers = [f"[{number}]" for number in range(100)]
+    places = [f"[{row}{between}{column}]" for between in (" ", ", ") for row in range(8) for column in range(8)]
+    groups = shown, numbers[:26], places, numbers[26:]
+    for group in groups:
+        rng.shuffle(group)
+    return chain(*groups)
 
 
 def _number(value: Any) -> float:

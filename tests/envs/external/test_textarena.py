@@ -1,4 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ import gymnasium as gym
 import pytest
 
 import gym_trl  # noqa: F401 -- registers the ids
+from gym_trl.errors import ConfigError
 
 pytest.importorskip("textarena", reason="TextArena is not installed")
 pytestmark = pytest.mark.external
@@ -35,7 +37,8 @@ ALONE = [
     "Sudoku-v0",
     "TowerOfHanoi-v0",
 ]
-FOR_TWO = ["Breakthrough-v0", "ConnectFour-v0", "KuhnPoker-v0", "Nim-v0", "Othello-v0", "TicTacToe-v0"]
+FOR_TWO = ["ConnectFour-v0", "IndianPoker-v0", "KuhnPoker-v0", "Nim-v0", "Othello-v0", "TicTacToe-v0"]
+NEED_AN_OPPONENT = ["Battleship-v0", "Breakthrough-v0", "GermanWhist-v0"]  # whose moves cannot be found by trying
 
 
 def halving():
@@ -113,6 +116,48 @@ def test_a_game_of_theirs_can_be_played(game):
         assert isinstance(reward, float)
         if ended:
             break
+
+
+def play_legally(env, seed, turns=60):
+    """Both sides at random, the agent by the same search as the default opponent."""
+    rng = random.Random(seed)
+    result = env.reset(seed=seed)
+    for _ in range(turns):
+        result = env.step(env.unwrapped._legal_move(rng))
+        if result[2] or result[3]:
+            break
+    return result
+
+
+@pytest.mark.parametrize("game", FOR_TWO)
+def test_the_default_opponent_never_breaks_the_rules(game):
+    for seat in (0, 1):
+        env = make("External/TextArena-v0", game=game, players=2, seat=seat)
+        for seed in range(5):
+            info = play_legally(env, seed)[-1]
+            assert "opponent_forfeited" not in info
+            assert not env.unwrapped._game.state.game_info[1 - seat]["invalid_move"]
+
+
+def test_the_default_opponent_plays_the_same_for_the_same_seed():
+    env = make("External/TextArena-v0", game="ConnectFour-v0", players=2)
+    assert play_legally(env, 3) == play_legally(env, 3)
+
+
+@pytest.mark.parametrize("game", NEED_AN_OPPONENT)
+def test_a_game_whose_moves_are_not_found_asks_for_an_opponent(game):
+    with pytest.raises(ConfigError, match="needs opponent="):
+        make("External/TextArena-v0", game=game, players=2)
+    given = make("External/TextArena-v0", game=game, players=2, opponent=lambda seed: lambda said: "[pass]")
+    given.reset(seed=0)
+
+
+def test_an_opponent_that_breaks_the_rules_makes_nobody_successful():
+    env = make("External/TextArena-v0", game="TicTacToe-v0", players=2, opponent=lambda seed: lambda said: "[99]")
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step("[4]")
+    assert (reward, terminated) == (0.0, True)
+    assert info == {"action_valid": True, "opponent_forfeited": True}  # success is not declared
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="is a syntax error before Python 3.12 only")
