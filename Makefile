@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 PYTEST := $(RUN) pytest --numprocesses 2 --dist loadfile
 # The oldest TRL that works, tested beside the newest; it lies where only that test looks.
-OLDEST_TRL := 1.0.0
+OLDEST_TRL := 1.14.0
 # Gymnasium's oldest release that works and one between, in the same way.
 GYMNASIUMS := 1.0.0 1.2.0
 # The real vLLM on a CPU, other people's environments, other systems: where a list cannot be installed, the tests that

@@ -4,8 +4,10 @@
 A script still has a process of its own, but not the seconds that the imports take.
 """
 
+import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,29 @@ def run(*command, env, timeout):
             raise subprocess.TimeoutExpired(command, timeout, output=said.read_text())
         assert process.exitcode is not None
         return subprocess.CompletedProcess(command, process.exitcode, stdout="", stderr=said.read_text())
+
+
+def run_ranks(script, folder, *arguments, processes=1, timeout=200):
+    """Run a script as each of some processes that train together; the JSON that each wrote to ``folder/rankN.json``."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = []
+    for rank in range(processes):
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if processes > 1:  # as torchrun would have it
+            group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+            group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+            env |= {name: str(value) for name, value in group.items()}
+        said = folder / f"said-{rank}"
+        started.append((start(str(script), str(folder), *arguments, env=env, said=said), said))
+    for process, said in started:
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        assert process.exitcode == 0, said.read_text()[-3000:]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(processes)]
 
 
 def start(*command, env, said):

@@ -11,20 +11,39 @@ Tried with TRL 1.14, 1.15 and 1.16. On a ``GRPOTrainer`` or a subclass it
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import FrameType
 from typing import Any, NamedTuple
 
-from gym_trl.grpo.totals import Row, StepTotals, rows_of
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.batches import BATCHES, batches, check_batches
+from gym_trl.grpo.totals import UNFINISHED, Row, StepTotals, rows_of
 from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason
 
 CUT_OFF = frozenset({StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT})
 """Ends by a budget and not by the environment, which ``mask_truncated_completions`` masks."""
 
+_OLDEST_TRL = (1, 14)
 _NAME = "_gym_trl_attachment"
 OnTotals = Callable[[StepTotals], None]
+
+
+def check_trl() -> None:
+    """Check that the TRL that is installed is new enough.
+
+    Raises:
+        ConfigError: it is older than 1.14.
+    """
+    import trl
+
+    if tuple(map(int, trl.__version__.split(".")[:2])) < _OLDEST_TRL:
+        raise ConfigError(
+            f"gym-trl needs TRL 1.14 or newer, got {trl.__version__}: older ones score unscored episodes as 0. "
+            "pip install --upgrade trl"
+        )
 
 
 def attach(trainer: Any) -> "Attachment":
@@ -89,6 +108,7 @@ class Attachment:
         calculate = getattr(trainer, "_calculate_rewards", None)
         if calculate is None:
             return
+        check_trl()
         trainer.mask_truncated_completions = False  # TRL's own rule looks at the last token only
 
         @wraps(calculate)
@@ -101,7 +121,7 @@ class Attachment:
         @wraps(generate)
         def mask_unscored(*given: Any, **named: Any) -> Any:
             played = generate(*given, **named)
-            self._mask_environments(played[2])
+            self._mask_environments(*played[1:4])
             return played
 
         trainer._generate = mask_unscored
@@ -116,6 +136,8 @@ class Attachment:
         # In front of what restores a checkpoint. A new list: this may be one of its callbacks.
         handler = trainer.callback_handler
         handler.callbacks = [_callback(self), *handler.callbacks]
+        if trainer.model.training:
+            self._check_resumed()
 
     def place(self, rows: int) -> Place:
         """Return where the call is that is given ``rows`` prompts on this process.
@@ -139,7 +161,13 @@ class Attachment:
         again = len(self._notes)  # a rollout_func of a user's own may call this one more than once
         return Place(split, step, derive_seed(micro, again) if again else micro, first)
 
+    def _check_resumed(self) -> None:
+        state = self._trainer.state
+        if state.global_step and (saved := state.stateful_callbacks.get(BATCHES)) is not None:
+            check_batches(saved, batches(self._trainer), state.global_step)
+
     def _begin_training(self) -> None:
+        self._check_resumed()
         self._notes, self._noted, self._began = [], (), (-1, 0)
         # Of what this trainer did before, if it did.
         self._trainer._step, self._trainer._buffered_inputs = 0, None
@@ -160,13 +188,16 @@ class Attachment:
         if on_totals is not None and on_totals not in self._on_totals:
             self._on_totals.append(on_totals)
 
-    def _mask_environments(self, masks: list[list[int]] | None) -> None:
-        """Train on no token of an ``environment_factory``'s unscored episode; a ``rollout_func`` has its own mask."""
-        environments = getattr(self._trainer, "environments", None)
-        if environments is None or masks is None:
+    def _mask_environments(self, ids: list[list[int]], masks: list[list[int]] | None, completions: list[Any]) -> None:
+        """Mask episodes of an ``environment_factory``; a ``rollout_func`` has made its own mask."""
+        if getattr(self._trainer, "environments", None) is None or masks is None:
             return
-        for mask, row in zip(masks, self._rows(()), strict=True):
-            if row is not None and row.episode_return is None:
+        ends = {*end_ids(self._trainer), tokenizer_of(self._trainer).pad_token_id}
+        for mask, row, sampled, messages in zip(masks, self._rows(()), ids, completions, strict=True):
+            # Left by the model, or cut off in the middle of an answer or before its call was played.
+            cut = row is not None and row.stop_reason == UNFINISHED
+            cut = cut and (sampled[-1] not in ends or bool(messages[-1].get("tool_calls")))
+            if (row is not None and row.episode_return is None) or (cut and self.masks_cut_off):
                 mask[:] = [0] * len(mask)
         self._notes = [_Notes([], sum(map(sum, masks)))]
 
@@ -192,9 +223,19 @@ class Attachment:
         )
         if played:
             self._log(totals)
+            if split == "train" and not totals.trained_tokens and trainer.accelerator.is_main_process:
+                warnings.warn(self._why_nothing_is_trained(totals), RuntimeWarning, stacklevel=2)
             for hook in hooks:
                 hook(totals)
         return rewards
+
+    def _why_nothing_is_trained(self, totals: StepTotals) -> str:
+        ends = ", ".join(f"{count} {reason}" for reason, count in sorted(totals.stops.items()))
+        advice = (
+            "; mask_truncated_completions=True masks those that a budget cut off: leave it out, or raise the budget"
+        )
+        said = f"no token of step {totals.step + 1} is trained on: its {totals.episodes} episodes ended with {ends}"
+        return said + (advice if totals.scored and self.masks_cut_off else "")
 
     def _left_to_evaluate(self, rows: int) -> int:
         """How many of this batch's rows are not repeated only so that each process has as many."""
@@ -223,6 +264,17 @@ class Attachment:
             metrics[name] = [value]
 
 
+def tokenizer_of(trainer: Any) -> Any:
+    """Return the trainer's tokenizer, also where it processes images."""
+    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+
+
+def end_ids(trainer: Any) -> list[int]:
+    """Return the ids that end an answer."""
+    ids = getattr(trainer, "eos_token_ids", None)  # TRL 1.16; earlier ones have the tokenizer's
+    return list(ids) if ids else [tokenizer_of(trainer).eos_token_id]
+
+
 def sampler_of(dataloader: Any) -> Any:
     """Return TRL's own sampler, below what spreads it over processes."""
     found = dataloader.batch_sampler
@@ -235,9 +287,12 @@ def _callback(attachment: Attachment) -> Any:
     from transformers import TrainerCallback
 
     class Begin(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-        """Tells the attachment of the trainer's beginnings."""
+        """Tells the attachment that a training begins, and the checkpoints how its tasks are cut into batches."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             attachment._begin_training()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            state.stateful_callbacks[BATCHES] = batches(attachment._trainer)
 
     return Begin()

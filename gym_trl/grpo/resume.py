@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
-from gym_trl.grpo.attach import sampler_of
+from gym_trl.grpo.attach import attach, sampler_of
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.saved import TRAINED, UNFINISHED, rollouts_file
 
@@ -38,8 +38,11 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
       ones. Here it draws the order of the epoch that it is in.
 
     Attach it in the training that is interrupted and in the one that goes on. What is saved is of as many processes as
-    there were: with another number of them the episodes are played anew, with a warning. On a CPU the rest of the
-    training is the same to the last bit; what was logged over several steps (``logging_steps`` above 1) begins anew.
+    there were: with another number of them the episodes are played anew, with a warning. What else would change which
+    tasks a step trains on (``steps_per_generation``, ``gradient_accumulation_steps``, ``num_generations``, ...) is
+    refused with a ``ConfigError`` that names it; without this class it is at the first rollout. On a CPU the rest of
+    the training is the same to the last bit; what was logged over several steps (``logging_steps`` above 1) begins
+    anew.
 
     ``AsyncGRPOTrainer`` with ``spec.rollout_worker`` would begin at the first task again. There it saves which groups
     were trained on; the others are played, also those that were given up as too old or that nobody could score. A group
@@ -59,6 +62,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
                 trainer.callback_handler.callbacks.insert(0, _Groups(trainer))
             return
         _know_numbered_cpus()
+        attach(trainer)  # whose callback, which checks what was resumed, goes before this one
         self._trainer = trainer
         trainer.add_callback(self)
         train = trainer.train
@@ -74,7 +78,6 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Go on where the checkpoint was, if there is one."""
         if state.global_step:
-            self._trainer._step, self._trainer._buffered_inputs = 0, None  # of what this trainer did before, if it did
             _go_to_epoch(given["train_dataloader"], state.global_step, args.gradient_accumulation_steps)
             if (saved := state.stateful_callbacks.get(UNFINISHED)) is not None and saved["unfinished"]:
                 self._restore(saved)

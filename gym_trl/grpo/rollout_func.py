@@ -2,7 +2,7 @@
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -12,13 +12,13 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError
 from gym_trl.executors import Executor, make_pool
-from gym_trl.grpo.attach import OnTotals, Place, attach
+from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach, end_ids, tokenizer_of
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.totals import outcomes
 from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.rollout import WAIT, Cutoff, run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Task, Trajectory
+from gym_trl.types import StopReason, Task, Trajectory
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
@@ -184,13 +184,13 @@ class _RolloutFunc:
             )
         if self.on_rollout:
             self.on_rollout(Rollout(place.split, place.step, trajectories))
-        columns = _columns(trajectories, filler=_eos_ids(trainer)[0])
+        columns = _columns(trajectories, end_ids(trainer)[0], CUT_OFF if attachment.masks_cut_off else ())
         attachment.note(columns, self.on_totals)
         return columns
 
     def _trainer_chat(self, trainer: Any) -> Chat:
         """The chat of this trainer's tokenizer, made once."""
-        tokenizer, template = _tokenizer(trainer), getattr(trainer, "chat_template", None)
+        tokenizer, template = tokenizer_of(trainer), getattr(trainer, "chat_template", None)
         for known, known_template, chat in self.chats:
             if known is tokenizer and known_template == template:
                 return chat
@@ -250,7 +250,7 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
 
     from gym_trl.engines.transformers import TransformersEngine
 
-    args, tokenizer = trainer.args, _tokenizer(trainer)
+    args, tokenizer = trainer.args, tokenizer_of(trainer)
     if trainer.accelerator.num_processes > 1 and (spread := _spread(trainer)):
         raise ConfigError(
             f"with {spread} the processes compute every token together, and each has episodes of its own: "
@@ -258,7 +258,7 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
         )
     sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {}) | changes
     strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
-    eos_ids = {*_eos_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
+    eos_ids = {*end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
     if sampling.pop("ignore_eos", False):
         strings, eos_ids = [], set()
     with ExitStack() as stack:
@@ -272,8 +272,7 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
         stack.enter_context(no_grad())
         if (distributed := getattr(trainer, "_dist", None)) is not None:
             stack.enter_context(distributed.summon_full_params(trainer.model_wrapped, recurse=False))
-        # Older TRLs call it use_transformers_paged and have no sizes to give: there the batches are static.
-        if getattr(trainer, "use_transformers_continuous_batching", False):
+        if trainer.use_transformers_continuous_batching:
             from gym_trl.engines.continuous import ContinuousBatchingEngine
 
             batching = trainer.continuous_batching_config
@@ -307,19 +306,18 @@ def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iter
     from gym_trl.engines.collective import CollectiveEngine, TorchExchange
     from gym_trl.engines.vllm import VLLMEngine, cache_awake, tensor_parallel_group
 
-    generation = _vllm_generation(trainer)
+    generation = trainer.vllm_generation
     with ExitStack() as stack:
         if generation.enable_sleep_mode:
             # As in VLLMGeneration.generate (trl 1.16), but once for all turns. TRL has pushed the weights if the step
-            # is a new one; a second rollout of it finds an engine that has forgotten them. Older TRLs keep no note of
-            # that, and would load the weights of before the first step.
-            if getattr(generation, "_llm_weights_sleeping", True):
+            # is a new one; a second rollout of it finds an engine that has forgotten them.
+            if generation._llm_weights_sleeping:
                 generation.sync_weights()
             stack.callback(setattr, generation, "_llm_weights_sleeping", True)
             stack.enter_context(cache_awake(generation.llm))
         engine = VLLMEngine(
             generation.llm,
-            eos_ids={*_eos_ids(trainer), *chat.stop_ids},
+            eos_ids={*end_ids(trainer), *chat.stop_ids},
             sampling=_vllm_sampling(trainer, changes),
             stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
         )
@@ -336,12 +334,12 @@ def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterato
     """The trainer's vLLM server, asked by every process for itself: TRL's own client exists on the main one only."""
     from gym_trl.engines.server import ServerEngine
 
-    generation = _vllm_generation(trainer)
+    generation = trainer.vllm_generation
     # The main process alone sends the weights, and TRL lets the others go on: they would sample from the old ones.
     trainer.accelerator.wait_for_everyone()
     engine = ServerEngine(
         _server_url(generation),
-        eos_ids={*_eos_ids(trainer), *chat.stop_ids},
+        eos_ids={*end_ids(trainer), *chat.stop_ids},
         sampling=_vllm_sampling(trainer, changes),
         stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
         check=False,
@@ -361,7 +359,7 @@ def _server_url(generation: Any) -> str:
 
 def _vllm_sampling(trainer: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """How ``trainer.vllm_generation`` would sample, but for ``changes``."""
-    generation = _vllm_generation(trainer)
+    generation = trainer.vllm_generation
     own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs
     sampling = {**own, **changes}
     if generation.structured_outputs_regex is not None:
@@ -394,15 +392,10 @@ def warn_of_bias(sampling: Mapping[str, Any]) -> None:
         )
 
 
-def _vllm_generation(trainer: Any) -> Any:
-    try:
-        return trainer.vllm_generation
-    except AttributeError as error:
-        raise ConfigError("rollouts with vLLM need TRL 1.0 or newer: pip install --upgrade trl") from error
-
-
-def _columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, list[Any]]:
+def _columns(trajectories: Sequence[Trajectory], filler: int, masked: Collection[StopReason]) -> dict[str, list[Any]]:
     """Rows as TRL wants them; an episode without a score is one ``filler`` token that is not trained on.
+
+    Nor is one that ended in one of the ways that are ``masked``, which keeps its ids and its score.
 
     So is the prompt where nothing was sampled: a first observation that is too long for the model would make the whole
     batch as long.
@@ -413,23 +406,16 @@ def _columns(trajectories: Sequence[Trajectory], filler: int) -> dict[str, list[
         "prompt_ids": [episode.prompt_ids if episode.completion_ids else [filler] for episode in trajectories],
         "completion_ids": [episode.completion_ids if scored else [filler] for scored, episode in rows],
         "logprobs": [episode.logprobs if scored else [0.0] for scored, episode in rows],
-        "env_mask": [episode.mask if scored else [0] for scored, episode in rows],
+        "env_mask": [
+            [0] if not scored else [0] * len(episode.mask) if episode.stop_reason in masked else episode.mask
+            for scored, episode in rows
+        ],
         **outcomes(trajectories),
         "step_rewards": [[turn.reward for turn in episode.turns] for episode in trajectories],
         "messages": [[message.as_dict() for message in episode.messages] for episode in trajectories],
         "task": [episode.task.to_json() for episode in trajectories],
         "error": [episode.error for episode in trajectories],
     }
-
-
-def _tokenizer(trainer: Any) -> Any:
-    """The trainer's tokenizer, also where it processes images."""
-    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-
-
-def _eos_ids(trainer: Any) -> list[int]:
-    ids = getattr(trainer, "eos_token_ids", None)  # TRL 1.16; earlier ones have the tokenizer's
-    return list(ids) if ids else [_tokenizer(trainer).eos_token_id]
 
 
 def _context(trainer: Any) -> int | None:
@@ -444,10 +430,10 @@ def _vllm_context(trainer: Any) -> int | None:
     if trainer.args.vllm_mode == "colocate":
         from gym_trl.engines import vllm
 
-        return vllm.context_length(_vllm_generation(trainer).llm)
+        return vllm.context_length(trainer.vllm_generation.llm)
     from gym_trl.engines import server
 
-    generation = _vllm_generation(trainer)
+    generation = trainer.vllm_generation
     if generation not in _CONTEXTS and (length := server.context_length(_server_url(generation))) is not None:
         _CONTEXTS[generation] = length  # for the rollouts in which it is too busy to say
     return _CONTEXTS.get(generation)

@@ -2,45 +2,47 @@
 """What the attachment does to a real GRPOTrainer, on one process and on two."""
 
 import json
-import os
-import socket
 from pathlib import Path
 
 import pytest
 import warm
+
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.attach import check_trl
 
 SCRIPT = Path(__file__).parent / "train_with_failures.py"
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 
-def run(folder, what, options, processes=1, timeout=200):
-    """Run the script in ``processes`` forks of a warm process, and read what each wrote."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
-    for rank in range(processes):
-        group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
-        env = {**os.environ, "OMP_NUM_THREADS": "1"} | ({k: str(v) for k, v in group.items()} if processes > 1 else {})
-        said = folder / f"said-{rank}"
-        started.append((warm.start(str(SCRIPT), str(folder), what, json.dumps(options), env=env, said=said), said))
-    for process, said in started:
-        process.join(timeout)
-        if process.is_alive():
-            process.kill()
-        assert process.exitcode == 0, said.read_text()[-3000:]
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(processes)]
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_an_unscored_episode_moves_no_weight(processes, tmp_path):
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
+def scored(request, tmp_path_factory):
     """On two processes of six rows each, the second group of four straddles them."""
-    reports = run(tmp_path, "rewards", {"rows": 12 // processes}, processes)
-    for report in reports:
+    folder = tmp_path_factory.mktemp("scored")
+    return warm.run_ranks(SCRIPT, folder, "rewards", json.dumps({"rows": 12 // request.param}), processes=request.param)
+
+
+def test_an_unscored_episode_moves_no_weight(scored):
+    for report in scored:
         assert sum(example["failed"] for example in report["seen"]) > 5
         assert sum(example["moved"] for example in report["seen"]) > 5
+
+
+def test_what_a_budget_cut_off_is_masked_and_what_the_environment_ended_is_not(scored):
+    ends = set()
+    for report in scored:
+        for batch in report["masked"]:
+            for reason, tokens in zip(batch["reasons"], batch["tokens"], strict=True):
+                assert bool(tokens) == (reason in {"success", "failure"}), reason
+                ends.add(reason)
+    assert {"token_limit", "failure"} <= ends
+
+
+def test_a_step_without_a_trained_token_is_told_on_the_first_process(scored):
+    said = [report["masked"][1]["said"] for report in scored]
+    assert "of step 1 is trained on: its 12 episodes ended with 12 token_limit; mask_truncated" in said[0][0]
+    assert not any(said[1:])
+    assert not scored[0]["masked"][0]["said"]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,8 @@ def logged(tmp_path_factory):
     def logs(processes):
         rows = 8 // processes
         grpo = {"per_device_train_batch_size": rows, "per_device_eval_batch_size": rows, "num_generations_eval": 4}
-        reports = run(tmp_path_factory.mktemp("logs"), "metrics", {"grpo": grpo}, processes)
+        folder = tmp_path_factory.mktemp("logs")
+        reports = warm.run_ranks(SCRIPT, folder, "metrics", json.dumps({"grpo": grpo}), processes=processes)
         return [
             [
                 {name: value for name, value in entry.items() if "env/" in name or name.endswith("reward")}
@@ -74,3 +77,11 @@ def test_an_evaluation_on_two_processes_counts_every_game_once(logged):
     alone, *pair = ([entry for entry in logs if "eval_env/turns" in entry] for logs in logged)
     assert pair == [alone, alone]
     assert "eval_reward" in alone[0]
+
+
+def test_a_trl_that_is_too_old_is_refused_with_what_to_install(monkeypatch):
+    trl = pytest.importorskip("trl")
+    check_trl()
+    monkeypatch.setattr(trl, "__version__", "1.13.2")
+    with pytest.raises(ConfigError, match=r"needs TRL 1\.14 or newer, got 1\.13\.2.*pip install --upgrade trl"):
+        check_trl()

@@ -7,14 +7,9 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import vllm_cpu
-
-from gym_trl.errors import ConfigError
-from gym_trl.grpo.rollout_func import trainer_engine
-from gym_trl.testing import ByteChat
 
 SCRIPT = Path(__file__).parent / "train_with_vllm.py"
 STEPS = 20
@@ -121,19 +116,3 @@ class TestTraining:
         assert {name for name in params["trl"] if params["trl"][name] != params["ours"][name]} <= ours
         assert (params["ours"]["top_k"], params["ours"]["min_p"], params["ours"]["stop"]) == ("20", "0.01", "['7']")
         assert "[0-9]+" in params["ours"]["structured_outputs"]
-
-
-def trainer(**options):
-    return SimpleNamespace(use_vllm=True, args=SimpleNamespace(vllm_mode=options.pop("mode", "colocate")), **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "advice"),
-    [
-        ({"mode": "server"}, "upgrade trl"),
-        ({}, "upgrade trl"),
-    ],
-)
-def test_a_vllm_that_cannot_be_used_yet_is_refused_with_what_to_set(options, advice):
-    with pytest.raises(ConfigError, match=advice), trainer_engine(trainer(**options), ByteChat()):
-        pass

@@ -184,7 +184,21 @@ def rewards(folder, options):
         seen.append({"failed": sum(failed), "moved": sum(map(bool, numbers))})
 
     an_unscored_episode_moves_no_weight()
-    return {"seen": seen}
+    return {"seen": seen, "masked": [masked(folder, spec, rows, length) for length in (80, 1)]}
+
+
+def masked(folder, spec, rows, length):
+    """Stop reasons, trained tokens and warnings where what a budget cut off is masked."""
+    options = {"mask_truncated_completions": True, "max_completion_length": length}
+    trainer = make(folder, spec, spec.reward_funcs, per_device_train_batch_size=rows, **options)
+    trainer.model.train()
+    inputs = [dict(spec.train_dataset[(RANK * rows + row) // 4]) for row in range(rows)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        output = trainer._generate_and_score_completions(inputs)
+    tokens = (output["tool_mask"] * output["completion_mask"]).sum(1).tolist()
+    said = [str(warning.message) for warning in caught if "is trained on" in str(warning.message)]
+    return {"reasons": [row["stop_reason"] for row in inputs], "tokens": tokens, "said": said}
 
 
 def metrics(folder, options):

@@ -1,0 +1,68 @@
+"""How a trainer cuts its tasks into batches, which a training that is resumed must not change."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from gym_trl.errors import ConfigError
+
+BATCHES = "gym_trl.batches"
+"""What the trainer's state, and so a checkpoint, says of the settings below."""
+
+
+def batches(trainer: Any) -> dict[str, int]:
+    """Return the settings that say which tasks a step trains on."""
+    args = trainer.args
+    return {
+        "per_device_train_batch_size": args.per_device_train_batch_size,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "steps_per_generation": args.steps_per_generation,
+        "num_iterations": trainer.num_iterations,
+        "num_generations": trainer.num_generations,
+        "num_processes": trainer.accelerator.num_processes,
+    }
+
+
+def check_batches(saved: Mapping[str, int], now: Mapping[str, int], step: int) -> None:
+    """Check that a training can go on after ``step`` steps with the tasks, groups and episodes that it would have had.
+
+    >>> saved = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 4,
+    ...          "num_iterations": 1, "num_generations": 4, "num_processes": 2}
+    >>> check_batches(saved, saved, 3)
+    >>> halved = {"num_processes": 1, "gradient_accumulation_steps": 2, "steps_per_generation": 8}
+    >>> check_batches(saved, saved | halved, 4)
+    >>> check_batches(saved, saved | {"steps_per_generation": 2}, 4)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: the checkpoint was saved with steps_per_generation=4 and it is 2 now: ...
+
+    A generation of as many rows that lasts as many steps may be cut otherwise, at a step where one begins. With another
+    number of processes it may be in the middle of one: its tasks are played again, and a warning says so.
+
+    Raises:
+        ConfigError: it cannot; the message names each setting, the saved value and the value now.
+    """
+    changed = [name for name in saved if saved[name] != now.get(name)]
+    if not changed or (_plan(saved) == _plan(now) and ("num_processes" in changed or step % _plan(now)[1] == 0)):
+        return
+    said = " and ".join(f"{name}={saved[name]} and it is {now.get(name)} now" for name in changed)
+    raise ConfigError(
+        f"the checkpoint was saved with {said}: tasks would be left out or trained on twice, and groups torn apart. "
+        "Resume with the saved values, or begin a new training from the checkpoint's model"
+    )
+
+
+def _plan(settings: Mapping[str, int]) -> tuple[int, Fraction, int, int]:
+    """The rows of a generation, for how many steps it lasts, and how they are grouped and repeated."""
+    size, accumulation, pieces, iterations, group, processes = (settings[name] for name in _ORDER)
+    return size * processes * pieces, Fraction(pieces * iterations, accumulation), group, iterations
+
+
+_ORDER = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "num_generations",
+    "num_processes",
+)
