@@ -20,6 +20,7 @@ from gym_trl.compat.evaluation_rows import EvaluationTest, as_row, score_of, wri
 from gym_trl.compat.openenv_client import ClientEnv
 from gym_trl.episode import EnvFailure, EnvReply, declared_success, reason_to_stop
 from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
+from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.spec import GymSpec
@@ -320,8 +321,6 @@ class _Rollouts:
         self._sampling = sampling
         self._played: list[Trajectory] = []
         self._on_rollout = on_rollout
-        self._groups: Counter[str] = Counter()
-        self._evaluated_at: int | None = None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._log = _logger()
         self._play = make_rollout_func(
@@ -384,17 +383,14 @@ class _Rollouts:
 
     def _with_tasks(self, prompts: list[Any], trainer: Any) -> list[list[dict[str, str | None]]]:
         """Prompts that carry the game of their group, which is numbered over all processes and steps."""
-        split = "train" if trainer.model.training else "eval"
-        size = trainer.num_generations if split == "train" else trainer.num_generations_eval
-        accelerator, step = trainer.accelerator, trainer.state.global_step
-        if split == "eval" and step != self._evaluated_at:  # every evaluation plays the same games
-            self._groups["eval"], self._evaluated_at = 0, step
-        first = self._groups[split]
-        self._groups[split] += -(-accelerator.num_processes * len(prompts) // size)
+        place = attach(trainer).place(len(prompts))
+        split, size = place.split, trainer.num_generations if place.split == "train" else trainer.num_generations_eval
+        # Every evaluation plays the same games.
+        earlier = place.generation * -(-trainer.accelerator.num_processes * len(prompts) // size)
         prepared: list[list[dict[str, str | None]]] = []
-        for row, prompt in enumerate(prompts, start=accelerator.process_index * len(prompts)):
+        for row, prompt in enumerate(prompts, start=place.first):
             messages, task = read_prompt(prompt)
-            task = task or self._task(split, first + row // size)
+            task = task or self._task(split, earlier + row // size)
             if self._system_prompt is not None and not any(message.role == "system" for message in messages):
                 messages = [Message("system", self._system_prompt), *messages]
             before: list[dict[str, str | None]] = [{**message.as_dict(), "task": None} for message in messages]

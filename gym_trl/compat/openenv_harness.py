@@ -1,6 +1,5 @@
 """OpenEnv's bridge to TRL, ``build_harness_rollout_func``, with a transcript that the model has seen."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from gym_trl.chat import Chat
 from gym_trl.envs.openenv import as_words, tool_form
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.executors import Executor
+from gym_trl.grpo.attach import attach
 from gym_trl.grpo.rollout_func import RolloutFunc, make_rollout_func
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
@@ -70,7 +70,6 @@ def build_harness_rollout_func(
         raise ConfigError("sessions are made by session_factory in this process: executor must be 'thread' or 'inline'")
     sampling = dict(getattr(limits, "sampling", None) or {})
     metrics: dict[int, Mapping[str, Any]] = {}
-    calls: Counter[tuple[bool, int]] = Counter()
     play = make_rollout_func(
         lambda _: HarnessEnv(session_factory, limits=limits, metrics=metrics),
         assign=lambda split, number: Task("OpenEnv session", number),  # never: every prompt is given a task
@@ -83,17 +82,14 @@ def build_harness_rollout_func(
     )
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        training = bool(trainer.model.training)
+        place = attach(trainer).place(len(prompts))
+        training = place.split == "train"
         size = trainer.num_generations if training else trainer.num_generations_eval
-        first = trainer.accelerator.process_index * len(prompts)
-        step = trainer.state.global_step
-        when = (training, step)
-        call = calls[when]
-        calls[when] += 1
+        when = place.step if training else 0
         metrics.clear()
         rows = []
         for row, prompt in enumerate(prompts):
-            group_seed = derive_seed(seed, "harness", step if training else 0, call, (first + row) // size) % 2**31
+            group_seed = derive_seed(seed, "harness", when, place.call, (place.first + row) // size) % 2**31
             task = Task("OpenEnv session", group_seed, {"task": prompt, "row": row})
             rows.append([{"role": "user", "content": "", "task": task.to_json()}])
         columns = play(rows, trainer)

@@ -25,6 +25,7 @@ from gym_trl.chat import DelimiterChat, _tokenizer_codec
 from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.grpo import rollout_func as grpo
+from gym_trl.grpo.attach import end_ids, tokenizer_of
 from gym_trl.pool import ThreadPool
 from gym_trl.rollout import run_episodes
 from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
@@ -220,7 +221,7 @@ class _TrainerClient(_Client):
 
     def __init__(self, trainer: Any, codec: "_Codec") -> None:
         self._trainer = trainer
-        self._tokenizer = grpo._tokenizer(trainer)
+        self._tokenizer = tokenizer_of(trainer)
         self._codec = codec
         self._texts: dict[str, list[TokenIds]] = defaultdict(list)
         self._samples: dict[tuple[int, ...], list[_Sample]] = defaultdict(list)
@@ -577,7 +578,7 @@ class Environment(ABC):
         return self._rollout
 
     def _rollout(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        codec = _Codec(grpo._tokenizer(trainer))
+        codec = _Codec(tokenizer_of(trainer))
         client = _TrainerClient(trainer, codec)
         config = _trainer_config(trainer)
         texts = [codec.render(prompt) for prompt in prompts]
@@ -593,7 +594,7 @@ class Environment(ABC):
             if masks is not None:  # what an environment itself does not want trained
                 mask = [ours and int(bool(theirs)) for ours, theirs in zip(mask, masks[place], strict=False)]
             if not ids:
-                ids, mask, logprobs = [grpo._eos_ids(trainer)[0]], [0], [0.0]
+                ids, mask, logprobs = [end_ids(trainer)[0]], [0], [0.0]
             for name, value in zip(columns, (prompt_ids, ids, logprobs, mask), strict=True):
                 columns[name].append(value)
         return columns

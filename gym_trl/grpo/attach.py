@@ -83,6 +83,8 @@ class Place(NamedTuple):
     """Tells the calls of one step apart; 0 where there is but one, and in evaluations."""
     first: int
     """The number of this process's first row, among those of all processes; in an evaluation, of all its batches."""
+    generation: int
+    """How many batches of episodes the training has had before; 0 in evaluations."""
 
 
 class _Notes(NamedTuple):
@@ -148,6 +150,7 @@ class Attachment:
         trainer = self._trainer
         split, step = "train" if trainer.model.training else "eval", trainer.state.global_step
         first = trainer.accelerator.process_index * rows
+        generation = 0
         if split == "eval":
             first, micro = self._evaluated + first, 0
         else:
@@ -155,11 +158,16 @@ class Attachment:
             if self._began[0] != step:
                 self._began = (step, micro_step)
             micro = micro_step - self._began[1]
+            args = getattr(trainer, "args", None)
+            micro_steps = step * getattr(args, "gradient_accumulation_steps", 1) + micro
+            generation = micro_steps // (
+                getattr(args, "steps_per_generation", 1) * getattr(trainer, "num_iterations", 1)
+            )
         now = (split, step, micro, self._evaluated)
         if self._noted != now:
             self._notes, self._noted = [], now
         again = len(self._notes)  # a rollout_func of a user's own may call this one more than once
-        return Place(split, step, derive_seed(micro, again) if again else micro, first)
+        return Place(split, step, derive_seed(micro, again) if again else micro, first, generation)
 
     def _check_resumed(self) -> None:
         state = self._trainer.state

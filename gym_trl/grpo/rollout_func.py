@@ -208,7 +208,7 @@ class _RolloutFunc:
             observation=self.max_observation,
             action=self.max_action,
         )
-        split, step, call, first = place
+        split, step, call, first, _ = place
         group_size = trainer.num_generations if split == "train" else trainer.num_generations_eval
         episodes = []
         for row, prompt in enumerate(prompts, start=first):

@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
@@ -37,7 +38,11 @@ def main(folder: Path, options):
 
     def trainer(name, **changes):
         saving = {"save_strategy": "steps", "save_steps": options.get("save_steps", 2), "save_only_model": False}
-        settings = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 4, "num_generations_eval": 2}
+        settings: dict[str, Any] = {
+            "per_device_train_batch_size": 8,
+            "per_device_eval_batch_size": 4,
+            "num_generations_eval": 2,
+        }
         settings |= {"learning_rate": 0.01, "max_steps": 4, **saving, **options.get("grpo", {}), **changes}
         made = make(folder / name, spec, spec.reward_funcs, **settings)
         if options.get("exact", True):
