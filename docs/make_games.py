@@ -15,6 +15,7 @@ import gymnasium as gym
 import gym_trl
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation import Exchange, optimum, play_task
+from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.types import Task
 from gym_trl.validation import Game, games
 
@@ -133,6 +134,8 @@ def cut(lines: list[str]) -> list[str]:
 
 def main() -> int:
     """Write the page or check it."""
+    if bubblewrap_problem() is not None:  # it plays its own programs only
+        gym.spec("TrlEnv/CodeAgent-v0").kwargs["isolation"] = "limits"
     text = page()
     if "--check" in sys.argv[1:]:
         return int(PAGE.read_text(encoding="utf-8") != text)

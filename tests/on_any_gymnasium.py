@@ -17,6 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 import gym_trl
 from gym_trl import wrappers
 from gym_trl.envs import TextEnv
+from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.spaces import AnyText
 
 GUESS = "TrlEnv/GuessNumber-v0"
@@ -50,6 +51,8 @@ def games():
     assert len(ours) > 20
     for spec in ours:
         env_id = spec.id
+        if env_id == "TrlEnv/CodeAgent-v0" and bubblewrap_problem():
+            spec.kwargs["isolation"] = "limits"
         env: Any = gym.make(spec)
         check_env(env.unwrapped, skip_render_check=True)
         observation, _ = env.reset(seed=1)

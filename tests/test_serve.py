@@ -170,6 +170,7 @@ def test_any_address_but_the_loopback_asks_every_request_for_a_token(monkeypatch
     kwargs: dict[str, Any] = {"high": 8, "turns": 3}
     arguments = ["TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=3", "--host", "0.0.0.0"]
     with openenv_run.started(*arguments) as (address, process):
+        assert process.stdout is not None
         url = address.replace("0.0.0.0", "127.0.0.1")
         said = process.stdout.readline().decode().split()
         assert said[:-1] == ["Clients", "must", "send", "the", "header", "Authorization:", "Bearer"]

@@ -419,12 +419,12 @@ def test_another_process_sees_the_same_game(env_id: str) -> None:
     script = (
         "import gymnasium as gym, gym_trl, sys\n"
         "from gym_trl.testing import play\n"
-        "env = gym.make(sys.argv[1])\n"
+        "env = gym.make(sys.argv[1], **dict(argument.split('=') for argument in sys.argv[2:]))\n"
         "print(ascii([play(env, env.get_wrapper_attr('random_policy')(seed), seed=seed) for seed in range(5)]))\n"
     )
     path = str(Path(gym_trl.__file__).parents[1])
     ran = subprocess.run(
-        [sys.executable, "-c", script, env_id],
+        [sys.executable, "-c", script, env_id, *(f"{name}={value}" for name, value in gym.spec(env_id).kwargs.items())],
         capture_output=True,
         text=True,
         check=True,
