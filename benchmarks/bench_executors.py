@@ -6,12 +6,15 @@ $ python benchmarks/bench_executors.py
   Gymnasium's AsyncVectorEnv with one environment;
 * one of 64 is slow: 63 environments that answer at once and one that takes 100 ms a step. A vector environment waits
   for it at every step; a pool's other episodes do not. Microseconds for each step of the quick ones;
+* default: 24 episodes of an environment that takes texts, says nothing of itself and sleeps for 100 ms a step, played
+  to their ends with no option, with executor="thread" and with executor="inline": seconds, medians of rounds in turn;
 * sleepers: up to 256 environments that sleep for 20 ms a step in as many processes, and in as many threads of this one,
   on these cores: the share of the ideal that comes through, and what a step costs of the processor, here and there.
 
 The machine should have nothing else to do: what else runs takes its share of the cores (the load is written down).
 """
 
+import logging
 import os
 import statistics
 import time
@@ -24,13 +27,19 @@ import psutil
 from gymnasium.vector import AsyncVectorEnv
 from report import QUICK, Table, bars, publish
 
+from gym_trl import GymSpec
+from gym_trl.adaptive import AdaptivePool
+from gym_trl.episode import Episode, Limits
 from gym_trl.executors import ProcessPool
 from gym_trl.pool import EnvPool, InlinePool, ThreadPool
+from gym_trl.rollout import run_episodes
 from gym_trl.spaces import AnyText
+from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Task
 
 KILOBYTE = "x" * 1024
 STEPS, SLOW_S, SLEEP_S = 2_000, 0.1, 0.02
+TURNS, ROUNDS = 6, 1 if QUICK else 5
 SLEEPERS = (16,) if QUICK else (16, 64, 256)
 
 
@@ -131,6 +140,29 @@ def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
     return {"share": done * SLEEP_S / number / (now - began), **cost}
 
 
+def whole_rollout(executor: str | None) -> float:
+    """Seconds for 24 episodes of six steps, from a new ``GymSpec`` on, with an engine that answers at once."""
+    spec = GymSpec("Benchmarks/Slow-v0", num_tasks=24, num_eval_tasks=0, action_format=None, executor=executor)
+    chat, limits = ByteChat(), Limits(tokens_per_turn=9)
+    episodes = [Episode(task, chat=chat, limits=limits) for task in spec.tasks("train")]
+    began = time.perf_counter()
+    with spec.make_pool() as pool:
+        played = run_episodes(episodes, pool=pool, engine=ScriptedEngine(lambda request: chat.say("go")))
+    assert all(len(one.turns) == TURNS for one in played)
+    return time.perf_counter() - began
+
+
+def by_default() -> dict[str, list[float]]:
+    """The seconds of each round, the ways in turn."""
+    gym.register("Benchmarks/Slow-v0", partial(Sleeper, SLOW_S), max_episode_steps=TURNS)
+    ways = {"no option": None, "thread, by hand": "thread", "inline, by hand": "inline"}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, executor in ways.items():
+            seconds[name].append(whole_rollout(executor))
+    return seconds
+
+
 def processor(processes: list[psutil.Process]) -> float:
     """The seconds that they have computed."""
     return float(sum(sum(process.cpu_times()[:2]) for process in processes))
@@ -140,6 +172,7 @@ def main() -> None:
     """Measure, print and write."""
     pools: dict[str, Callable[[], Any]] = {
         "inline": partial(InlinePool, make),
+        "inline, measured while it is played": partial(AdaptivePool, make),
         "thread": partial(ThreadPool, make),
         "process": partial(ProcessPool, make, workers=1),
     }
@@ -152,6 +185,8 @@ def main() -> None:
     with ProcessPool(make, workers=8) as pool:
         beside = {"process, 8 workers": beside_a_slow_one(pool)}
     beside["AsyncVectorEnv"] = vector_beside_a_slow_one()
+    logging.getLogger("gym_trl.adaptive").setLevel(logging.ERROR)  # it says what it found, for each pool
+    rounds = by_default()
     slept = {}
     waiting: dict[str, Callable[..., Any]] = {"process": ProcessPool, "thread": ThreadPool}
     for number in SLEEPERS:
@@ -161,15 +196,34 @@ def main() -> None:
     rows = [["a step and its answer", name, f"{value:.0f} µs"] for name, value in round_trips.items()] + [
         ["a step beside a slow one", name, f"{value:.0f} µs"] for name, value in beside.items()
     ]
+    by_hand = statistics.median(rounds["thread, by hand"])
+    default = [
+        [
+            name,
+            f"{statistics.median(seconds):.2f} s",
+            f"{min(seconds):.2f} to {max(seconds):.2f}",
+            f"{statistics.median(seconds) / by_hand:.2f}",
+        ]
+        for name, seconds in rounds.items()
+    ]
     columns = ("share", "here", "there")
     sleeping = [
         [name, f"{row['share']:.0%}", *(f"{row[key]:.0f} µs" for key in columns[1:])] for name, row in slept.items()
     ]
     publish(
         "executors",
-        {"load": load, "round_trip_us": round_trips, "beside_a_slow_one_us": beside, "sleepers": slept},
+        {
+            "load": load,
+            "round_trip_us": round_trips,
+            "beside_a_slow_one_us": beside,
+            "default_s": rounds,
+            "sleepers": slept,
+        },
         tables=[
             Table("executors", ["", "where", "median or mean"], rows),
+            Table(
+                "default", ["24 episodes of 100 ms a step", "median", "least to most", "of threads by hand"], default
+            ),
             Table("sleepers", ["environments", "of the ideal", "processor, here", "processor, there"], sleeping),
         ],
         picture=lambda figure: draw(figure, round_trips, slept),

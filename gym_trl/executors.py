@@ -19,6 +19,7 @@ from weakref import finalize
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from gym_trl.adaptive import AdaptivePool
 from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.pool import GIVEN_UP_S, ClosingPool, EnvFactory, EnvPool, InlinePool, ThreadPool, check_timeouts, name_of
@@ -26,7 +27,7 @@ from gym_trl.types import StopReason, Task
 from gym_trl.worker import Worker, WorkerEnded, WorkerError, question
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
-"""``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or what makes a pool: ``partial(ProcessPool, workers=9)``."""
+"""``"auto"``, ``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or what makes a pool, ``ProcessPool``."""
 
 STEPPING = ("executor", "workers", "reset_timeout", "step_timeout")
 """The arguments that say where environments are stepped, by name."""
@@ -51,7 +52,7 @@ def make_pool(
     >>> make_pool(gym.make, executor="fork")
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: executor must be 'inline', 'thread', 'process' or 'ray', or make a pool, got 'fork'
+    gym_trl.errors.ConfigError: executor must be auto, inline, thread, process or ray, or make a pool, got 'fork'
 
     Args:
         make: Makes an environment from its id.
@@ -76,16 +77,18 @@ def make_pool(
         from gym_trl.ray_pool import RayPool
 
         return GuardedPool(RayPool(make, **options))
-    if executor != "inline" and not callable(executor):
-        raise ConfigError(f"executor must be 'inline', 'thread', 'process' or 'ray', or make a pool, got {executor!r}")
-    if options and executor == "inline":
+    if executor not in ("auto", "inline") and not callable(executor):
+        raise ConfigError(f"executor must be auto, inline, thread, process or ray, or make a pool, got {executor!r}")
+    if options and not callable(executor):
         raise ConfigError(
-            f"executor='inline' steps environments in the calling thread and has no {next(iter(options))}: "
+            f"executor={executor!r} steps environments in the calling thread and has no {next(iter(options))}: "
             "use 'thread', 'process' or 'ray'"
         )
     if options:
         raise ConfigError(f"an executor that makes its pool itself takes {next(iter(options))} itself")
-    return GuardedPool(executor(make) if callable(executor) else InlinePool(make))
+    if callable(executor):
+        return GuardedPool(executor(make))
+    return GuardedPool(AdaptivePool(make) if executor == "auto" else InlinePool(make))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
+from gym_trl.adaptive import COMPUTES_S, WAITS_S, Spent
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.pool import EnvFactory
 
@@ -18,8 +19,6 @@ _log = logging.getLogger(__name__)
 _LOOKS = 3
 # A random text may be a command that somebody's machine runs, and what is declared of a text is often not meant.
 _DRAWN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
-_WAITS_S = 0.003
-_COMPUTES_S = 0.005
 _PATIENCE_S = 120.0
 
 
@@ -28,14 +27,6 @@ class Choice(NamedTuple):
 
     executor: str
     reason: str
-
-
-class Spent(NamedTuple):
-    """Seconds of a step, or of a reset: what the thread computed, and what it waited."""
-
-    computing: float
-    waiting: float
-    of: str = "a step"
 
 
 def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
@@ -52,8 +43,9 @@ def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Ch
     for a server or another program, the answer is ``"thread"``, provided that the environment is made in a thread
     beside the first one and begins there with the same observation; else ``"process"``. If it computed for 5 ms or
     more, the answer is ``"process"``. Everything else is quickest ``"inline"``, and so is what cannot travel to another
-    process. The global random generators stay as they are. What was found is logged once (logger ``gym_trl.probe``,
-    level INFO).
+    process; but of what takes texts, or could not be looked at, no step was seen: that is ``"auto"``, which measures
+    the real ones. The global random generators stay as they are. What was found is logged once (logger
+    ``gym_trl.probe``, level INFO).
 
     Args:
         env_id: The environment's id.
@@ -72,16 +64,17 @@ def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
         with OwnGlobalRandom(0):
             first, spent = look(env.unwrapped)
     except Exception as error:  # training will find out, with a real episode's actions
-        return Choice("inline", f"a look at it raised {type(error).__name__}: {error}")
-    if spent.waiting >= _WAITS_S:
+        return Choice("auto", f"a look at it raised {type(error).__name__}: {error}")
+    if spent.waiting >= WAITS_S:
         found = f"{spent.of} waits {1000 * spent.waiting:.1f} ms for something outside Python"
         if (objection := _in_a_thread(partial(make, env_id), first)) is None:
             return Choice("thread", found)
         found += f" and in a thread {objection}"
-    elif spent.computing >= _COMPUTES_S:
+    elif spent.computing >= COMPUTES_S:
         found = f"{spent.of} computes for {1000 * spent.computing:.1f} ms"
     else:
-        return Choice("inline", f"{spent.of} takes {1000 * (spent.computing + spent.waiting):.2f} ms")
+        executor = "auto" if spent.of == "a reset" else "inline"
+        return Choice(executor, f"{spent.of} takes {1000 * (spent.computing + spent.waiting):.2f} ms")
     if (objection := _travels(make)) is not None:
         return Choice("inline", f"{found}, but it cannot be sent to another process: {objection}")
     return Choice("process", found)

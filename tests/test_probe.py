@@ -54,7 +54,7 @@ def chosen(**spent):
         ({"computes": 0.02}, "process", "a step computes for 2"),
         ({"waits": 0.01, "main_thread_only": True}, "process", "in a thread it raises RuntimeError: signal only"),
         ({"waits": 0.01, "differs": True}, "process", "in a thread it begins otherwise"),
-        ({"raises": True}, "inline", "a look at it raised RuntimeError: not today"),
+        ({"raises": True}, "auto", "a look at it raised RuntimeError: not today"),
     ],
 )
 def test_how_an_environment_spends_its_time_says_where_it_is_stepped(spent, executor, reason, caplog):
@@ -81,7 +81,7 @@ class Shell(Spends):
         raise AssertionError("nobody meant this command")
 
 
-@pytest.mark.parametrize(("spent", "executor"), [({}, "inline"), ({"waits": 0.01}, "thread")])
+@pytest.mark.parametrize(("spent", "executor"), [({}, "auto"), ({"waits": 0.01}, "thread")])
 def test_what_takes_texts_is_given_none_that_nobody_meant(spent, executor):
     choice = choose_executor("Shell", Shell(**spent), lambda env_id: Shell(**spent))
     assert choice.executor == executor

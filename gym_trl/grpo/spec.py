@@ -36,7 +36,7 @@ from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
 
-_EXECUTORS = ("inline", "thread", "process", "ray")  # each does what those before it do
+_EXECUTORS = ("inline", "auto", "thread", "process", "ray")  # each does what those before it do
 
 EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
@@ -95,7 +95,9 @@ class GymSpec:
             machines of a Ray cluster (``"ray"``); or what makes a pool, such as
             ``partial(ProcessPool, recycle_after=100)``. By default what an environment asks for
             (``preferred_executor``), and for one that asks for nothing what a short look suggests
-            (``choose_executor``), or processes if any of the next three is given. The attribute ``executor`` has it.
+            (``choose_executor``), or processes if any of the next three is given. A look tries no texts on what takes
+            them, so such an environment is measured while it is played (``"auto"``): inline, and in threads as soon as
+            it waits for something (``AdaptivePool``). The attribute ``executor`` has the choice.
         workers: How many threads or processes; 64 threads, or as many processes as there are cores (of the cluster),
             by default.
         reset_timeout: Seconds that making and resetting an environment may take in a thread or a process.
@@ -205,8 +207,8 @@ class GymSpec:
             self._probe(env_id)
         if executor is None:
             executor = max(self._choices, key=_EXECUTORS.index)
-            if executor == "inline" and (workers or reset_timeout or step_timeout):
-                executor = "process"  # inline has none of them
+            if executor in ("inline", "auto") and (workers or reset_timeout or step_timeout):
+                executor = "process"  # they have none of them
         self.executor = self._rollout_options["executor"] = executor
         if executor in ("process", "ray") and (objection := _travels(self._maker)) is not None:
             raise ConfigError(
@@ -325,6 +327,8 @@ class GymSpec:
                 f"TRL's own loop, which environment_factory plays in, has no place for {', '.join(given)}: leave it "
                 "out, or give the trainer spec.rollout_func"
             )
+        if executor == "auto":  # an object has one environment, which TRL's own loop waits for
+            executor = "inline"
         alone = 1 if executor in ("thread", "process", "ray") else None  # worker: an object has one environment
         pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
         penalty = self._parsing["penalty"]
