@@ -1,6 +1,7 @@
 """trl-env's ``LazyDataset``: rows that are made when they are asked for, in a class that TRL takes."""
 
 from collections.abc import Callable, Iterator
+from types import GenericAlias
 from typing import Any
 
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
@@ -39,6 +40,8 @@ class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped
         super().__init__(indices.data, info=indices.info, fingerprint=indices._fingerprint)
         self.n, self.f = n, f
         self.set_transform(lambda rows: {"prompt": [_prompt(self._row(index)) for index in rows["prompt"]]})
+
+    __class_getitem__ = classmethod(GenericAlias)  # trl-env's examples write LazyDataset[str](...)
 
     def __len__(self) -> int:
         return self.n

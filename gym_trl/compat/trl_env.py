@@ -437,6 +437,11 @@ class TransformerTokenizer:
     def __init__(self, processing_class: Any) -> None:
         self.processing_class = processing_class
 
+    @property
+    def tokenizer(self) -> Any:
+        """The processing class, by its name up to trl-env 0.1.19."""
+        return self.processing_class
+
     def encode(self, text: str) -> TokenIds:
         """The ids of ``text`` and no others."""
         return list(self.processing_class.encode(text, add_special_tokens=False))
@@ -650,6 +655,40 @@ def _task(seed: str) -> Task:
 
 
 @dataclass
+class TransformerDecoder:
+    """Samples one answer after the other from a Transformers model, for ``rollout``.
+
+    The numbers that choose are drawn from torch's global generator, as trl-env's own are: ``torch.manual_seed`` repeats
+    them.
+    """
+
+    model: Any
+    temperature: float
+    eos_token_set: set[int]
+    max_completion_length: int
+    """Of a turn."""
+
+    def generate(self, input_ids: TokenIds) -> tuple[TokenIds, Logprobs]:
+        """Continue a conversation by one answer: its ids, and their logprobs."""
+        import torch
+
+        from gym_trl.engines.transformers import TransformersEngine
+
+        ends = sorted(self.eos_token_set)
+        sampling = {"temperature": self.temperature}
+        # One request needs no padding, and any id will do.
+        engine = TransformersEngine(self.model, pad_id=ends[0] if ends else 0, eos_ids=ends, sampling=sampling)
+        seed = int(torch.randint(2**31, ()))
+        engine.submit(Request("answer", list(input_ids), self.max_completion_length, seed))
+        [answer] = engine.collect(block=True)
+        return answer.ids, answer.logprobs
+
+
+TransformerRolloutDecoder = TransformerDecoder
+"""Its name up to trl-env 0.1.19."""
+
+
+@dataclass
 class TransformerDecoderFactory:
     """How to sample from the model in training; the trainer's own engine does it, vLLM too if it has that."""
 
@@ -660,6 +699,10 @@ class TransformerDecoderFactory:
 
     def check(self, trainer: Any) -> None:
         """Any trainer will do."""
+
+    def make_decoder(self, trainer: Any) -> TransformerDecoder:
+        """Return a decoder of the trainer's model, for ``rollout``; trainings do not need it."""
+        return TransformerDecoder(trainer.model, self.temperature, self.eos_token_set, self.max_completion_length)
 
 
 @dataclass
@@ -692,14 +735,18 @@ class VLLMDecoderFactory:
                 raise ConfigError(f"VLLMDecoderFactory asks for {wanted}, the trainer has GRPOConfig({name}={has})")
 
 
+_DecoderMaker: TypeAlias = Callable[[Any], TransformerDecoder]
+
+
 def make_rollout_func(
     processor: Processor,
     tokenizer: Any,
-    decoder_factory: TransformerDecoderFactory | VLLMDecoderFactory,
-    env_factory: EnvFactory,
-    system_prompt: str,
-    max_conversation_length: int,
+    decoder_factory: TransformerDecoderFactory | VLLMDecoderFactory | _DecoderMaker | None = None,
+    env_factory: EnvFactory | None = None,
+    system_prompt: str = "",
+    max_conversation_length: int | None = None,
     *,
+    make_decoder: _DecoderMaker | None = None,
     on_rollout: Callable[[grpo.Rollout], None] | None = None,
 ) -> grpo.RolloutFunc:
     """A ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
@@ -715,29 +762,53 @@ def make_rollout_func(
         system_prompt: Said first.
         max_conversation_length: Tokens that prompt and completion may have together; ``max_completion_length`` of the
             trainer bounds the completion.
+        make_decoder: Up to trl-env 0.1.19, in the place of ``decoder_factory``: a function from the model to a
+            ``TransformerRolloutDecoder``, whose numbers are taken; the trainer's own engine samples.
         on_rollout: Is called with everything that was played, for records.
 
     Raises:
-        ConfigError: a ``decoder_factory`` of another kind.
+        ConfigError: a ``decoder_factory`` of another kind, or neither of the two; a ``make_decoder`` that makes another
+            kind of decoder is refused at the first rollout.
     """
-    if not isinstance(decoder_factory, TransformerDecoderFactory | VLLMDecoderFactory):
+    if env_factory is None or (decoder_factory is None) == (make_decoder is None):
+        raise ConfigError("make_rollout_func needs an env_factory, and either a decoder_factory or a make_decoder")
+    chosen = decoder_factory or make_decoder
+    if not callable(chosen) and not isinstance(chosen, TransformerDecoderFactory | VLLMDecoderFactory):
         raise ConfigError(
             "decoder_factory must be a TransformerDecoderFactory or a VLLMDecoderFactory, got "
-            f"{type(decoder_factory).__name__}: the trainer's own engine samples, so that its weights are the newest"
+            f"{type(chosen).__name__}: the trainer's own engine samples, so that its weights are the newest"
         )
-    return _trainer_rollout(
-        ProcessorChat(processor, tokenizer),
-        env_factory,
-        system_prompt,
-        check=decoder_factory.check,
-        sampling={
-            "temperature": decoder_factory.temperature,
-            "stop_token_ids": sorted(decoder_factory.eos_token_set),
-        },
-        max_tokens_per_turn=decoder_factory.max_completion_length,
-        max_context=max_conversation_length,
-        on_rollout=on_rollout,
-    )
+
+    def made(numbers: Any, check: Callable[[Any], None]) -> grpo.RolloutFunc:
+        return _trainer_rollout(
+            ProcessorChat(processor, tokenizer),
+            env_factory,
+            system_prompt,
+            check=check,
+            sampling={"temperature": numbers.temperature, "stop_token_ids": sorted(numbers.eos_token_set)},
+            max_tokens_per_turn=numbers.max_completion_length,
+            max_context=max_conversation_length,
+            on_rollout=on_rollout,
+        )
+
+    if isinstance(chosen, TransformerDecoderFactory | VLLMDecoderFactory):
+        return made(chosen, chosen.check)
+    make = chosen
+    play: grpo.RolloutFunc | None = None
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        nonlocal play
+        if play is None:
+            decoder = make(trainer.model)
+            if not isinstance(decoder, TransformerDecoder):
+                raise ConfigError(
+                    f"make_decoder must make a TransformerRolloutDecoder, got {type(decoder).__name__}: the trainer's "
+                    "own engine samples, so that its weights are the newest"
+                )
+            play = made(decoder, lambda trainer: None)
+        return play(prompts, trainer)
+
+    return rollout_func
 
 
 make_rollout_func_mp = make_rollout_func

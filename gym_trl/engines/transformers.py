@@ -36,6 +36,10 @@ _REFUSED = (
     *("num_beams", "num_return_sequences", "watermarking_config", "assistant_model"),
     *("prompt_lookup_num_tokens", "guidance_scale"),
 )
+_CACHES_REFUSED = {
+    "paged": "it is continuous batching: set use_transformers_continuous_batching=True",
+    "quantized": "what is sampled from a quantized cache is not what the model in training would say",
+}
 _SET_ELSEWHERE = {
     "max_new_tokens": "a request says how many tokens it may have (max_tokens_per_turn, max_completion_length)",
     "max_length": "a request says how many tokens it may have (max_tokens_per_turn, max_completion_length)",
@@ -60,7 +64,8 @@ class TransformersEngine:
         eos_ids: Sampling one of these ends the answer; the id is kept.
         sampling: What shapes the distribution, by the names of ``GenerationConfig`` (``temperature``, ``top_p``,
             ``top_k``, ``min_p``, ``repetition_penalty``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` takes
-            the most probable token.
+            the most probable token. ``cache_implementation`` is the one other name: with another cache than the
+            ``"dynamic"`` one, a prompt that several requests share is computed for each.
         stop_strings: An answer ends when it contains one of these; its ids are kept. Needs ``decode``.
         decode: Ids to text, for ``stop_strings``.
         max_batch: The most requests in one batch; all by default.
@@ -87,6 +92,9 @@ class TransformersEngine:
         for name, why in _SET_ELSEWHERE.items():
             if name in options:
                 raise ConfigError(f"{name} cannot shape the sampling: {why}")
+        if options.get("cache_implementation") == "dynamic":
+            del options["cache_implementation"]  # the default, and generate takes it from us
+        self._own_cache = _check_cache(options.get("cache_implementation"), model.device)
         if stop_strings and decode is None:
             raise ConfigError("stop_strings need decode=tokenizer.decode")
         if max_batch is not None and max_batch < 1:
@@ -161,7 +169,7 @@ class TransformersEngine:
         """
         rows: dict[tuple[int, ...], int] = {}
         places = [rows.setdefault(tuple(prompt), len(rows)) for prompt in prompts]
-        if len(prompts[0]) == 1 or len(rows) > len(prompts) // 2:
+        if not self._own_cache or len(prompts[0]) == 1 or len(rows) > len(prompts) // 2:
             return None
         first = [places.index(row) for row in range(len(rows))]
         device = self.model.device
@@ -179,6 +187,26 @@ class TransformersEngine:
         )
         cache.batch_select_indices(torch.tensor(places, device=device))
         return cache
+
+
+def _check_cache(name: str | None, device: Any) -> bool:
+    """Return whether the cache is the engine's own to fill.
+
+    Raises:
+        ConfigError: one that cannot be used, or that Transformers does not know.
+    """
+    if name is None:
+        return True
+    why_not = _CACHES_REFUSED.get(name)
+    if "offloaded" in name and device.type == "cpu":
+        why_not = "the model is on the CPU already"
+    try:
+        GenerationConfig(cache_implementation=name).validate()
+    except ValueError as error:
+        why_not = why_not or str(error)
+    if why_not is not None:
+        raise ConfigError(f"TransformersEngine cannot use cache_implementation={name!r}: {why_not}")
+    return False
 
 
 def _warpers(

@@ -256,7 +256,8 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
             f"with {spread} the processes compute every token together, and each has episodes of its own: "
             "generate with vLLM (use_vllm=True), or use DeepSpeed with ds3_gather_for_generation"
         )
-    sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {}) | changes
+    sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
+    sampling |= (args.generation_kwargs or {}) | changes
     strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
     eos_ids = {*end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
     if sampling.pop("ignore_eos", False):
@@ -275,6 +276,11 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
         if trainer.use_transformers_continuous_batching:
             from gym_trl.engines.continuous import ContinuousBatchingEngine
 
+            if (cache := sampling.pop("cache_implementation", None)) not in (None, "paged"):
+                raise ConfigError(
+                    f"cache_implementation={cache!r} cannot be used: continuous batching has a paged cache of its own; "
+                    "leave one of the two out"
+                )
             batching = trainer.continuous_batching_config
             yield stack.enter_context(
                 ContinuousBatchingEngine(

@@ -3,6 +3,7 @@
 
 import random
 import string
+from types import SimpleNamespace
 
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -19,7 +20,10 @@ from gym_trl.compat.trl_env import (
     GymFromEnv,
     ProcessorChat,
     TemplateProcessor,
+    TransformerDecoderFactory,
     TransformerModel,
+    TransformerRolloutDecoder,
+    TransformerTokenizer,
     Type1Processor,
     Type1ProcessorConfig,
     VLLMDecoderFactory,
@@ -29,6 +33,7 @@ from gym_trl.compat.trl_env import (
     make_rollout_func,
     qwen3_instruct_processor,
     qwen3_processor,
+    rollout,
 )
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.tiny import tiny_model, tiny_tokenizer
@@ -338,3 +343,50 @@ def test_rows_are_made_when_they_are_asked_for_and_random_ones_are_the_same_each
     assert data[-1] == data[999]
     with pytest.raises(ConfigError, match="n must be an integer"):
         LazyDataset(-1, row)
+
+
+def test_a_lazy_dataset_says_what_its_rows_are_as_trl_envs_examples_do():
+    rows = LazyDataset[str](n=3, f=str)
+    assert isinstance(rows, LazyDataset)
+    assert [row["prompt"] for row in rows.map(lambda seed: {"prompt": seed})] == ["0", "1", "2"]
+
+
+def test_the_decoder_of_trl_envs_examples_plays_an_episode(qwen):
+    model = tiny_model(qwen, seed=0)
+    tokenizer, lines = TransformerTokenizer(qwen), []
+    assert tokenizer.tokenizer is qwen
+    decoder = TransformerRolloutDecoder(
+        model=model, temperature=0.6, eos_token_set={qwen.eos_token_id}, max_completion_length=5
+    )
+    state = rollout(
+        processor=qwen3_instruct_processor,
+        tokenizer=tokenizer,
+        decoder=decoder,
+        env=Count(),
+        seed="1",
+        system_prompt="Count.",
+        max_conversation_length=400,
+        conversation_logger=lambda role, content: lines.append(role),
+    )
+    assert state.reward == 0.75
+    assert lines[:3] == ["system", "user", "assistant"]
+    assert len(state.env_mask) == len(state.logprobs) == len(state.conversation) - state.initial_length
+
+
+def test_a_maker_of_decoders_is_what_a_decoder_factory_is():
+    trainer = SimpleNamespace(model=object())
+    arguments = {"processor": qwen3_processor, "tokenizer": tiny_tokenizer(), "env_factory": Count}
+    asked = []
+
+    def make_decoder(model):
+        asked.append(model)
+        return "no decoder"
+
+    play = make_rollout_func(**arguments, make_decoder=make_decoder, system_prompt="", max_conversation_length=99)
+    with pytest.raises(ConfigError, match="must make a TransformerRolloutDecoder, got str"):
+        play(["1"], trainer)
+    assert asked == [trainer.model]
+    with pytest.raises(ConfigError, match="either a decoder_factory or a make_decoder"):
+        make_rollout_func(**arguments, system_prompt="", max_conversation_length=99)
+    decoder = TransformerDecoderFactory(0.5, {1}, 8).make_decoder(trainer)
+    assert (decoder.model, decoder.temperature, decoder.max_completion_length) == (trainer.model, 0.5, 8)

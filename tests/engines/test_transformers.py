@@ -193,3 +193,39 @@ def test_a_model_that_has_diverged_is_named_and_not_sampled():
 def test_what_cannot_be_sampled_is_refused(options):
     with pytest.raises(ConfigError):
         engine(**options)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_another_cache_says_the_same(cache):
+    asked = requests(WORDS * 2)
+    asked += [Request(f"again {one.id}", one.prompt_ids, one.max_tokens, one.seed) for one in asked]
+    usual, other = sample(asked), sample(asked, sampling={"cache_implementation": cache})
+    for request in asked:
+        assert other[request.id].ids == usual[request.id].ids
+        assert other[request.id].logprobs == pytest.approx(usual[request.id].logprobs, abs=1e-4)
+
+
+def test_the_cache_that_was_asked_for_is_the_one_that_generates(monkeypatch):
+    made, generate = [], MODEL.generate
+
+    def spied(*args, **options):
+        made.append((options["generation_config"].cache_implementation, options["past_key_values"]))
+        return generate(*args, **options)
+
+    monkeypatch.setattr(MODEL, "generate", spied)
+    sample(requests(["a"] * 4), sampling={"cache_implementation": "static"})
+    assert made == [("static", None)]
+
+
+@pytest.mark.parametrize(
+    ("cache", "why"),
+    [
+        ("paged", "use_transformers_continuous_batching"),
+        ("quantized", "in training"),
+        ("offloaded", "on the CPU"),
+        ("ox", "Invalid"),
+    ],
+)
+def test_a_cache_that_cannot_be_used_is_refused_with_the_reason(cache, why):
+    with pytest.raises(ConfigError, match=f"cache_implementation='{cache}'.*{why}"):
+        engine(sampling={"cache_implementation": cache})
