@@ -41,7 +41,8 @@ class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped
         self.n, self.f = n, f
         self.set_transform(lambda rows: {"prompt": [_prompt(self._row(index)) for index in rows["prompt"]]})
 
-    __class_getitem__ = classmethod(GenericAlias)  # trl-env's examples write LazyDataset[str](...)
+    def __class_getitem__(cls, kind: Any) -> GenericAlias:  # trl-env's examples write LazyDataset[str](...)
+        return GenericAlias(cls, kind)
 
     def __len__(self) -> int:
         return self.n

@@ -346,7 +346,7 @@ def test_rows_are_made_when_they_are_asked_for_and_random_ones_are_the_same_each
 
 
 def test_a_lazy_dataset_says_what_its_rows_are_as_trl_envs_examples_do():
-    rows = LazyDataset[str](n=3, f=str)
+    rows = LazyDataset[str](n=3, f=str)  # type: ignore[misc]  # it is no generic class for mypy
     assert isinstance(rows, LazyDataset)
     assert [row["prompt"] for row in rows.map(lambda seed: {"prompt": seed})] == ["0", "1", "2"]
 
