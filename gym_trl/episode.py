@@ -12,11 +12,13 @@ from gym_trl.types import (
     Completion,
     FinishReason,
     Message,
+    RefusedResponse,
     StopReason,
     Task,
     TokenIds,
     Trajectory,
     Turn,
+    UnfinishedResponse,
     success_of,
     why_it_ended,
 )
@@ -91,6 +93,7 @@ class Act:
     """To be done next: step the environment."""
 
     action: str
+    """Also an ``UnfinishedResponse``, or a ``RefusedResponse``, which is no action: ``take_step`` knows."""
 
 
 class Episode:
@@ -133,6 +136,7 @@ class Episode:
         self._span = (0, 0)
         self._closed = False
         self._terminated = False
+        self._return = 0.0
         self._declares = False  # success, as far as is known
         self._info: Mapping[str, Any] = {}  # of the last step
         self._cut_observations = 0
@@ -165,9 +169,10 @@ class Episode:
         self._messages.append(Message("assistant", self._answer.text))
         longest = self._limits.action
         if longest is not None and len(self._answer.text) > longest:
-            # Answered here, and counted: whatever takes it apart, sends it on or stores it is spared.
-            return self.stepped(EnvReply(f"An action has at most {longest} characters.", info={"action_valid": False}))
-        return Act(self._answer.text)
+            # Whatever takes it apart, sends it on or stores it is spared; it is counted as any invalid action is.
+            return Act(RefusedResponse(f"An action has at most {longest} characters."))
+        cut = completion.finish is FinishReason.LENGTH and not self._closed
+        return Act(UnfinishedResponse(self._answer.text) if cut else self._answer.text)
 
     def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
         """Take in what the environment answered to the action."""
@@ -176,6 +181,10 @@ class Episode:
                 self._turns.append(Turn(self._observation, self._answer, 0.0, False, *self._span))
             return self.stopped(reply.reason, reply.error)
         reply = self._shown(reply)
+        try:
+            self._return = add_reward(self._return, reply.reward)
+        except ValueError as error:
+            return self.stopped(StopReason.ENV_ERROR, str(error))
         self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))
         self._info = reply.info
         self._declares = self._declares or reply.info.get("success") is not None
@@ -241,11 +250,34 @@ class Episode:
         return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
 
 
+_LARGEST = (2 - 2**-23) * 2.0**127  # what 32 bits hold, as trainers' rewards have
+
+
+def add_reward(so_far: float, reward: float) -> float:
+    """Return the return after one more reward.
+
+    >>> add_reward(0.5, 1.0)
+    1.5
+    >>> add_reward(3e38, 3e38)
+    Traceback (most recent call last):
+        ...
+    ValueError: the return must be a finite number of 32 bits, got 6e+38 after a reward of 3e+38
+
+    Raises:
+        ValueError: it is not finite in 32 bits, which trainers compute with.
+    """
+    total = so_far + reward
+    if not abs(total) <= _LARGEST:  # also where it is not a number
+        raise ValueError(f"the return must be a finite number of 32 bits, got {total:g} after a reward of {reward:g}")
+    return total
+
+
 def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, stop: int = 0) -> Turn:
     """What was seen and said, with what the environment made of it."""
     action = reply.info.get("action")
     valid = bool(reply.info.get("action_valid", True))
-    return Turn(observation, answer, reply.reward, valid, start, stop, action if isinstance(action, str) else None)
+    cut = bool(reply.info.get("action_cut", False))
+    return Turn(observation, answer, reply.reward, valid, start, stop, action if isinstance(action, str) else None, cut)
 
 
 def reason_to_stop(reply: EnvReply) -> StopReason:

@@ -16,7 +16,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from gym_trl.episode import EnvFailure, EnvReply, as_turn, declared_success, reason_to_stop
+from gym_trl.episode import EnvFailure, EnvReply, add_reward, as_turn, declared_success, reason_to_stop
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
 from gym_trl.executors import STEPPING
 from gym_trl.grpo.spec import GymSpec, kwargs_by_id
@@ -189,12 +189,13 @@ def play_task(
     exchanges: list[Exchange | Exception] = []
     try:
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
-        policy = policy_for(env)
+        policy, total = policy_for(env), 0.0
         for _ in range(MAX_TURNS):
             action = policy(observation)
             reply = take_step(env, action)
             if isinstance(reply, EnvFailure):
                 raise (ModelFaultError if reply.reason.scored else InfrastructureError)(reply.error)
+            total = add_reward(total, reply.reward)
             if reply.terminated or reply.truncated:
                 reply = replace(reply, declares_success=read_declares_success(env))
                 return [*exchanges, Exchange(observation, action, reply)]

@@ -27,6 +27,7 @@ class Preset:
     max_tokens_per_turn: int
     eval_episodes: int
     action_format: str = "plain"
+    cut_actions: str = "reject"
     instructions: str | None = ""
     invalid_penalty: float = 0.2
     end_after_invalid: int | None = None
@@ -52,7 +53,13 @@ _TINY_GRPO = {
 }
 
 TINY_ELSEWHERE = Preset(
-    steps=500, episodes=128, group_size=16, max_tokens_per_turn=16, eval_episodes=256, grpo=_TINY_GRPO
+    steps=500,
+    episodes=128,
+    group_size=16,
+    max_tokens_per_turn=16,
+    eval_episodes=256,
+    cut_actions="accept",  # it would first have to learn to stop
+    grpo=_TINY_GRPO,
 )
 """The tiny model, which knows no word before its first step, on a game that has no preset of its own."""
 
@@ -89,7 +96,7 @@ PRETRAINED = Preset(
 """A model that can read, on any game."""
 
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
-WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid", "success")
+WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid", "cut_actions", "success")
 """Options that say how the environment is wrapped, under the names of ``GymSpec``'s arguments."""
 _SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
@@ -159,6 +166,7 @@ class TrainOptions:
     reset_timeout: float | None = None
     step_timeout: float | None = None
     success: float | str | None = None
+    cut_actions: str = "reject"
 
     @classmethod
     def choose(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gym_trl.errors import ConfigError
-from gym_trl.types import Answer
+from gym_trl.types import Answer, UnfinishedResponse
 
 # Opening and closing marks of thinking: DeepSeek, Qwen, GLM, Nemotron and others; Cohere; gpt-oss; Gemma 4; Muse.
 _THINKING = (
@@ -61,6 +61,9 @@ def _split_at(text: str, opening: str, closing: str) -> Answer:
     return Answer("".join(thinking).strip(), "".join(said).strip())
 
 
+CUT = "Your response was cut off before its action was complete, so nothing was done. Be brief."
+"""What is said to a model whose response ``max_tokens`` cut off."""
+
 _OPEN, _CLOSE = "<action>", "</action>"
 _BOXED = "\\boxed{"
 # A backslash takes the next character with it, so that the braces of \{ and \} do not count.
@@ -94,6 +97,15 @@ class ActionFormat:
     only a plain answer may be empty, and the environment says what that means.
     Time is linear in the length of the answer, except for a pattern that is not.
 
+    Of a response that ``max_tokens`` cut off (``cut``) an action counts only if its mark was complete and no later one
+    had begun: the last tag closed, no ``\boxed{`` and no JSON object open, a match that ends before the text does. A
+    plain answer has no mark, and any of it may be a part of more: what was cut off is no action.
+
+    >>> ActionFormat("tag").find("<action>42</action> because", cut=True)
+    '42'
+    >>> ActionFormat("tag").find("<action>4", cut=True) is None, ActionFormat("plain").find("4", cut=True) is None
+    (True, True)
+
     Raises:
         ConfigError: a format that does not exist, or a pattern that does not compile.
     """
@@ -101,12 +113,15 @@ class ActionFormat:
     def __init__(self, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> None:  # noqa: A002
         self.strict = strict
         self.sentence, self._search = _compile(format, strict)
+        self._is_complete = _completeness(format)
         self._plain = format == "plain"
         if strict and not self._plain:
             self.sentence += " Write nothing else."
 
-    def find(self, text: str) -> str | None:
-        """The action in ``text``, or ``None`` where there is none to be read."""
+    def find(self, text: str, *, cut: bool = False) -> str | None:
+        """The action in ``text``, or ``None`` where there is none to be read; ``cut``: there was to be more of it."""
+        if cut and not self._is_complete(text):
+            return None
         found = self._search(text)
         action = None if found is None else found.strip()
         return action if action or self._plain else None
@@ -120,7 +135,7 @@ def extract_action(text: str, format: str | re.Pattern[str] = "tag", *, strict: 
     >>> extract_action("I start with 25.") is None
     True
     """
-    return ActionFormat(format, strict=strict).find(text)
+    return ActionFormat(format, strict=strict).find(text, cut=isinstance(text, UnfinishedResponse))
 
 
 def _compile(how: str | re.Pattern[str], strict: bool) -> tuple[str, Callable[[str], str | None]]:
@@ -164,8 +179,43 @@ def _find_whole_tag(text: str) -> str | None:
     return inside if whole and _OPEN not in inside and _CLOSE not in inside else None
 
 
-def _boxes(text: str) -> list[tuple[int, int]]:
-    """Where the insides of the balanced boxes start and stop, in the order in which they close."""
+def _completeness(how: str | re.Pattern[str]) -> Callable[[str], bool]:
+    """Whether the mark of a text that was cut off is complete, so that no more text can change what is in it."""
+    if isinstance(how, re.Pattern):
+        return partial(_match_is_complete, how)
+    kind, _, detail = how.partition(":")
+    if kind == "regex":
+        return partial(_match_is_complete, re.compile(detail))
+    complete = {"tag": _tag_is_complete, "boxed": _boxes_are_complete, "json": _objects_are_complete}
+    return complete.get(kind, _never)
+
+
+def _tag_is_complete(text: str) -> bool:
+    return _CLOSE in text.rpartition(_OPEN)[2]
+
+
+def _boxes_are_complete(text: str) -> bool:
+    return all(start < 0 for start in _boxes(text)[1])
+
+
+def _objects_are_complete(text: str) -> bool:
+    return not _objects(text)[1]
+
+
+def _never(text: str) -> bool:
+    return False
+
+
+def _match_is_complete(pattern: re.Pattern[str], text: str) -> bool:
+    last = deque(pattern.finditer(text), maxlen=1)
+    return bool(last) and last[0].end() < len(text)
+
+
+def _boxes(text: str) -> tuple[list[tuple[int, int]], list[int]]:
+    """Where the insides of the balanced boxes start and stop, in the order in which they close; what is left open.
+
+    The latter is a start for each box, and -1 for any other brace.
+    """
     spans: list[tuple[int, int]] = []
     opened: list[int] = []
     for token in _BOXED_TOKENS.finditer(text):
@@ -175,7 +225,7 @@ def _boxes(text: str) -> list[tuple[int, int]]:
             opened.append(-1)
         elif token[0] == "}" and opened and (start := opened.pop()) >= 0:
             spans.append((start, token.start()))
-    return spans
+    return spans, opened
 
 
 def _find_box(text: str) -> str | None:
@@ -183,17 +233,23 @@ def _find_box(text: str) -> str | None:
     inside, closed, _ = rest.partition("}")
     if not opened or (closed and "{" not in inside and "\\" not in inside and not before.endswith("\\")):
         return inside if opened else None  # as nearly always: nothing has to be balanced
-    start, stop = max(_boxes(text), default=(0, 0))
+    start, stop = max(_boxes(text)[0], default=(0, 0))
     return text[start:stop]
 
 
 def _find_whole_box(text: str) -> str | None:
     text = text.strip()
     whole = (len(_BOXED), len(text) - 1)
-    return text[slice(*whole)] if text.startswith(_BOXED) and whole in _boxes(text) else None
+    return text[slice(*whole)] if text.startswith(_BOXED) and whole in _boxes(text)[0] else None
 
 
 def _find_json(field: str, text: str) -> str | None:
+    found = (_find_whole_json(field, text[start:stop]) for start, stop in reversed(_objects(text)[0]))
+    return next((value for value in found if value is not None), None)
+
+
+def _objects(text: str) -> tuple[deque[tuple[int, int]], list[int]]:
+    """Where the last JSON objects may start and stop, in the order in which they close; where open ones start."""
     # An enclosing object closes after the ones inside it, so going backwards meets it first. More than a few
     # candidates that are no JSON mean garbage, on which trying each would take quadratic time.
     spans: deque[tuple[int, int]] = deque(maxlen=_JSON_ATTEMPTS)
@@ -205,8 +261,7 @@ def _find_json(field: str, text: str) -> str | None:
             opened.append(token.start())
         elif token[0] == "}" and opened:
             spans.append((opened.pop(), position))
-    found = (_find_whole_json(field, text[start:stop]) for start, stop in reversed(spans))
-    return next((value for value in found if value is not None), None)
+    return spans, opened
 
 
 def _next_json_token(text: str, position: int, *, inside: bool) -> re.Match[str] | None:

@@ -20,7 +20,17 @@ from gym_trl.parsing import split_thinking
 from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.rollout import stream_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, Message, Policy, Request, StopReason, Task, TokenIds, Trajectory
+from gym_trl.types import (
+    Completion,
+    Message,
+    Policy,
+    Request,
+    StopReason,
+    Task,
+    TokenIds,
+    Trajectory,
+    UnfinishedResponse,
+)
 from gym_trl.wrappers.inner import load_function
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
@@ -270,7 +280,7 @@ class Conversation:
                 raise refusal from None
             raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
         try:
-            message = answer["choices"][0]["message"]
+            message, finish = answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")
             thinking, said = split_thinking(message.get("content") or "")
             thinking = message.get("reasoning_content") or message.get("reasoning") or thinking
         except (LookupError, TypeError, AttributeError) as error:
@@ -279,7 +289,7 @@ class Conversation:
         self.thinking.append(str(thinking))
         self.messages.append({"role": "assistant", "content": said})
         self._count(answer.get("usage"))
-        return said
+        return UnfinishedResponse(said) if finish == "length" else said
 
     def _ask(self, body: Mapping[str, Any]) -> Any:
         return _answer(lambda: self._client.post("/chat/completions", json=body), self._client)

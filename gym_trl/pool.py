@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.episode import EnvFailure, EnvReply
+from gym_trl.episode import EnvFailure, EnvReply, add_reward
 from gym_trl.errors import ConfigError, caused_by_model
-from gym_trl.types import Policy, StopReason, Task
+from gym_trl.parsing import CUT
+from gym_trl.types import Policy, RefusedResponse, StopReason, Task, UnfinishedResponse
 
 TextEnvironment: TypeAlias = gym.Env[str, str]
 EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
@@ -393,7 +394,13 @@ def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
     >>> _ = env.reset(seed=0)
     >>> take_step(env, "woadw").reward
     1.0
+
+    What a model had not finished, or said too long, is no action. Where nothing in ``env`` reads responses
+    (``ParseAction`` does), it is answered here.
     """
+    if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
+        cut = isinstance(action, UnfinishedResponse)
+        return EnvReply(CUT if cut else str(action), info={"action_valid": False, "action_cut": cut})
     try:
         returned = env.step(action)
     except (Exception, SystemExit) as error:
@@ -477,6 +484,7 @@ def read_step(observation: object, reward: object, terminated: object, truncated
     value = float(reward)  # type: ignore[arg-type]  # what is not a number raises here
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
+    add_reward(0.0, value)
     return EnvReply(_text(observation), value, bool(terminated), bool(truncated), info)
 
 

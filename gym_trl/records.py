@@ -54,6 +54,8 @@ class TurnRecord(TypedDict):
     """What was read from the answer, where a wrapper such as ``ParseAction`` reads one and found it."""
     reward: float
     action_valid: bool
+    action_cut: bool
+    """``max_tokens`` cut the answer off before its action was complete."""
     start: int | None
     """Index of the turn's first sampled id in ``completion_ids``; ``None`` where nothing was tokenised."""
     stop: int | None
@@ -104,6 +106,8 @@ class Record(_Return):
     error: str | None
     num_turns: int
     invalid_actions: int
+    cut_actions: int
+    """Of these, how many ``max_tokens`` had cut off."""
     prompt_tokens: int | None
     """``None``, as all three, where nobody counted."""
     completion_tokens: int | None
@@ -225,6 +229,7 @@ def as_record(
         "error": trajectory.error,
         "num_turns": len(turns),
         "invalid_actions": trajectory.invalid_actions,
+        "cut_actions": trajectory.cut_actions,
         "prompt_tokens": len(trajectory.prompt_ids) if tokenised else None,
         "completion_tokens": len(trajectory.completion_ids) if tokenised else None,
         "sampled_tokens": sum(trajectory.mask) if tokenised else None,
@@ -249,6 +254,7 @@ def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:
         "action": turn.action,
         "reward": turn.reward,
         "action_valid": turn.action_valid,
+        "action_cut": turn.action_cut,
         "start": turn.start if tokenised else None,
         "stop": turn.stop if tokenised else None,
     }
@@ -308,12 +314,14 @@ def _complete(value: Mapping[str, Any], where: str) -> Record:
     record: dict[str, Any] = _RECORD_DEFAULTS | {"spec": {}, "opening": []} | dict(value)
     task: dict[str, Any] = _TASK_DEFAULTS | {"env_kwargs": {}, "options": {}} | dict(value["task"])
     task.setdefault("id", task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"]))
-    turns = [{"action": None, "start": None, "stop": None, **turn} for turn in value["turns"]]
+    turns = [{"action": None, "action_cut": False, "start": None, "stop": None, **turn} for turn in value["turns"]]
     record |= {"task": task, "turns": turns}
     if record["num_turns"] is None:
         record["num_turns"] = len(turns)
     if record["invalid_actions"] is None:
         record["invalid_actions"] = sum(not turn["action_valid"] for turn in turns)
+    if record["cut_actions"] is None:
+        record["cut_actions"] = sum(turn["action_cut"] for turn in turns)
     return cast(Record, record)
 
 
@@ -609,7 +617,7 @@ def _features() -> dict[str, Any]:
 
     text, whole, real, truth = Value("string"), Value("int64"), Value("float64"), Value("bool")
     return {
-        **dict.fromkeys(("version", "step", "group", "attempt", "num_turns", "invalid_actions"), whole),
+        **dict.fromkeys(("version", "step", "group", "attempt", "num_turns", "invalid_actions", "cut_actions"), whole),
         **dict.fromkeys(("prompt_tokens", "completion_tokens", "sampled_tokens"), whole),
         **dict.fromkeys(("spec", "policy", "split", "last_observation", "unanswered", "stop_reason", "error"), text),
         **dict.fromkeys(("greedy", "success", "terminated", "truncated"), truth),
@@ -620,7 +628,7 @@ def _features() -> dict[str, Any]:
             {
                 **dict.fromkeys(("observation", "thinking", "answer", "action"), text),
                 "reward": real,
-                "action_valid": truth,
+                **dict.fromkeys(("action_valid", "action_cut"), truth),
                 "start": whole,
                 "stop": whole,
             }

@@ -10,6 +10,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.pool import TextEnvironment, read_step
 from gym_trl.records import Record, to_json
+from gym_trl.types import UnfinishedResponse
 
 Reward = Callable[[Record], float]
 """What an episode is worth, all in all."""
@@ -99,7 +100,8 @@ def _replay(env: TextEnvironment, record: Record, *, paid: bool) -> Replayed:
                 differences.append(f"{where}: the episode was over, and went on when it was recorded")
                 break
             compare(where, "the observation was", reply.observation, turn["observation"])
-            reply = read_step(*env.step(turn["answer"]))
+            answer = turn["answer"]
+            reply = read_step(*env.step(UnfinishedResponse(answer) if turn["action_cut"] else answer))
             rewards.append(reply.reward)
             compare(where, "action_valid was", bool(reply.info.get("action_valid", True)), turn["action_valid"])
             if paid:

@@ -11,7 +11,7 @@ from gym_trl.parsing import extract_action
 from gym_trl.policies import Model, ModelStopped
 from gym_trl.pool import MAX_TURNS, TextEnvironment, read_step
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Policy
+from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.parse_action import ParseAction
 
 PolicyFor = Callable[[TextEnvironment, int], Policy]
@@ -43,7 +43,7 @@ class Challenger:
 
     def dressed(self, env: TextEnvironment) -> TextEnvironment:
         """The environment as it is told to the policy."""
-        return env if self.action_format is None else ParseAction(env, self.action_format)
+        return ParseAction(env, self.action_format) if self._player.marks else env
 
     def policy(self, env: TextEnvironment, seed: int) -> Policy:
         """The policy of one game, which answers with its marks.
@@ -57,7 +57,9 @@ class Challenger:
 
     def read(self, answer: str) -> str | None:
         """The action in an answer."""
-        return answer if self.action_format is None else extract_action(answer, self.action_format)
+        if self.action_format is not None:
+            return extract_action(answer, self.action_format)
+        return None if isinstance(answer, UnfinishedResponse | RefusedResponse) else answer
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -129,6 +131,8 @@ class Opposing:
             said = self._answers[told]
             action = self._challenger.read(said)
             self.spoken.append(Said(said, action))
+            if action is None and isinstance(said, UnfinishedResponse | RefusedResponse):
+                return ""  # what it might have become is not played
             return said if action is None else action
 
         return answer

@@ -303,6 +303,7 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
         invalid_penalty=options.invalid_penalty,
         end_after_invalid=options.end_after_invalid,
         instructions=options.instructions,
+        cut_actions=options.cut_actions,  # type: ignore[arg-type]  # checked by what reads it
         success=options.success,
         max_tokens_per_turn=options.max_tokens_per_turn,
         on_rollout=on_rollout,

@@ -145,6 +145,25 @@ class Message:
         return {"role": self.role, "content": self.content}
 
 
+class UnfinishedResponse(str):
+    """A response that ``max_tokens`` cut off: what it says need not be what it would have said.
+
+    >>> UnfinishedResponse("guess 4") == "guess 4"
+    True
+
+    ``ParseAction`` takes an action from it only if its mark was complete before the cut. An environment that nothing
+    reads responses for (``reads_responses``) never gets one.
+    """
+
+    __slots__ = ()
+
+
+class RefusedResponse(str):
+    """What is said to the model instead of a step, because its response was refused before anybody read it."""
+
+    __slots__ = ()
+
+
 class Answer(NamedTuple):
     """What a model said, its thinking apart from its answer."""
 
@@ -228,6 +247,8 @@ class Turn:
     """Index after the last one."""
     action: str | None = None
     """What a wrapper such as ``ParseAction`` read from the answer."""
+    action_cut: bool = False
+    """``max_tokens`` cut the response off before its action was complete, and nothing was executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +313,8 @@ class Trajectory:
     def invalid_actions(self) -> int:
         """How many turns held no action that could be read, or one that the environment rejected."""
         return sum(not turn.action_valid for turn in self.turns)
+
+    @property
+    def cut_actions(self) -> int:
+        """How many of them ``max_tokens`` had cut off."""
+        return sum(turn.action_cut for turn in self.turns)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
 from gym_trl.errors import ConfigError
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, FinishReason, Message, StopReason, Task, Trajectory
+from gym_trl.types import Completion, FinishReason, Message, RefusedResponse, StopReason, Task, Trajectory
 
 CHAT = ByteChat()
 TASK = Task("TrlEnv/Echo-v0", 0)
@@ -191,11 +191,13 @@ def test_no_more_of_an_observation_is_shown_than_may_be_and_what_is_cut_is_count
     assert all(whole[: len(prompt)] == prompt for prompt in asked[: len(trajectory.turns)])
 
 
-def test_an_action_that_is_too_long_is_answered_here_and_is_an_invalid_one():
+def test_an_action_that_is_too_long_is_refused_with_the_reason():
     game = episode(tokens=200, action=3)
     game.started(EnvReply("go"))
     asked = game.sampled(said("four"))
-    assert CHAT.show(asked.prompt_ids).endswith("four<end><user>An action has at most 3 characters.<end><assistant>")
+    assert isinstance(asked.action, RefusedResponse)
+    assert asked == Act("An action has at most 3 characters.")
+    game.stepped(EnvReply(asked.action, info={"action_valid": False}))
     assert game.sampled(said("yes")) == Act("yes")
     ended = game.stepped(EnvReply("", 1.0, terminated=True))
     assert (ended.invalid_actions, [turn.reward for turn in ended.turns]) == (1, [0.0, 1.0])
@@ -211,7 +213,7 @@ def test_no_environment_gets_an_action_that_is_longer_than_may_be(budget, most, 
         ids = CHAT.say(answer)[: todo.max_tokens]
         todo = game.sampled(Completion("r", ids, [-0.5] * len(ids)))
         if isinstance(todo, Act):
-            assert len(todo.action) <= most
+            assert isinstance(todo.action, RefusedResponse) or len(todo.action) <= most
             todo = game.stepped(reply)
 
 

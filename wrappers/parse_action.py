@@ -1,17 +1,20 @@
 """From a model's answer to the action in it."""
 
 import re
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.parsing import ActionFormat, split_thinking
+from gym_trl.parsing import CUT, ActionFormat, split_thinking
 from gym_trl.spaces import AnyText
+from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of, unsettled
 
 _ANSWER_LENGTH = 2**20
+CutActions: TypeAlias = Literal["reject", "accept"]
+"""What becomes of an action that ``max_tokens`` cut off."""
 
 
 class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
@@ -32,10 +35,14 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     Args:
         env: An environment whose actions are text.
         format: How the action is marked: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or
-            a compiled pattern, as ``gym_trl.parsing.ActionFormat`` explains.
+            a compiled pattern, as ``gym_trl.parsing.ActionFormat`` explains; ``None`` takes the whole answer, its
+            thinking too, as it is.
         strict: The mark must be the whole answer, apart from thinking.
         penalty: What an answer without an action costs, and an action that the environment itself calls invalid.
         end_after: So many of either in a row end the episode; ``None`` leaves that to the environment's own limits.
+        cut_actions: What becomes of a response that ``max_tokens`` cut off (an ``UnfinishedResponse``) before the mark
+            of its action was complete, or that has no marks (``"plain"``, ``None``): it holds no action (``"reject"``,
+            and ``info["action_cut"]`` says so), or is read as if it were whole (``"accept"``).
 
     An answer that cannot be read does not reach the environment: the observation says how to answer, and ``info`` has
     ``parse_error``. Otherwise ``info["action"]`` is what was read. The two rows are counted apart: unreadable answers
@@ -49,55 +56,78 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         ActionTypeError: an answer that is not a string.
     """
 
+    reads_responses: ClassVar[bool] = True
+    """An unfinished or refused response is for this wrapper to answer."""
+
     def __init__(
         self,
         env: gym.Env[str, str],
-        format: str | re.Pattern[str] = "tag",  # noqa: A002 -- what users call it
+        format: str | re.Pattern[str] | None = "tag",  # noqa: A002 -- what users call it
         *,
         strict: bool = False,
         penalty: float = 0.0,
         end_after: int | None = None,
+        cut_actions: CutActions = "reject",
     ) -> None:
         check_text(env, "ParseAction", actions=True)
         check_penalty(penalty)
         if end_after is not None and end_after < 1:
             raise ConfigError(f"end_after must be at least 1 or None, got {end_after}")
+        if cut_actions not in ("reject", "accept"):
+            raise ConfigError(f'cut_actions must be "reject" or "accept", got {cut_actions!r}')
+        if format is None and strict:
+            raise ConfigError("strict needs a format")
         gym.utils.RecordConstructorArgs.__init__(
-            self, format=format, strict=strict, penalty=penalty, end_after=end_after
+            self, format=format, strict=strict, penalty=penalty, end_after=end_after, cut_actions=cut_actions
         )
         FrozenAfterEnd.__init__(self, env)
         self.action_space = AnyText(_ANSWER_LENGTH)
         self.penalty = penalty
         self.end_after = end_after
-        self._format = ActionFormat(format, strict=strict)
+        self.cut_actions = cut_actions
+        self._format = None if format is None else ActionFormat(format, strict=strict)
         self._unreadable_row = 0
         self._invalid_row = 0
 
     @property
     def instructions(self) -> str:
         """The environment's instructions, and one sentence about the format."""
-        return f"{instructions_of(self.env)} {self._format.sentence}".strip()
+        rules = instructions_of(self.env)
+        return rules if self._format is None else f"{rules} {self._format.sentence}".strip()
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._unreadable_row = self._invalid_row = 0
         return observation, info
 
     def _step(self, action: str) -> Step:
-        found = self._format.find(split_thinking(action).text)
-        return self._unreadable() if found is None else self._play(found)
+        if isinstance(action, RefusedResponse):
+            return self._unreadable(str(action))
+        cut = isinstance(action, UnfinishedResponse) and self.cut_actions == "reject"
+        if self._format is None:
+            found = None if cut else action
+        else:
+            found = self._format.find(split_thinking(action).text, cut=cut)
+        if found is None:
+            return self._unreadable(CUT if cut else "No action found.", cut=cut)
+        return self._play(found)
 
-    def _unreadable(self) -> Step:
+    def _unreadable(self, problem: str, *, cut: bool = False) -> Step:
         self._unreadable_row += 1
-        info = {"action_valid": False, "parse_error": "No action found."}
+        info: dict[str, Any] = {"action_valid": False, "parse_error": problem}
+        if cut:
+            info["action_cut"] = True
         over, reward = self._is_over(self._unreadable_row), 0.0 - self.penalty
         if over:
             info["stop_reason"] = "parse_error"
             reward -= unsettled(self.env)
-        return f"No action found. {self._format.sentence}", reward, over, False, info
+        sentence = "" if self._format is None else self._format.sentence
+        return f"{problem} {sentence}".strip(), reward, over, False, info
 
     def _play(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        info = {"action_valid": True, **info, "action": action}
+        info = {"action_valid": True, **info}
+        if self._format is not None:
+            info["action"] = action
         self._unreadable_row = 0
         if info["action_valid"]:
             self._invalid_row = 0

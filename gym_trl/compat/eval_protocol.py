@@ -1,6 +1,7 @@
 """What Eval Protocol offers for training, by its names: TRL rollouts of OpenEnv, and rollouts for its own tests."""
 
 import asyncio
+import math
 import time
 import warnings
 import weakref
@@ -18,7 +19,7 @@ import gymnasium as gym
 
 from gym_trl.compat.evaluation_rows import EvaluationTest, as_row, score_of, write_rows
 from gym_trl.compat.openenv_client import ClientEnv
-from gym_trl.episode import EnvFailure, EnvReply, declared_success, reason_to_stop
+from gym_trl.episode import EnvFailure, EnvReply, add_reward, as_turn, declared_success, reason_to_stop
 from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dataset import read_prompt
@@ -27,7 +28,7 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.parsing import split_thinking
 from gym_trl.pool import read_declares_success, read_instructions, take_step
 from gym_trl.seeding import task_seed
-from gym_trl.types import Message, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Message, StopReason, Task, Trajectory, Turn, UnfinishedResponse
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 __all__ = [
@@ -616,9 +617,11 @@ class GymRolloutProcessor:
             reason: StopReason | None = None
             while reason is None:
                 answer = ask([message.as_dict() for message in said])
-                spoken = split_thinking(await answer if isawaitable(answer) else str(answer))
+                response = await answer if isawaitable(answer) else str(answer)
+                spoken = split_thinking(response)
+                action = UnfinishedResponse(spoken.text) if isinstance(response, UnfinishedResponse) else spoken.text
                 said.append(Message("assistant", spoken.text))
-                reply = await in_thread(take_step, env, spoken.text)
+                reply = await in_thread(take_step, env, action)
                 if isinstance(reply, EnvFailure):
                     if not reply.reason.scored:
                         raise InfrastructureError(reply.error)
@@ -636,8 +639,8 @@ class GymRolloutProcessor:
                         declared=declared_success(replies, reply.reason),
                     )
                 replies.append(reply)
-                valid = bool(reply.info.get("action_valid", True))
-                turns.append(Turn(observation, spoken, reply.reward, valid, 0, 0))
+                add_reward(math.fsum(turn.reward for turn in turns), reply.reward)
+                turns.append(as_turn(observation, spoken, reply))
                 observation = reply.observation
                 said.append(Message("user", observation))
                 reason = _reason(reply, len(turns), steps)
@@ -676,7 +679,8 @@ async def _ask_litellm(params: dict[str, Any], usage: Counter[str], messages: li
     message = response.choices[0].message
     thought = getattr(message, "reasoning_content", None)
     answer = message.content or ""
-    return f"<think>{thought}</think>{answer}" if thought else answer
+    said = f"<think>{thought}</think>{answer}" if thought else answer
+    return UnfinishedResponse(said) if response.choices[0].finish_reason == "length" else said
 
 
 def _row_class() -> Any:

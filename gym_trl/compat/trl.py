@@ -756,6 +756,8 @@ class CodeAgentEnvironment(Environment):
 class _Conversation(gym.Env[str, str]):
     """Executes the program that an answer ends with; an answer without one is the last."""
 
+    reads_responses = True  # a program is whole once its mark is closed
+
     def __init__(self, extract: Callable[[str], str | None], session: Callable[[], Session]) -> None:
         self.observation_space = self.action_space = AnyText()
         self._extract = extract

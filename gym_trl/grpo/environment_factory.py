@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, get_type_hints
 
-from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
+from gym_trl.episode import EnvFailure, EnvReply, add_reward, reason_to_stop
 from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
 from gym_trl.grpo.attach import attach_caller
 from gym_trl.grpo.dataset import read_prompt
@@ -194,6 +194,11 @@ class ToolEnvironment:
         self._pool.step(_KEY, action)
         reply = self._answer()
         if isinstance(reply, EnvFailure):
+            return _FAILED
+        try:
+            add_reward(sum(self._rewards), reply.reward)
+        except ValueError as error:
+            self._stop_reason, self._error = StopReason.ENV_ERROR, str(error)
             return _FAILED
         self._rewards.append(reply.reward)
         self._info = reply.info

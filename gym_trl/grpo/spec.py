@@ -31,7 +31,7 @@ from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import Success, check_success, declare_success
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
-from gym_trl.wrappers.parse_action import ParseAction
+from gym_trl.wrappers.parse_action import CutActions, ParseAction
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
@@ -75,6 +75,9 @@ class GymSpec:
         strict: The mark must be the whole answer.
         invalid_penalty: What an unreadable or invalid action costs.
         end_after_invalid: So many of them in a row end the episode.
+        cut_actions: What becomes of an action that ``max_tokens_per_turn`` cut off: it is an invalid action that the
+            environment never gets (``"reject"``), or is taken as it is (``"accept"``, for answers that may end there).
+            An action whose mark was complete before the cut is whole; one of ``"plain"`` or ``None`` never is.
         turn_limit: Truncates episodes after so many turns; by default the environment's own rules and the tokens do.
         instructions: Said before the first observation instead of the environment's own rules, with what
             ``action_format`` adds; ``""`` leaves both out.
@@ -107,8 +110,7 @@ class GymSpec:
         max_alive: How many environments are open at once on a process; all by default.
         max_observation: Characters of an observation that the model is shown: of a longer one the beginning and the
             end. The logs count them (``env/cut_observations``). By default all is shown that the tokens have room for.
-        max_action: Characters of an answer; a longer one is an invalid action that the environment never gets, so that
-            nothing of it (``invalid_penalty``, ``end_after_invalid``, ``turn_limit``) is counted or paid for it.
+        max_action: Characters of an answer; a longer one is an invalid action that the environment never gets.
         cutoff: When the slowest episodes are no longer waited for: ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``,
             ``Cutoff(stragglers=0.95)``, and whether they count (``late=``). By default every one is waited for.
         on_rollout: Is called with everything that was played, for records.
@@ -134,6 +136,7 @@ class GymSpec:
         strict: bool = False,
         invalid_penalty: float = 0.0,
         end_after_invalid: int | None = None,
+        cut_actions: CutActions = "reject",
         turn_limit: int | None = None,
         instructions: str | None = None,
         success: Success | None = None,
@@ -167,9 +170,10 @@ class GymSpec:
             "strict": strict,
             "penalty": invalid_penalty,
             "end_after": end_after_invalid,
+            "cut_actions": cut_actions,
         }
-        if action_format is None and (strict or invalid_penalty or end_after_invalid is not None):
-            raise ConfigError("strict, invalid_penalty and end_after_invalid need an action_format")
+        if action_format is None and strict:
+            raise ConfigError("strict needs an action_format")
         counts = {"max_alive": max_alive, "max_observation": max_observation, "max_action": max_action}
         for name, value in counts.items():
             if value is not None:
@@ -263,7 +267,8 @@ class GymSpec:
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
         parsing = self._parsing if action_format is None else {**self._parsing, "format": action_format}
-        if parsing["format"] is not None:
+        # Wrappers of the user's may read responses already.
+        if parsing["format"] is not None or parsing["penalty"] or not env.has_wrapper_attr("reads_responses"):
             env = ParseAction(env, **parsing)
         if self._turn_limit is not None:
             env = TurnLimit(env, self._turn_limit)

@@ -142,6 +142,7 @@ def outcomes(episodes: Sequence[Trajectory]) -> dict[str, list[Any]]:
         "stop_reason": [episode.stop_reason.value for episode in episodes],
         "num_turns": [len(episode.turns) for episode in episodes],
         "invalid_actions": [episode.invalid_actions for episode in episodes],
+        "cut_actions": [episode.cut_actions for episode in episodes],
         "cut_observations": [episode.cut_observations for episode in episodes],
     }
 

@@ -132,7 +132,7 @@ class Broken(gym.Env):
         ({"env": "no_such_module:Foo-v0"}, "no module 'no_such_module'"),
         ({"env": GUESS, "max_alive": 0}, "max_alive"),
         ({"env": GUESS, "executor": "fork"}, "executor"),
-        ({"env": GUESS, "action_format": None, "invalid_penalty": 1.0}, "need an action_format"),
+        ({"env": GUESS, "action_format": None, "strict": True}, "strict needs an action_format"),
         ({"env": [ECHO, GUESS], "env_kwargs": {"high": 8}}, "{id: kwargs}"),
         ({"env": GUESS, "num_tasks": 0}, "num_tasks must be an integer of at least 1, got 0"),
         ({"env": GUESS, "num_eval_tasks": -1}, "num_eval_tasks"),

@@ -1,0 +1,221 @@
+"""Law 13: success is declared, never guessed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gym_trl  # registers the environments
+from gym_trl import GymSpec
+from gym_trl.compat.evaluation_rows import as_row
+from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation import evaluate, play_policy
+from gym_trl.export import sft_rows
+from gym_trl.grpo.curriculum import Curriculum
+from gym_trl.pool import read_declares_success
+from gym_trl.records import as_record
+from gym_trl.scores import Scoreboard, compare
+from gym_trl.seeding import derive_seed
+from gym_trl.testing import ByteChat
+from gym_trl.types import Completion, StopReason, Task, Trajectory
+from gym_trl.viewer.run import Run
+from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
+
+CHAT = ByteChat()
+# An OpenEnv server of somebody else declares what it declares.
+OURS = sorted(env_id for env_id in gym.registry if env_id.startswith("TrlEnv/") and "OpenEnv" not in env_id)
+INFO = st.sampled_from([{}, {"success": None}, {"success": True}, {"success": False}])
+assert gym_trl
+
+
+def ended(replies: list[EnvReply | EnvFailure], *, declares: bool, reason: StopReason | None = None) -> Trajectory:
+    """An episode of these replies, stopped for ``reason`` after them."""
+    episode = Episode(Task("Any-v0", 0), chat=CHAT, limits=Limits(tokens_per_turn=99))
+    todo: Sample | Act | Trajectory = episode.started(EnvReply("go", declares_success=declares))
+    for reply in replies:
+        assert isinstance(todo, Sample)
+        ids = CHAT.say("x")
+        assert isinstance(episode.sampled(Completion("0", ids, [-1.0] * len(ids))), Act)
+        todo = episode.stepped(reply)
+    if isinstance(todo, Trajectory):
+        return todo
+    assert reason is not None
+    return episode.stopped(reason)
+
+
+ENDINGS = [None, *(one for one in StopReason if one not in ("success", "failure", "terminated"))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    infos=st.lists(INFO, min_size=1, max_size=3),
+    rewards=st.lists(st.floats(-9, 9), min_size=3, max_size=3),
+    declares=st.booleans(),
+    ending=st.sampled_from(ENDINGS),
+)
+def test_success_is_declared_never_guessed(
+    infos: list[dict[str, Any]], rewards: list[float], declares: bool, ending: StopReason | None
+) -> None:
+    """By the last step; a cut-off episode is none where success is known to be declared."""
+    replies: list[Any] = [EnvReply("", reward, info=info) for reward, info in zip(rewards, infos, strict=False)]
+    if ending is None:
+        replies[-1] = EnvReply("", rewards[-1], terminated=True, info=infos[-1])
+    one = ended(replies, declares=declares, reason=ending)
+    last = infos[-1].get("success")
+    if ending is None:
+        by = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
+        assert (one.success, one.stop_reason) == (last, by[last])
+    elif not ending.scored:
+        assert one.success is None
+    elif last is not None:
+        assert one.success is last
+    else:
+        known = declares or any(info.get("success") is not None for info in infos)
+        assert one.success is (False if known else None)
+    # No reward has any part in it.
+    unpaid: list[Any] = [EnvReply("", 0.0, reply.terminated, reply.truncated, reply.info) for reply in replies]
+    assert ended(unpaid, declares=declares, reason=ending).success is one.success
+
+
+@pytest.mark.parametrize("env_id", OURS)
+def test_every_environment_of_the_library_declares_success(env_id: str) -> None:
+    env = gym.make(env_id)
+    assert read_declares_success(env)
+    env.close()
+
+
+def row(env_id: str, policy: Any, **more: Any) -> Any:
+    [found] = evaluate(env_id, policy, episodes=2, **more).rows
+    return found
+
+
+def right(env: Any) -> Callable[[str], str]:
+    return lambda observation: "1"
+
+
+def along_the_cliff(env: Any) -> Callable[[str], str]:
+    moves = iter(["move up", *["move right"] * 11, "move down"])
+    return lambda observation: next(moves)
+
+
+def test_a_fallen_cart_pole_is_no_success_by_the_registrys_threshold() -> None:
+    found = row("CartPole-v1", right)
+    assert (found.success.mean, found.stop_reasons) == (0.0, {"failure": 2})
+    assert found.mean_return.mean > 0
+
+
+def test_a_cart_pole_that_the_registered_limit_ends_is_a_success() -> None:
+    env = declare_success(gym.make("CartPole-v1"))
+    assert (env.get_wrapper_attr("success"), read_declares_success(env)) == (475.0, True)
+    inner: gym.Env[Any, Any] = DeclareSuccess(gym.make("CartPole-v1", max_episode_steps=5), 5)
+    inner.reset(seed=1)
+    assert [inner.step(action)[4]["success"] for action in (0, 1, 0, 1, 0)] == [False] * 4 + [True]
+    assert not read_declares_success(declare_success(gym.make("CartPole-v1", max_episode_steps=50)))
+
+
+def test_cliff_walking_declares_nothing_so_only_its_return_is_reported() -> None:
+    found = row("CliffWalking-v1", along_the_cliff)
+    assert (found.success.mean, found.mean_return.mean, found.stop_reasons) == (None, -13.0, {"terminated": 2})
+    assert dict(found.pass_at) == {}
+    assert str(found.success) == "-"
+
+
+@pytest.mark.parametrize(
+    ("success", "expected"),
+    [
+        (-13, 1.0),
+        (-12.5, 0.0),
+        ("info", None),
+        (lambda info, total: total == -13, 1.0),
+        (lambda info, total: None, None),
+    ],
+)
+def test_a_spec_says_what_counts_as_solved(success: Any, expected: float | None) -> None:
+    assert row("CliffWalking-v1", along_the_cliff, success=success).success.mean == expected
+
+
+@pytest.mark.parametrize("success", [True, float("nan"), "no.such:function", [1]])
+def test_what_cannot_be_a_success_is_refused_at_once(success: Any) -> None:
+    with pytest.raises(ConfigError):
+        GymSpec("CliffWalking-v1", success=success)
+
+
+def test_a_threshold_is_of_the_environments_own_rewards() -> None:
+    """Not of what penalties or the user's wrappers make of them."""
+
+    def ten_more(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return gym.wrappers.TransformReward(env, lambda reward: float(reward) + 10)
+
+    spec = GymSpec("CliffWalking-v1", success=-13, wrappers=[ten_more], invalid_penalty=100, action_format="plain")
+    env = spec.make("CliffWalking-v1")
+    env.reset(seed=0)
+    env.step("nonsense")
+    act = along_the_cliff(env)
+    *_, info = [env.step(act("")) for _ in range(13)][-1]
+    assert info["success"] is True
+
+
+def records(successes: list[bool | None]) -> list[Any]:
+    made = []
+    for seed, success in enumerate(successes):
+        info = {} if success is None else {"success": success}
+        one = ended([EnvReply("", 1.0, terminated=True, info=info)], declares=False)
+        made.append(as_record(Trajectory(**{**_fields(one), "task": Task("Any-v0", seed)}), policy="p"))
+    return made
+
+
+def _fields(one: Trajectory) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in Trajectory.__dataclass_fields__}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=8))
+def test_no_statistic_counts_an_undeclared_success(successes: list[bool | None]) -> None:
+    said = [one for one in successes if one is not None]
+    share = sum(said) / len(said) if said else None
+    board = Scoreboard(records(successes))
+    [found] = board.rows()
+    assert found.success.mean == share
+    assert (found.episodes, found.mean_return.mean) == (len(successes), 1.0)
+    assert board.means().get("success") == share
+    assert bool(found.pass_at) is bool(said)
+    [same] = compare(records(successes), records(successes))
+    assert (same.success.mean, same.mean_return.mean) == (None if share is None else 0.0, 0.0)
+    assert len(list(sft_rows(records(successes), successes=True))) == sum(said)
+
+
+def test_what_shows_records_shows_no_undeclared_success(tmp_path: Path) -> None:
+    from gym_trl.records import RecordWriter
+
+    with RecordWriter(tmp_path) as writer:
+        for record in records([True, None, False]):
+            writer.write(record)
+    run = Run(tmp_path)
+    run.refresh()
+    assert run.columns["success"] == [True, None, False]
+    row = as_row(ended([EnvReply("", 1.0, terminated=True)], declares=False))
+    assert "success" not in row["evaluation_result"]["metrics"]
+
+
+def test_a_curriculum_refuses_to_climb_by_what_nothing_declares() -> None:
+    curriculum = Curriculum([{}, {}], episodes=4)
+    curriculum.report([(0, None), (0, None), (0, True)])
+    curriculum.report([(0, None)] * 3)
+    assert curriculum.level == 0
+    with pytest.raises(ConfigError, match="the last 4 episodes declared none"):
+        curriculum.report([(0, None)])
+
+
+def test_random_play_of_an_undeclared_environment_scores_returns() -> None:
+    def policy(env: Any) -> Callable[[str], str]:
+        return along_the_cliff(env)
+
+    from gym_trl.wrappers import as_text
+
+    score = play_policy(lambda _: as_text(gym.make("CliffWalking-v1")), [Task("c", derive_seed("s"))], policy)
+    assert (score.success, score.mean_return) == (None, -13.0)

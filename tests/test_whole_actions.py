@@ -1,0 +1,179 @@
+"""Law 19: half an action is no action; and the boundary of one return."""
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_trl import GymSpec
+from gym_trl.episode import Act, EnvReply, Episode, Limits, Sample, add_reward
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation import play_task
+from gym_trl.parsing import CUT, ActionFormat
+from gym_trl.pool import InlinePool, take_step
+from gym_trl.rollout import run_episodes
+from gym_trl.testing import ByteChat, ScriptedEngine
+from gym_trl.types import (
+    Completion,
+    FinishReason,
+    RefusedResponse,
+    StopReason,
+    Task,
+    Trajectory,
+    UnfinishedResponse,
+)
+from gym_trl.wrappers import ParseAction, TurnLimit
+
+CHAT = ByteChat()
+FORMATS = ["tag", "boxed", "json:move", "plain", r"regex:move (\d+)", None]
+MARKED = {
+    "tag": "<action>{}</action>",
+    "boxed": r"\boxed{{{}}}",
+    "json:move": '{{"move": {}}}',
+    "plain": "{}",
+    r"regex:move (\d+)": "move {}",
+    None: "{}",
+}
+
+
+class Heard(gym.Env[str, str]):
+    """Environment that keeps what it was given, and declares nothing."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    heard: list[str]
+
+    def __init__(self, rewards: tuple[float, ...] = ()) -> None:
+        self.observation_space = self.action_space = gym.spaces.Text(100)
+        self.rewards = rewards
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.heard = []
+        return "go", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.heard.append(action)
+        over = len(self.heard) > len(self.rewards)
+        return "on", 0.0 if over else self.rewards[len(self.heard) - 1], over, False, {}
+
+
+def played(env: gym.Env[Any, Any], answer: str, tokens: int, turns: int = 1, **limits: Any) -> Trajectory:
+    """An episode of a model that always says ``answer``, of which ``tokens`` bytes are sampled in a turn."""
+    engine = ScriptedEngine(lambda request: CHAT.say(answer))
+    budget = Limits(tokens_per_turn=tokens, **limits)
+    with InlinePool(lambda _: TurnLimit(env, turns)) as pool:
+        [one] = run_episodes([Episode(Task("Heard", 0), chat=CHAT, limits=budget)], pool=pool, engine=engine)
+    return one
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(FORMATS), st.integers(10, 999), st.sampled_from(["", "So: "]), st.data())
+def test_half_an_action_is_no_action(how: Any, number: int, before: str, data: st.DataObject) -> None:
+    whole = before * (how not in ("plain", None)) + MARKED[how].format(number)
+    env = Heard()
+    cut = data.draw(st.integers(1, len(whole) - 1))
+    one = played(ParseAction(env, how), whole, cut)
+    assert env.heard == []
+    assert (one.cut_actions, one.invalid_actions, one.turns[0].action_valid) == (1, 1, False)
+    assert CUT in one.messages[-1].content
+    assert played(ParseAction(env, how), whole, len(whole) + 9).cut_actions == 0
+    assert env.heard == [str(number) if how is not None else whole]
+
+
+@pytest.mark.parametrize("how", [one for one in FORMATS if one not in ("plain", None)])
+def test_an_action_whose_mark_was_complete_before_the_cut_is_whole(how: str) -> None:
+    env = Heard()
+    said = MARKED[how].format(42) + " because it is"
+    one = played(ParseAction(env, how), said, len(said) - 4)
+    assert (env.heard, one.cut_actions, one.invalid_actions) == (["42"], 0, 0)
+
+
+@pytest.mark.parametrize("how", ["tag", "boxed", "json:move"])
+def test_a_mark_that_was_begun_again_before_the_cut_is_not_whole(how: str) -> None:
+    mark = MARKED[how].format(42)
+    for stop in range(len(mark) + 4 + {"tag": 8, "boxed": 7, "json:move": 1}[how], 2 * len(mark) + 4):
+        assert ActionFormat(how).find(f"{mark} or {mark}"[:stop], cut=True) is None
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_an_action_may_end_at_the_cut_where_the_spec_accepts_it(how: Any) -> None:
+    env = Heard()
+    whole = MARKED[how].format(42)
+    played(ParseAction(env, how, cut_actions="accept"), f"{whole}0", len(whole))
+    assert env.heard == ["42" if how is not None else whole]
+
+
+@pytest.mark.parametrize("how", ["plain", "tag", None])
+def test_an_answer_that_its_end_closed_within_the_limit_is_whole(how: Any) -> None:
+    whole = MARKED[how].format(42)
+    episode = Episode(Task("Heard", 0), chat=CHAT, limits=Limits(tokens_per_turn=99))
+    assert isinstance(episode.started(EnvReply("go")), Sample)
+    ids = CHAT.say(whole)
+    todo = episode.sampled(Completion("0", ids, [-1.0] * len(ids), FinishReason.LENGTH))
+    assert isinstance(todo, Act)
+    assert not isinstance(todo.action, UnfinishedResponse)
+
+
+@pytest.mark.parametrize(("answer", "tokens", "action"), [("<action>4242</action>", 10, None), ("x" * 40, 99, 20)])
+def test_a_response_that_is_refused_costs_what_any_invalid_action_costs(
+    answer: str, tokens: int, action: int | None
+) -> None:
+    """Its penalty, its place in the row of invalid ones, and its turn."""
+    for format_ in ("tag", None):
+        env = Heard()
+        one = played(ParseAction(env, format_, penalty=0.25), answer, tokens, turns=3, action=action)
+        assert (one.episode_return, len(one.turns), one.stop_reason) == (-0.75, 3, StopReason.TURN_LIMIT)
+        one = played(ParseAction(env, format_, end_after=2), answer, tokens, turns=9, action=action)
+        assert (len(one.turns), one.stop_reason) == (2, StopReason.PARSE_ERROR)
+        assert env.heard == []
+
+
+@pytest.mark.parametrize("response", [UnfinishedResponse("4"), RefusedResponse("Too long.")])
+def test_an_environment_that_reads_no_responses_never_gets_an_unfinished_one(response: str) -> None:
+    env = Heard()
+    env.reset()
+    reply = take_step(env, response)
+    assert isinstance(reply, EnvReply)
+    assert (env.heard, reply.info["action_valid"]) == ([], False)
+
+
+@pytest.mark.parametrize("how", ["tag", None])
+def test_a_spec_rejects_cut_actions_unless_it_is_told_otherwise(how: Any) -> None:
+    told: list[tuple[dict[str, Any], bool]] = [({}, False), ({"cut_actions": "accept"}, True)]
+    for more, valid in told:
+        spec = GymSpec("TrlEnv/GuessNumber-v0", num_tasks=1, num_eval_tasks=0, action_format=how, **more)
+        env = spec.make("TrlEnv/GuessNumber-v0")
+        env.reset(seed=0)
+        assert env.step(UnfinishedResponse("<action>25" if how else "25"))[4]["action_valid"] is valid
+        env.close()
+    with pytest.raises(ConfigError, match='cut_actions must be "reject" or "accept", got 1'):
+        ParseAction(Heard(), cut_actions=1)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Returns that 32 bits do not hold
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reward", [1e308, 3e38, -3e38])
+def test_a_return_that_overflows_is_its_episodes_own_failure(reward: float) -> None:
+    one = played(ParseAction(Heard((reward, reward, reward)), "plain"), "go", 9, turns=9)
+    assert (one.stop_reason, one.episode_return, one.success) == (StopReason.ENV_ERROR, None, None)
+    assert "finite number of 32 bits" in str(one.error)
+    *_, error = play_task(Heard((reward, reward, reward)), Task("Heard", 0), lambda env: lambda observation: "go")
+    assert isinstance(error, Exception)
+    assert "finite number of 32 bits" in str(error)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8))
+def test_a_return_is_finite_in_32_bits_or_an_error(rewards: list[float]) -> None:
+    import numpy as np
+
+    total = 0.0
+    for reward in rewards:
+        try:
+            total = add_reward(total, reward)
+        except ValueError:
+            return
+        assert np.isfinite(np.float32(total))
