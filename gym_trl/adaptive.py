@@ -20,9 +20,9 @@ WAITS_S = 0.003
 """Waiting of a step, or of a reset, from which on threads are worth their price."""
 COMPUTES_S = 0.005
 """Computing of a step, or of a reset, from which on processes are."""
-_LONG_S = 0.02
-"""Waiting that is believed at once; shorter waits must be seen ``_LOOKS`` times in a row."""
-_LOOKS = 3
+LONG_S = 0.02
+"""Waiting that is believed at once; shorter waits must be seen ``LOOKS`` times in a row."""
+LOOKS = 3
 _MANY_LOOKS = 100
 """Resets and steps that are looked at closely at first, and after one that took long; of others only that is seen."""
 
@@ -89,7 +89,7 @@ class _Kind:
     """How many of the next resets and steps are looked at closely."""
     proven: set[str] = field(default_factory=set)
     """Of ``"reset"`` and ``"step"``, what has worked in a thread."""
-    recent: dict[str, deque[Spent]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=_LOOKS)))
+    recent: dict[str, deque[Spent]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LOOKS)))
     advised: bool = False
 
 
@@ -244,8 +244,8 @@ class AdaptivePool(ClosingPool):
         kind.looks -= 1
         recent = kind.recent[spent.of]
         recent.append(spent)
-        often = len(recent) == _LOOKS
-        waits = max(spent.waiting if spent.waiting >= _LONG_S else 0.0, min(one.waiting for one in recent) * often)
+        often = len(recent) == LOOKS
+        waits = max(spent.waiting if spent.waiting >= LONG_S else 0.0, min(one.waiting for one in recent) * often)
         if waits >= WAITS_S:
             kind.in_threads, kind.settled, kind.looks = True, True, 0
             _log.warning(
@@ -276,7 +276,7 @@ class AdaptivePool(ClosingPool):
         place = played.caught_up
         what = name_of(played.asked[-1 if place is None else place])
         if isinstance(answer, EnvFailure):
-            if answer.reason is StopReason.ENV_ERROR and what not in played.kind.proven:
+            if answer.reason is not StopReason.TIMEOUT and what not in played.kind.proven:
                 return self._back(key, played, answer)
             if place is not None and place < len(played.replies):
                 return self._back(key, played, None)

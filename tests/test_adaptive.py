@@ -191,7 +191,7 @@ def test_what_an_action_breaks_ends_its_episode_and_says_nothing_of_threads(plac
 
     _, played, where = rollout(step=0.03, says=says, episodes=4)
     assert where == "thread"
-    assert [(reason, len(turns)) for reason, turns in played] == [(StopReason.ENV_ERROR, place - 1)] * 4
+    assert [(reason, len(turns)) for reason, turns in played] == [(StopReason.CRASHED, place)] * 4
 
 
 def test_an_episode_that_is_given_up_while_it_moves_leaves_nothing_behind():
