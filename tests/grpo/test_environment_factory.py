@@ -434,6 +434,15 @@ class TestTheTrainer:
             assert log["rewards/TrlEnv_GuessNumber_v0/mean"] == pytest.approx(log["env/return"])
             assert (log["env/success"], log["env/unfinished"], log["env/unscored"]) == (0.75, 0.25, 0.0)
 
+    def test_an_unscored_episode_moves_no_weight_whatever_other_reward_functions_say_of_it(self, report):
+        step = report["failing"]
+        for start in (0, 4):
+            won, failed, late, mistaken = step["advantages"][start : start + 4]
+            assert step["outcomes"][start + 1]["stop_reason"] == "env_error"
+            assert failed == 0.0 == sum(step["tool_mask"][start + 1])
+            assert won + late + mistaken == pytest.approx(0.0, abs=1e-4)
+            assert all(sum(step["tool_mask"][start + place]) for place in (0, 2, 3))
+
     def test_advantages_follow_the_rewards(self, steps):
         for step in steps:
             for start in (0, 4):

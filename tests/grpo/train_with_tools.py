@@ -13,11 +13,13 @@ from pathlib import Path
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
+import gymnasium as gym
 import torch
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
 from gym_trl import GymSpec
+from gym_trl.errors import InfrastructureError
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 
 PENALTY = 0.25
@@ -116,9 +118,36 @@ class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         return output
 
 
+class FailsAtNine(gym.Wrapper):
+    """An environment whose machine is gone as soon as somebody guesses 9, which the player Q does."""
+
+    def step(self, action):
+        if action == "9":
+            raise InfrastructureError("the machine is gone")
+        return self.env.step(action)
+
+
+def generous(completions, **_):
+    """A reward function that has a number for everything."""
+    return [float(1000 + len(str(completion))) for completion in completions]
+
+
 def main(folder):
     torch.set_num_threads(1)
-    spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, num_tasks=16, invalid_penalty=PENALTY)
+    report = train(folder, 2)
+    [report["failing"]] = train(folder, 1, reward_funcs=[generous], wrappers=[FailsAtNine])["steps"]
+    (folder / "report.json").write_text(json.dumps(report))
+
+
+def train(folder, steps, *, reward_funcs=(), wrappers=()):
+    spec = GymSpec(
+        "TrlEnv/GuessNumber-v0",
+        env_kwargs={"high": 8, "turns": 4},
+        num_tasks=16,
+        invalid_penalty=PENALTY,
+        wrappers=wrappers,
+        executor="inline",
+    )
     tokenizer = tool_tokenizer()
     model = tiny_model(tokenizer, width=32, layers=1)
     model.config.max_position_embeddings = 4096  # characters are many tokens
@@ -133,7 +162,7 @@ def main(folder):
             report_to=[],
             save_strategy="no",
             logging_steps=1,
-            max_steps=2,
+            max_steps=steps,
             per_device_train_batch_size=8,
             num_generations=4,
             max_completion_length=2500,
@@ -142,12 +171,11 @@ def main(folder):
         ),
         train_dataset=spec.train_dataset,
         environment_factory=spec.environment_factory,
-        reward_funcs=spec.reward_funcs,
+        reward_funcs=[*spec.reward_funcs, *reward_funcs],
     )
     trainer.train()
     changed = any(not torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    report = {"steps": trainer.steps, "logs": trainer.state.log_history, "changed": changed}
-    (folder / "report.json").write_text(json.dumps(report))
+    return {"steps": trainer.steps, "logs": trainer.state.log_history, "changed": changed}
 
 
 if __name__ == "__main__":
