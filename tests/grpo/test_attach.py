@@ -2,6 +2,9 @@
 """What the attachment does to a real GRPOTrainer, on one process and on two."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +18,23 @@ SCRIPT = Path(__file__).parent / "train_with_failures.py"
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
+@pytest.fixture(scope="module", params=["one process", "two processes", "the oldest TRL"])
 def scored(request, tmp_path_factory):
     """On two processes of six rows each, the second group of four straddles them."""
-    folder = tmp_path_factory.mktemp("scored")
-    return warm.run_ranks(SCRIPT, folder, "rewards", json.dumps({"rows": 12 // request.param}), processes=request.param)
+    folder, processes = tmp_path_factory.mktemp("scored"), 1 + (request.param == "two processes")
+    arguments = ["rewards", json.dumps({"rows": 12 // processes})]
+    if request.param != "the oldest TRL":
+        return warm.run_ranks(SCRIPT, folder, *arguments, processes=processes)
+    if "OLDEST_TRL" not in os.environ:
+        pytest.skip("make test installs the oldest TRL beside the newest")
+    paths = [os.environ["OLDEST_TRL"], str(SCRIPT.parent.parent)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, str(SCRIPT), str(folder), *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads((folder / "rank0.json").read_text())
+    assert report["trl"] == "1.14.0"
+    return [report]
 
 
 def test_an_unscored_episode_moves_no_weight(scored):
