@@ -170,6 +170,7 @@ def training(number: int) -> Iterator[int]:
                 action_format="plain",
                 instructions="",
                 max_tokens_per_turn=1,
+                cut_actions="accept",
             )
             args = GRPOConfig(
                 output_dir=folder,

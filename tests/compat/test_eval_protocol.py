@@ -206,7 +206,7 @@ def test_the_page_of_the_documentation():
 
 def test_a_spec_is_rewarded_by_a_test():
     spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain",
-                   max_tokens_per_turn=2, num_tasks=8)
+                   cut_actions="accept", max_tokens_per_turn=2, num_tasks=8)
     REPORT["spec"] = train(spec.rollout_func, evaluation_reward("test_guessing"), spec.train_dataset)
 
 

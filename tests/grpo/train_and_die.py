@@ -64,6 +64,7 @@ def train(folder: Path, options, *, dies=False, resumes=False):
             num_eval_tasks=4,
             action_format="plain",
             max_tokens_per_turn=1,
+            cut_actions="accept",
             on_rollout=keep,
         )
         tokenizer = tiny_tokenizer()

@@ -154,6 +154,7 @@ def main(folder, options):
         num_tasks=40,
         action_format="plain",
         max_tokens_per_turn=5,
+        cut_actions="accept",
     )
     tokenizer = tiny_tokenizer()
     worker = spec.rollout_worker(args, tokenizer, engine=None if server else live.engine)

@@ -80,6 +80,7 @@ def main(folder: Path, options):
         action_format="plain",
         instructions="",
         max_tokens_per_turn=2,
+        cut_actions="accept",
         executor="ray",
         workers=4,
         reset_timeout=60.0,

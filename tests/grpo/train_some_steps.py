@@ -54,6 +54,7 @@ def main(folder: Path, options):
         wrappers=[partial(FaultyEnv, **options["faults"])] if "faults" in options else [],
         action_format="plain",
         max_tokens_per_turn=2,
+        cut_actions="accept",
         on_rollout=keep,
     )
 

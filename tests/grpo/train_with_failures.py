@@ -92,6 +92,7 @@ def guess(**options):
         **{"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 3, **options},
         action_format="plain",
         max_tokens_per_turn=2,
+        cut_actions="accept",
         executor="inline",
     )
 

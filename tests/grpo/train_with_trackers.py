@@ -26,6 +26,7 @@ spec = GymSpec(
     env_kwargs={"reward": "length", "max_length": 4},  # so that returns differ from step to step
     on_rollout=transcripts.on_rollout,
     max_tokens_per_turn=3,
+    cut_actions="accept",
     action_format="plain",
 )
 tokenizer = tiny_tokenizer()

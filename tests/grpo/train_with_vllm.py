@@ -95,6 +95,7 @@ def main(folder: Path, options):
         action_format="plain",
         instructions="",
         max_tokens_per_turn=2,
+        cut_actions="accept",
     )
     rollouts = []
 

@@ -41,6 +41,7 @@ def train(folder: Path, arguments):
 
     spec = GymSpec(
         **{"action_format": "plain", "turn_limit": 3, "num_tasks": 16, "num_eval_tasks": 0, **arguments},
+        cut_actions="accept",
         max_tokens_per_turn=4,
         on_rollout=keep,
     )
