@@ -85,16 +85,16 @@ def test_an_environment_that_knows_no_random_policy_has_no_random_score() -> Non
     assert optimum(Bare()) == (None, None)
 
 
-def test_success_is_judged_as_in_training() -> None:
+def test_success_that_nothing_declares_is_judged_by_nobody() -> None:
     won = play_policy(bare, BARE, lambda env: lambda observation: "win")
     truncated = play_policy(bare, BARE, lambda env: lambda observation: "lose")
-    assert (won.success, truncated.success, truncated.mean_return) == (1.0, 0.0, 1.0)
+    assert (won.success, truncated.success, truncated.mean_return) == (None, None, 1.0)
 
 
-def test_an_environment_that_raises_has_an_episode_that_was_not_a_success() -> None:
+def test_an_environment_that_raises_has_an_episode_that_is_scored() -> None:
     words = iter(["win", "raise", "win", "win"])
     score = play_policy(bare, BARE, lambda env: lambda observation: next(words))
-    assert (score.episodes, score.unscored, score.success) == (4, 0, 0.75)
+    assert (score.episodes, score.unscored, score.success) == (4, 0, None)
 
 
 def test_an_environment_that_raised_is_not_played_again() -> None:

@@ -177,3 +177,58 @@ def test_a_return_is_finite_in_32_bits_or_an_error(rewards: list[float]) -> None
         except ValueError:
             return
         assert np.isfinite(np.float32(total))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whoever samples says truly what was cut off
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_transformers_model_had_not_finished_is_no_action() -> None:
+    """A tiny model that is asked for one token at a time, with real chat ends, in every format."""
+    from gym_trl.chat import TemplateChat
+    from gym_trl.engines.transformers import TransformersEngine
+    from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    chat = TemplateChat(tokenizer)
+    model = tiny_model(tokenizer)
+    ends = {tokenizer.eos_token_id, *chat.stop_ids}
+    engine = TransformersEngine(model, pad_id=tokenizer.pad_token_id, eos_ids=ends, decode=tokenizer.decode)
+    for tokens in (1, 3):
+        episodes = [
+            Episode(Task("Heard", seed), chat=chat, limits=Limits(tokens_per_turn=tokens), seed=seed)
+            for seed in range(16)
+        ]
+        envs: list[Heard] = []
+
+        def make(_: str, envs: list[Heard] = envs) -> gym.Env[str, str]:
+            envs.append(Heard())
+            return ParseAction(TurnLimit(envs[-1], 1), "plain", end_after=1)
+
+        with InlinePool(make) as pool:
+            for one in run_episodes(episodes, pool=pool, engine=engine):
+                closed = one.completion_ids[-1] in ends
+                assert len(one.completion_ids) == tokens or closed
+                assert (one.cut_actions, one.turns[0].action_valid) == ((0, True) if closed else (1, False))
+
+
+def test_a_servers_answer_that_was_cut_off_is_unfinished() -> None:
+    from gym_trl.policies import Conversation
+
+    class Client:
+        headers: dict[str, str] = {}  # noqa: RUF012
+        base_url = "http://localhost"
+
+        def __init__(self, finish: str) -> None:
+            self.finish = finish
+
+        def post(self, path: str, json: Any) -> Any:
+            import httpx
+
+            choice = {"message": {"content": "<action>4"}, "finish_reason": self.finish}
+            return httpx.Response(200, json={"choices": [choice]})
+
+    for finish, unfinished in (("length", True), ("stop", False)):
+        said = Conversation(Client(finish), {}, 0, "", None)("go")
+        assert (said, isinstance(said, UnfinishedResponse)) == ("<action>4", unfinished)
