@@ -26,10 +26,11 @@ from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.evaluation import Exchange, optimum, play_task, random_score
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.loading import creator_of, env_maker, find_maker, is_ours, make_env, unknown_id
-from gym_trl.options import DEFAULT_ENV, WRAPPING, ExecutorName, TrainOptions, VLLMMode, read_options
+from gym_trl.options import DEFAULT_ENV, ExecutorName, TrainOptions, VLLMMode, read_options
 from gym_trl.policies import person
 from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.records import to_json
+from gym_trl.run_folder import is_run, trained
 from gym_trl.scores import Row, Scoreboard
 from gym_trl.seeding import task_seed
 from gym_trl.textify import counted
@@ -77,6 +78,14 @@ SuccessOption = Annotated[
         help="What counts as solved where the environment does not say: a return to reach, info, or module:function."
     ),
 ]
+SpecOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Any other argument of GymSpec, such as turn_limit=8; can be given several times.",
+    ),
+]
+SystemPromptOption = Annotated[str | None, typer.Option(help="Said to models first.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 
 
@@ -467,10 +476,9 @@ def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _
     env.close()
     if against.startswith(("http://", "https://")):
         player: Any = server(against, api_key=os.environ.get("OPENAI_API_KEY"))
-    elif _is_run(Path(against)):
-        run = read_options(Path(against))
-        action_format = run.action_format
-        player = Model(str(Path(against, "model")), label=against, max_tokens=run.max_tokens_per_turn or 256)
+    elif is_run(Path(against)):
+        player = trained(Path(against))
+        action_format = player.spec["action_format"]
     else:
         player = as_player(against)
     if isinstance(player, Model):
@@ -769,7 +777,8 @@ def serve(
 _EVAL_HELP = (
     "Play held-out games with models and other policies, and say how well each did, with 95% intervals.\n\n"
     "Policies are the environments' own (solver, random, constant, garbage, noop), package.module:function (which "
-    "makes an episode's policy from its environment), and person. Models are paths, hub ids, or folders of runs; with "
+    "makes an episode's policy from its environment), and person. Models are paths, hub ids (ORG/NAME), or folders of "
+    "runs, which play as they were trained where no option says otherwise; with "
     "--base-url they are those of an OpenAI-compatible server. All play the same games, of seeds that training never "
     "sees.\n\n"
     "With --out every episode is written down when it is over, and the same command goes on where a killed one "
@@ -819,11 +828,8 @@ def eval_(
     action_format: Annotated[
         str | None, typer.Option(help='How models mark their actions: "tag" (the default), "boxed", "plain", ...')
     ] = None,
-    spec: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Any other argument of GymSpec; can be given several times."),
-    ] = None,
-    system_prompt: Annotated[str | None, typer.Option(help="Said to models first.")] = None,
+    spec: SpecOption = None,
+    system_prompt: SystemPromptOption = None,
     success: SuccessOption = None,
     fail_under: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Exit status 1 if a policy's success is below.")
@@ -891,21 +897,25 @@ def _evaluate(
     from gym_trl.progress import display_on, lasting_console
 
     given = {name: options.pop(name) for name in _OF_MODELS}
-    players: list[Any] = [person(lambda _: _ask(), _say) if name == "person" else name for name in policy or ()]
-    runs = {name: read_options(Path(name)) for name in model or () if _is_run(Path(name))}
-    players += [_model(name, base_url, runs.get(name), given) for name in model or ()]
-    if base_url and not model:
-        players.append(_model(None, base_url, None, given))
+    players: list[Any] = [
+        person(lambda _: _ask(), _say) if name == "person" else _policy(name) for name in policy or ()
+    ]
+    runs = {name: read_options(Path(name)) for name in model or () if is_run(Path(name))}
+    named: list[str | None] = [*(model or ())] or ([None] if base_url else [])
+    players += [_model(name, base_url, given) for name in named]
     if not players:
         raise ConfigError("say who plays: --policy solver, --policy random, --model PATH, or --base-url URL")
-    if runs and (not ids or list(ids) == [next(iter(runs.values())).env]):
-        ids, env, wrapping = _as_trained(list(runs.values()), env)
-        spec = {**wrapping, **spec}
-        action_format = action_format or spec["action_format"]
+    spec = {**spec, **({} if action_format is None else {"action_format": action_format})}
+    if runs:
+        ids = ids or [_only_env(list(runs.values()))]
+        success = next((run.success for run in runs.values() if success is None and run.env in ids), success)
     if not ids:
         raise ConfigError("say what is played: the id of an environment, as gym-trl list names them")
-    for env_id in ids:
-        _make(env_id, env).close()
+    kwargs = {env_id: {**_trained_kwargs(env_id, list(runs.values())), **env} for env_id in ids}
+    for env_id, arguments in kwargs.items():
+        _make(env_id, arguments).close()
+    for name, run in runs.items():
+        _say_aside(_as_trained(name, run, kwargs))
     console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)
     shown = _Shown(display_on(console, episodes * len(ids) * len(players), "episode"), [] if base_url else model or [])
     try:
@@ -913,10 +923,9 @@ def _evaluate(
             ids,
             players,
             episodes=episodes,
-            env_kwargs=dict.fromkeys(ids, env),
-            action_format=action_format or "tag",
+            env_kwargs=kwargs,
             success=_declared(success),
-            spec={name: value for name, value in spec.items() if name != "action_format"},
+            spec=spec,
             on_begin=shown.begin,
             on_episode=shown.played,
             **options,
@@ -977,21 +986,46 @@ def _declared(success: str | float | None) -> str | float | None:
     return success
 
 
-def _as_trained(
-    runs: Sequence[TrainOptions], env: Mapping[str, Any]
-) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
-    """What runs trained on: the environment, its arguments, and how it was wrapped."""
-    found = [([run.env], {**run.env_kwargs, **env}, {name: getattr(run, name) for name in WRAPPING}) for run in runs]
+def _only_env(runs: Sequence[TrainOptions]) -> str:
+    """Return the environment that all runs trained on."""
+    if len(found := {run.env for run in runs}) > 1:
+        raise ConfigError(f"the runs trained on {' and '.join(sorted(found))}: say which is played")
+    return found.pop()
+
+
+def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]:
+    """Return what runs made an environment with; nothing for one that they did not train on."""
+    found = [dict(run.env_kwargs) for run in runs if run.env == env_id]
     if any(one != found[0] for one in found):
-        raise ConfigError("the runs trained on different environments: evaluate one at a time, or give an id")
-    return found[0]
+        raise ConfigError(f"the runs trained on different games of {env_id}: evaluate one at a time")
+    return found[0] if found else {}
 
 
-def _is_run(path: Path) -> bool:
-    return (path / "config.json").is_file() and (path / "model" / "config.json").is_file()
+def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the line that says what of a run an evaluation goes by."""
+    model = trained(Path(name))
+    own = {"max_tokens": model.max_tokens, "max_completion": model.max_completion, "system_prompt": model.system_prompt}
+    taken = {**model.spec, **own, **model.sampling}
+    if run.env in env_kwargs and run.env_kwargs:
+        taken = {**run.env_kwargs, **taken}
+    said = ", ".join(f"{key}={value!r}" for key, value in taken.items() if value is not None)
+    return f"From {name}, where no option says otherwise: {said}"
 
 
-def _model(name: str | None, base_url: str | None, run: TrainOptions | None, given: Mapping[str, Any]) -> Any:
+def _policy(name: str) -> Any:
+    """Return a policy of the command line: the model of a run plays as it was trained, and none comes from the hub."""
+    from gym_trl.evaluation import as_player
+    from gym_trl.policies import Model
+
+    if is_run(Path(name)):
+        return trained(Path(name))
+    player = as_player(name)
+    if isinstance(player, Model) and not Path(name).exists():
+        raise ConfigError(f"there is no policy {name!r}; a model of the hub is given as --model {name}")
+    return player
+
+
+def _model(name: str | None, base_url: str | None, given: Mapping[str, Any]) -> Any:
     """Who plays as a model, from the command line's options."""
     from gym_trl.policies import Model, server
 
@@ -1004,12 +1038,12 @@ def _model(name: str | None, base_url: str | None, run: TrainOptions | None, giv
             )
         return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), **options)
     assert name is not None
-    if run is not None:
-        options = {"max_tokens": run.max_tokens_per_turn, "label": name, **options}
-    path = str(Path(name, "model")) if run is not None else name
     if given["llm"] and not given["vllm"]:
         raise ConfigError("--llm is for models on vLLM: add --vllm")
-    return Model(path, vllm=given["vllm"], llm=given["llm"], max_completion=given["max_completion"], **options)
+    options |= {"vllm": given["vllm"], "llm": given["llm"]}
+    if given["max_completion"] is not None:
+        options["max_completion"] = given["max_completion"]
+    return trained(Path(name), **options) if is_run(Path(name)) else Model(name, **options)
 
 
 def _show_columns(columns: Mapping[str, Sequence[str]]) -> None:
@@ -1278,6 +1312,8 @@ def train(
     ] = None,
     invalid_penalty: Annotated[float | None, typer.Option(min=0.0, help="What an invalid action costs.")] = None,
     success: SuccessOption = None,
+    system_prompt: SystemPromptOption = None,
+    spec: SpecOption = None,
     eval_episodes: Annotated[int | None, typer.Option(min=1, help="Evaluation episodes, before and after.")] = None,
     records: Annotated[int, typer.Option(min=0, help="Trajectories that a step leaves in rollouts.jsonl.")] = 16,
     seed: Annotated[
@@ -1331,6 +1367,8 @@ def train(
             action_format=action_format,
             invalid_penalty=invalid_penalty,
             success=_declared(success),
+            system_prompt=system_prompt,
+            spec=_pairs(spec),
             eval_episodes=eval_episodes,
             executor=executor and executor.value,
             workers=workers,

@@ -20,7 +20,7 @@ from gym_trl.episode import EnvFailure, EnvReply, add_reward, as_turn, declared_
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
 from gym_trl.executors import STEPPING
 from gym_trl.grpo.spec import GymSpec, kwargs_by_id
-from gym_trl.loading import EnvSource, env_name
+from gym_trl.loading import EnvSource, did_you_mean, env_name
 from gym_trl.policies import (
     Attempt,
     Conversation,
@@ -346,13 +346,14 @@ def evaluate(
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
     players = [as_player(one) for one in given]
+    players = [replace(one, spec={**one.spec, **(spec or {})}) if isinstance(one, Model) else one for one in players]
     _check_counts(episodes, attempts)
     if len({player.name for player in players}) < len(players):
         raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
     if success is not None:
         spec = {**(spec or {}), "success": success}
     plans = [
-        _Plan(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec), _stepping(player, spec))
+        _Plan(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec), _stepping(player))
         for player in players
         for env_id, kwargs in kwargs_by_id(sources, env_kwargs).items()
     ]
@@ -418,6 +419,8 @@ def as_player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Pl
     module, colon, _ = given.partition(":")
     if colon and module.replace(".", "").isidentifier() and not Path(given).exists():
         return function_policy(given)
+    if "/" not in given and not Path(given).exists():  # the environment says whether it has it
+        return environment_policy(given)
     return Model(given)
 
 
@@ -437,13 +440,15 @@ def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any]
     if not player.marks:
         declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
         return {"action_format": None, **declared}
-    return {"action_format": action_format, **{name: it for name, it in (spec or {}).items() if name not in STEPPING}}
+    given = player.spec if isinstance(player, Model) else spec or {}
+    return {"action_format": action_format, **{name: it for name, it in given.items() if name not in STEPPING}}
 
 
-def _stepping(player: Player, spec: Mapping[str, Any] | None) -> dict[str, Any]:
+def _stepping(player: Player) -> dict[str, Any]:
     """Where a model's environments are stepped; those of other policies are beside them, in their own threads."""
-    given = {name: it for name, it in (spec or {}).items() if name in STEPPING}
-    return {"executor": None, **given} if isinstance(player, Model) else {}
+    if not isinstance(player, Model):
+        return {}
+    return {"executor": None, **{name: it for name, it in player.spec.items() if name in STEPPING}}
 
 
 def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
@@ -483,8 +488,9 @@ class _Plan:
         games: dict[str, Any] = {"num_tasks": 1, "num_eval_tasks": num_tasks, "seed": seed, "spread": False}
         if mine := sorted(games.keys() & self.wrapping.keys()):
             raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
-        if unknown := sorted(self.wrapping.keys() - signature(GymSpec).parameters.keys()):
-            raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec")
+        if unknown := sorted(self.wrapping.keys() - (known := signature(GymSpec).parameters.keys())):
+            near = did_you_mean(unknown[0], known)
+            raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec{near}")
         stepping = stepping or {"executor": "inline"}  # nothing has to be found out for its tasks
         return GymSpec(self.env, env_kwargs=self.env_kwargs, **games, **self.wrapping, **stepping)
 

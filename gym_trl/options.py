@@ -4,7 +4,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from json import JSONDecodeError, loads
+from inspect import signature
+from json import loads
 from pathlib import Path
 from types import NoneType
 from typing import Any, Self, get_args, get_origin
@@ -13,6 +14,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors import STEPPING, make_pool
+from gym_trl.grpo.spec import GymSpec
 from gym_trl.loading import did_you_mean
 
 
@@ -167,6 +169,9 @@ class TrainOptions:
     step_timeout: float | None = None
     success: float | str | None = None
     cut_actions: str = "reject"
+    system_prompt: str | None = None
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of ``GymSpec``."""
 
     @classmethod
     def choose(
@@ -189,8 +194,8 @@ class TrainOptions:
             seed: Of the tasks, of the sampling and of the tiny model's weights.
             records_per_step: How many trajectories a step leaves in ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
-            given: Fields of ``Preset``, such as ``steps``, where environments are stepped (``STEPPING``), and what
-                counts as solved (``success``).
+            given: Fields of ``Preset``, such as ``steps``, where environments are stepped (``STEPPING``), what counts
+                as solved (``success``), the ``system_prompt``, and further arguments of ``GymSpec`` (``spec``).
 
         Raises:
             ConfigError: a number that cannot work, or a field that ``GRPOConfig`` does not have.
@@ -201,6 +206,10 @@ class TrainOptions:
         known |= {name: value for name, value in given.items() if value is not None}
         own = {name: value for name, value in (grpo or {}).items() if name not in _SAME_AS}
         known |= {_SAME_AS[name]: value for name, value in (grpo or {}).items() if name in _SAME_AS}
+        options = {item.name for item in fields(cls)} - {"spec"}
+        spec = check_spec(known.get("spec", {}))
+        known |= {name: value for name, value in spec.items() if name in options}
+        known["spec"] = {name: value for name, value in spec.items() if name not in options}
         known["env_kwargs"] = {**preset.env_kwargs, **(env_kwargs or {})}
         known["grpo"] = {**preset.grpo, **own}
         if own.get("use_vllm"):
@@ -227,8 +236,30 @@ def read_options(folder: Path) -> TrainOptions:
         return TrainOptions(**loads(path.read_text(encoding="utf-8"))["options"])
     except FileNotFoundError as error:
         raise ConfigError(f"{folder} holds no run: there is no {path.name} in it") from error
-    except (JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+
+
+_NOT_OF_SPEC = {"env", "num_tasks", "num_eval_tasks", "seed", "env_kwargs", "on_rollout"}
+
+
+def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of ``GymSpec`` beside those that say which tasks there are.
+
+    >>> check_spec({"turn_limt": 3})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: GymSpec has no argument 'turn_limt' to be given here; did you mean 'turn_limit'?
+
+    Raises:
+        ConfigError: there is no such argument.
+    """
+    known = signature(GymSpec).parameters.keys() - _NOT_OF_SPEC
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, sorted(known))
+            raise ConfigError(f"GymSpec has no argument {name!r} to be given here{near}")
+    return dict(given)
 
 
 def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:

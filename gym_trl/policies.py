@@ -1,6 +1,7 @@
 """Who plays an evaluation: models, servers, the environments' own policies, a Python function, or a person."""
 
 import itertools
+import re
 import sys
 import time
 import weakref
@@ -344,6 +345,32 @@ def _address(client: Any) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def check_model(name: str) -> None:
+    """Check that a model is a folder that exists or a hub id, so that nothing misspelt is looked up on a network.
+
+    >>> check_model("Qwen/Qwen3-0.6B")
+    >>> check_model("qwen")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: there is no folder 'qwen', and a model on the hub is called ORG/NAME
+
+    Raises:
+        ConfigError: it is neither, or the folder of a run and not of its model.
+    """
+    path = Path(name).expanduser()
+    if path.exists():
+        if (path / "model" / "config.json").is_file():
+            raise ConfigError(f"{name} is the folder of a run: its model is {path / 'model'}")
+        return
+    beside = path.parent != Path() and path.parent.is_dir()
+    if beside or not _HUB_ID.fullmatch(name):
+        near = did_you_mean(path.name, [one.name for one in path.parent.iterdir()]) if beside else ""
+        raise ConfigError(f"there is no folder {name!r}, and a model on the hub is called ORG/NAME{near}")
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model from a path or from the hub, in this process; its transcripts have tokens and logprobs.
@@ -358,6 +385,10 @@ class Model:
         system_prompt: Is said first.
         concurrency: How many episodes are played at once.
         llm: Arguments for ``vllm.LLM``.
+        spec: Arguments of ``GymSpec`` that it is played with, instead of those that all models of an evaluation have.
+
+    Raises:
+        ConfigError: there is no such folder, and the name is none of the hub's.
     """
 
     path: str
@@ -369,7 +400,12 @@ class Model:
     system_prompt: str | None = None
     concurrency: int = 64
     llm: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
     marks = True
+
+    def __post_init__(self) -> None:
+        """Check that there may be such a model."""
+        check_model(self.path)
 
     @property
     def name(self) -> str:
@@ -460,7 +496,13 @@ class LoadedModel:
 
     def _episode(self, task: Task, seed: int) -> Episode:
         model = self.model
-        limits = Limits(model.max_tokens, model.max_completion, self.context)
+        limits = Limits(
+            model.max_tokens,
+            model.max_completion,
+            self.context,
+            observation=model.spec.get("max_observation"),
+            action=model.spec.get("max_action"),
+        )
         preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
         return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed)
 
@@ -482,7 +524,7 @@ def _with_transformers(model: Model) -> LoadedModel:
         raise ConfigError(f"cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
-    chat = TemplateChat(tokenizer)
+    chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
     engine = TransformersEngine(
         weights,
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
@@ -514,7 +556,7 @@ def _with_vllm(model: Model) -> LoadedModel:
     except (OSError, ValueError) as error:
         raise ConfigError(f"vLLM cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
     tokenizer = llm.get_tokenizer()
-    chat = TemplateChat(tokenizer)
+    chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
     eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}
     engine = VLLMEngine(llm, eos_ids=eos, sampling=model.sampling, stop_strings=chat.stop_strings)
     return LoadedModel(model, engine, chat, context_length(llm), _remembering(tokenizer.decode))

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from json import JSONDecodeError, loads
 from pathlib import Path
@@ -14,8 +14,11 @@ from shutil import rmtree
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
+from gym_trl.executors import STEPPING
+from gym_trl.grpo.rollout_func import SAMPLING
 from gym_trl.grpo.saved import UNFINISHED, rollouts_file
-from gym_trl.options import WRAPPING, TrainOptions
+from gym_trl.options import WRAPPING, TrainOptions, read_options
+from gym_trl.policies import Model
 from gym_trl.records import (
     FAILURES,
     ROLLOUTS,
@@ -69,6 +72,50 @@ def _trainers_files(checkpoint: Checkpoint) -> set[str]:
     return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
 
 
+def wrapping(options: TrainOptions) -> dict[str, Any]:
+    """Return how a run's environments are wrapped, by the names of ``GymSpec``'s arguments."""
+    return {**{name: getattr(options, name) for name in WRAPPING}, **options.spec}
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run that has left a model."""
+    return (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file()
+
+
+def trained(folder: Path, **changes: Any) -> Model:
+    """Return the model of the run in ``folder``, which plays exactly as it was trained.
+
+    ::
+
+        evaluate("TrlEnv/GuessNumber-v0", trained(Path("runs/first")), env_kwargs={"high": 8, "turns": 4})
+
+    Its limits of tokens, sampling, system prompt, action format and all else that ``GymSpec`` was given are the run's.
+
+    Args:
+        folder: Of the run.
+        changes: Fields of ``Model`` that are to be otherwise; ``sampling`` and ``spec`` are laid over the run's.
+
+    Raises:
+        ConfigError: there is no run.
+    """
+    run = read_options(folder)
+    stepping = {name: getattr(run, name) for name in STEPPING if getattr(run, name) is not None}
+    sampling = {"temperature": 1.0, **{name: run.grpo[name] for name in SAMPLING if name in run.grpo}}
+    sampling |= run.grpo.get("generation_kwargs") or {}
+    template = {**(run.grpo.get("chat_template_kwargs") or {}), **(run.spec.get("chat_template_kwargs") or {})}
+    spec = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
+    as_trained = Model(
+        str(folder / "model"),
+        label=str(folder),
+        sampling={**sampling, **changes.pop("sampling", {})},
+        max_tokens=run.max_tokens_per_turn,
+        max_completion=run.grpo.get("max_completion_length"),
+        system_prompt=run.system_prompt,
+        spec={**spec, **changes.pop("spec", {})},
+    )
+    return replace(as_trained, **changes)
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """What the run in ``folder`` says about itself so far; empty if it has not begun."""
     try:
@@ -113,7 +160,7 @@ class RunFolder:
         self._about = {
             "policy": options.model or "tiny",
             "env_kwargs": options.env_kwargs,
-            "spec": {name: getattr(options, name) for name in WRAPPING},
+            "spec": wrapping(options),
         }
         last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
         self.summary["seconds"] = last[0]["seconds"] if last else 0.0

@@ -306,7 +306,9 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
         cut_actions=options.cut_actions,  # type: ignore[arg-type]  # checked by what reads it
         success=options.success,
         max_tokens_per_turn=options.max_tokens_per_turn,
+        system_prompt=options.system_prompt,
         on_rollout=on_rollout,
+        **options.spec,
         **{name: getattr(options, name) for name in STEPPING},
     )
 

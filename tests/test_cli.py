@@ -384,6 +384,11 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
         ([GUESS, "--base-url", "nowhere"], "begins with http:// or https://"),
         ([GUESS, "--base-url", "http://localhost:1/v1", "--vllm"], "for models of this process"),
         ([GUESS, "--policy", "nobody:knows"], "names no function"),
+        ([GUESS, "--policy", "slover"], "has no policy 'slover'; did you mean 'solver'?; it has"),
+        ([GUESS, "--policy", "Qwen/Qwen3-0.6B"], "a model of the hub is given as --model Qwen/Qwen3-0.6B"),
+        ([GUESS, "--model", "qwen"], "there is no folder 'qwen', and a model on the hub is called ORG/NAME"),
+        ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
+        ([GUESS, "--policy", "solver", "--env", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
         (["missing.toml", "--policy", "solver"], "No such file or directory: missing.toml"),
     ],
 )

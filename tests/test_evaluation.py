@@ -257,7 +257,7 @@ MARKING = Words("marking", lambda env, seed: lambda observation: "<action>25</ac
         ({"policy": ["solver", "solver"]}, "policies need names of their own"),
         ({"policy": "nothing:here"}, "'nothing:here' names no function"),
         ({"policy": "http://localhost:1"}, "is a server"),
-        ({"env": "TrlEnv/Gues-v0"}, "cannot make 'TrlEnv/Gues-v0'"),
+        ({"env": "TrlEnv/Gues-v0"}, "there is no environment 'TrlEnv/Gues-v0'"),
         ({"policy": MARKING, "spec": {"num_tasks": 3}}, "spec says how the environment is wrapped, and not num_tasks"),
         ({"policy": MARKING, "spec": {"penalty": 3}}, "GymSpec has no argument 'penalty', which was given in spec"),
         ({"policy": MARKING, "action_format": "xml"}, "format"),

@@ -276,7 +276,7 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
         ("TrlEnv/Nim-v0", "random", ("--env", "opponent=random"), "both say who the opponent is"),
         ("TrlEnv/Nim-v0", "person", (), "the person is you"),
         ("TrlEnv/Nim-v0", "math:nothing", (), "'math:nothing' names no function"),
-        ("TrlEnv/Nim-v0", "./no/such/folder", (), "cannot load './no/such/folder'"),
+        ("TrlEnv/Nim-v0", "./no/such/folder", (), "there is no folder './no/such/folder'"),
     ],
 )
 def test_what_cannot_play_is_named(env_id: str, who: str, options: tuple[str, ...], said_: str) -> None:

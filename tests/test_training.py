@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from gym_trl.grpo.saved import UNFINISHED
 from gym_trl.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
 from gym_trl.pool import EnvFactory, EnvPool
 from gym_trl.records import read_json_lines, read_records
-from gym_trl.run_folder import Checkpoint, last_checkpoint
+from gym_trl.run_folder import Checkpoint, last_checkpoint, trained
 
 torch = pytest.importorskip("torch")
 
@@ -582,6 +583,69 @@ def test_training_without_its_extra_says_what_to_install(monkeypatch: pytest.Mon
     assert result.stderr == (
         "Error: gym-trl train needs packages that are not installed: pip install 'gym-trl[train]'\n"
     )
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with everything that an evaluation must take from it."""
+    folder = tmp_path_factory.mktemp("runs") / "prompted"
+    told = ["--system-prompt=Be brief.", "--spec=turn_limit=2", "--spec=instructions=Go on.", "--env=turns=9"]
+    few = ["--steps=1", "--episodes=8", "--group-size=4", "--eval-episodes=2", "--max-tokens=5"]
+    grpo = ["--grpo=temperature=0.5", "--grpo=top_k=7", "--max-completion=90"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ran = CliRunner().invoke(
+        app, ["train", "TrlEnv/Echo-v0", "--action-format=boxed", *told, *few, *grpo, "--out", str(folder)]
+    )
+    torch.set_num_threads(threads)
+    assert ran.exit_code == 0, ran.output
+    assert "2 evaluation episodes of 2 games, none of which is trained on" in ran.stdout
+    assert re.search(r"Trained for 1 step in [0-9]+ s\.", ran.stdout)
+    return folder
+
+
+def conversation(record: Any) -> tuple[Any, ...]:
+    """What of an episode depends on how it was asked for, and not on what was sampled."""
+    limits = len(record["turns"]) <= 2 and all(turn["stop"] - turn["start"] <= 5 for turn in record["turns"])
+    rules = record["opening"][1]["content"].rpartition("\n")[0]
+    return record["spec"], record["task"]["env_kwargs"], record["opening"][0], rules, limits
+
+
+def test_training_takes_a_system_prompt_and_any_argument_of_gymspec(prompted: Path) -> None:
+    record = next(iter(read_records(prompted)))
+    assert record["opening"][0] == {"role": "system", "content": "Be brief."}
+    assert record["opening"][1]["content"].startswith("Go on.")
+    assert (record["spec"]["turn_limit"], record["spec"]["action_format"]) == (2, "boxed")
+    assert read_options(prompted).spec == {"turn_limit": 2}
+
+
+@pytest.mark.parametrize("ids", [[], ["TrlEnv/Echo-v0"]], ids=str)
+def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: Path, ids: list[str]) -> None:
+    arguments = ["eval", *ids, "--model", str(prompted), "--policy", "solver", "--episodes", "2"]
+    ran = CliRunner().invoke(app, [*arguments, "--tokens", "--out", str(tmp_path / "e")])
+    assert ran.exit_code == 0, ran.output
+    for taken in ("turns=9", "action_format='boxed'", "turn_limit=2", "max_tokens=5", "max_completion=90", "top_k=7"):
+        assert taken in ran.stderr.splitlines()[0]
+    then = {str(conversation(record)) for record in read_records(prompted)}
+    now = {str(conversation(one)) for one in read_records(tmp_path / "e") if one["policy"] == str(prompted)}
+    assert then == now
+    assert len(now) == 1
+
+
+def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> None:
+    changed = trained(prompted, max_tokens=9, sampling={"temperature": 0}, spec={"turn_limit": 4})
+    assert (changed.max_tokens, changed.greedy, changed.sampling["top_k"]) == (9, True, 7)
+    assert (changed.spec["turn_limit"], changed.spec["action_format"]) == (4, "boxed")
+    arguments = ["--episodes", "1", "--json", "--action-format", "plain", "--spec", "turn_limit=1", "--env", "turns=3"]
+    ran = CliRunner().invoke(app, ["eval", "--model", str(prompted), *arguments])
+    [row] = json.loads(ran.stdout)["rows"]
+    assert (row["env_kwargs"]["turns"], row["turns"]) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["turn_limt", "num_tasks"])
+def test_an_argument_that_gymspec_does_not_have_is_answered_with_the_nearest(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"GymSpec has no argument '{name}' to be given here"):
+        TrainOptions.choose(spec={name: 3})
 
 
 def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> None:
