@@ -288,11 +288,9 @@ class TemplateChat:
         try:
             rendered = self._tokenizer.apply_chat_template(
                 [{"role": message.role, "content": self._content(message.content)} for message in messages],
-                chat_template=self._template,
+                **{"chat_template": self._template, **self._kwargs, **kwargs},
                 tokenize=False,
                 add_generation_prompt=prompt,
-                **self._kwargs,
-                **kwargs,
             )
         except Exception as error:  # templates are programs and raise what they like
             raise self._refusal(f"raises {error!r} on {', '.join(message.role for message in messages)}") from error
@@ -420,7 +418,9 @@ class TemplateChat:
         if "strftime_now" not in self._source or "strftime_now" in self._kwargs or not _renders_jinja(self._tokenizer):
             return
         clocks = [datetime(2001, 2, 3, 4, 5, 6), datetime(2001, 2, 3, 17, 18, 19), datetime(2012, 11, 10, 4, 5, 6)]
-        morning, evening, later = (self._render(*said, strftime_now=clock.strftime) for clock in clocks)
+        morning, evening, later = (
+            self._render(*said, chat_template=_CLOCK + self._source, the_clock=_clock(time)) for time in clocks
+        )
         if morning != evening:
             raise self._refusal("writes the time of day, which is another one at each turn")
         if morning.partition(_SAID[0].content)[2] != later.partition(_SAID[0].content)[2]:
@@ -874,6 +874,17 @@ def _source(tokenizer: Any, template: str) -> str:
     """The template itself, which may have been given by its name."""
     own = getattr(tokenizer, "chat_template", None)
     return str(own.get(template, template) if isinstance(own, dict) else template)
+
+
+# Transformers 5.23 hands plain data to templates and no functions, so a clock of ours is a macro of the template's.
+_CLOCK = (
+    "{% macro strftime_now(format) %}{% set told = namespace(text=format) %}{% for sign, value in the_clock.items() %}"
+    "{% set told.text = told.text | replace(sign, value) %}{% endfor %}{{ told.text }}{% endmacro %}"
+)
+
+
+def _clock(time: datetime) -> dict[str, str]:
+    return {f"%{sign}": time.strftime(f"%{sign}") for sign in "aAbBcdHIjmMpSUwWxXyY"}
 
 
 def _renders_jinja(tokenizer: Any) -> bool:
