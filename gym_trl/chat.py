@@ -35,7 +35,7 @@ _NUMBERS, _NEAR = 8, 300
 _KINDS = 16
 # Conversations are compared with what they really say as long as this pays: so many messages at first, and so many of
 # a message more for each turn.
-_FIRST_CREDIT, _CREDIT = 24.0, 0.125
+_FIRST_CREDIT, _CREDIT = 24.0, 0.05
 _MOST_FACTS = 16
 _FACTS: "dict[Hashable, _Facts]" = {}
 
@@ -208,15 +208,16 @@ class TemplateChat:
         Raises:
             ChatTemplateError: it does not; says in what and after how many answers.
         """
+        self._credit += _CREDIT
         spoken = _fold_system(messages) if self._folds_system else messages
-        opening = spoken[: len(spoken) - 2 * answers]
-        system = opening[0].content if opening and opening[0].role == "system" else ""
+        first, begun = spoken[0], len(spoken) - 2 * answers
         # Few templates look at what a system message says, and every row of a dataset may have its own.
-        kind = (system if len(self._continuations) < _KINDS else "", *[message.role for message in opening])
+        system = first.content if first.role == "system" and len(self._continuations) < _KINDS else ""
+        kind = (system, first.role, *[message.role for message in spoken[1:begun]]) if begun > 1 else ("", first.role)
         try:
             known = self._continuations.get(kind)
             if known is None:
-                known = self._continuations[kind] = self._continuation(opening, deep=False)
+                known = self._continuations[kind] = self._continuation(spoken[:begun], deep=False)
             if known.checked < answers <= _EACH_LENGTH:
                 known.check(self._render_all, answers)
                 known.checked = answers
@@ -224,7 +225,6 @@ class TemplateChat:
                 known.check(self._render_all, answers)
                 known.check(self._render_all, 2 * answers)
                 known.ahead = 2 * answers
-            self._credit += _CREDIT
             if self._credit >= len(spoken):
                 self._credit -= len(spoken)
                 self._compare(known, spoken, answers)
@@ -651,6 +651,16 @@ class _Written(NamedTuple):
     control: TokenIds
     """All control tokens in their order."""
 
+    def around(self, ids: TokenIds, control_ids: frozenset[int], *, alone: bool) -> bool:
+        """Whether these ids hold the same control tokens; ``alone`` says that they stand around one text."""
+        head, tail, control = self
+        start, stop = len(head), len(ids) - len(tail)
+        if start > stop or ids[:start] != head or ids[stop:] != tail:
+            return False
+        if alone:
+            return control_ids.isdisjoint(ids[start:stop])
+        return list(filter(control_ids.__contains__, ids)) == control
+
 
 class _Codec:
     """Text to ids and back, where messages can be kept from writing control tokens.
@@ -707,13 +717,9 @@ class _Codec:
             if key is not None:
                 self._written[key] = written
         try:
-            ids = self.encode(render([self._plain(message) for message in messages]), after=after)
-            head, tail, control = written
-            if (
-                list(filter(self._control_ids.__contains__, ids)) == control
-                and ids[: len(head)] == head
-                and ids[len(ids) - len(tail) :] == tail
-            ):
+            texts = [self._plain(message) for message in messages]
+            ids = self.encode(render(texts), after=after)
+            if written.around(ids, self._control_ids, alone=len(messages) == 1):
                 return ids
             # The template may write other ones around an empty text, or a long one.
             masked = [self._harmless.sub("x", message.content) for message in messages]
@@ -729,7 +735,8 @@ class _Codec:
 
     def plain(self, text: str) -> str:
         """Return a message as it may be rendered: without what tokenizers choke on, its control tokens broken up."""
-        text = _UNWANTED.sub("\ufffd", text)
+        if not text.isascii():
+            text = _UNWANTED.sub("\ufffd", text)
         return self._breakable.sub(rf"\1{_BREAK}", text) if self._control.search(text) else text
 
     def encode(self, text: str, *, after: str = "") -> TokenIds:
