@@ -15,6 +15,7 @@ from gym_trl.cli import app
 from gym_trl.records import read_records
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
+COMMANDS = ["list", "info", "play", "validate", "view", "serve", "eval", "compare", "replay", "export", "train"]
 QUICK = [
     ["--help"],
     ["list"],
@@ -89,7 +90,7 @@ def test_it_runs_as_a_module_and_says_its_version() -> None:
     assert ran.stdout == f"gym-trl {gym_trl.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["list"], ["info"], ["play"], ["train"], ["serve"]], ids=str)
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
 def test_every_help_has_an_example_that_names_the_command(command: list[str]) -> None:
     result = gym_trl_(*command, "--help")
     assert result.exit_code == 0
