@@ -330,8 +330,11 @@ class ProcessorChat:
         """The ids that start an episode, up to where the model begins to write."""
         system = "\n\n".join(message.content for message in messages if message.role == "system")
         said = "\n\n".join(message.content for message in messages if message.role != "system")
-        text = self._processor.init_system_input(self._codec.plain(system))
-        return self._codec.encode(text + self._processor.append_user_input(self._codec.plain(said)))
+
+        def render(texts: Sequence[str]) -> str:
+            return self._processor.init_system_input(texts[0]) + self._processor.append_user_input(texts[1])
+
+        return self._codec.write(render, [Message("system", system), Message("user", said)], key="open")
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
         """The ids between two sampled turns.
@@ -341,8 +344,13 @@ class ProcessorChat:
         """
         if role != "user":
             raise ChatTemplateError(f"a processor writes what the user says, it has no {role!r}")
-        said = self._after + self._processor.append_user_input(self._codec.plain(text))
-        return self._codec.encode(said if closed else self._end + said, after=self._end if closed else "")
+        before = self._after if closed else self._end + self._after
+        return self._codec.write(
+            lambda texts: before + self._processor.append_user_input(texts[0]),
+            [Message("user", text)],
+            after=self._end if closed else "",
+            key=closed,
+        )
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Whether these sampled ids end the model's turn."""
