@@ -88,8 +88,8 @@ def make_rollout_func(
 
     It has TRL's signature ``(prompts, trainer)`` and returns a row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
-    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_observations``, ``step_rewards``, ``messages``, ``task``
-    and ``error``.
+    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
+    ``messages``, ``task`` and ``error``. ``success`` is ``None`` where nothing declares it.
 
     A prompt that carries a task plays it. For any other prompt ``assign`` makes a task, which is the same
     for all members of a GRPO group, on every process. An episode that failed has no return and no trained token.
