@@ -72,6 +72,7 @@ class Blackjack(TextEnv):
         "hard": {"natural": False, "sab": False, "sums": False, "turns": 20},
     }
     reward_modes = ("payoff", "success")
+    loss_reward = -1.0
     garbage = "double"
 
     def __init__(

@@ -198,6 +198,10 @@ class ConnectFour(BoardEnv[_Position, int]):
         rules = _rules(self.rows, self.cols, self.connect, max(self._solver_depth, self._foresight))
         return min(rules.best_moves(position), key=rules.order.index)
 
+    @property
+    def _longest_game(self) -> float:
+        return self.rows * self.cols
+
     def _deal(self) -> None:
         self._position = _START
         numbers = " ".join(_ACTIONS[: self.cols])

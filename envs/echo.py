@@ -142,6 +142,11 @@ class Echo(TextEnv):
         share = right / max(len(word), len(action))
         return self._end_turn(share, shown=f"{right} of {len(word)} right.")
 
+    @property
+    def turns_left(self) -> float:
+        """How many actions can follow."""
+        return self.turns - self._turn
+
     def _reject(self, reason: str) -> Outcome:
         return self._end_turn(0.0, shown=reason, valid=False)
 

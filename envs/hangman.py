@@ -163,6 +163,12 @@ class Hangman(TextEnv):
             return Outcome(f"Correct: {self._secret}.", done=True, success=True)
         return Outcome(self._state())
 
+    @property
+    def turns_left(self) -> float:
+        """How many actions can follow: a miss is lost or a letter is shown with each."""
+        over = self._last is not None and self._last.done
+        return 0 if over else self._misses_left + self._shown.count("_")
+
     def _reject(self, reason: str) -> Outcome:
         return self._miss(f"{reason}\n", valid=False)
 

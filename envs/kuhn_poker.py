@@ -166,6 +166,10 @@ class KuhnPoker(TwoPlayerEnv):
             worths = [_best_plan(seat, self._chance, self.reward == "success").worth for seat in seats]
         return Worth(*(sum(part) / len(seats) for part in zip(*worths, strict=True)))
 
+    @property
+    def _longest_game(self) -> float:
+        return 3
+
     def _deal(self) -> None:
         self._cards, self._played = self._one_of(_DEALS), ()
 

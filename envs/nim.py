@@ -174,6 +174,10 @@ class Nim(BoardEnv[_Piles, _Move]):
         chance = 1 / prod(map(len, self._sizes))
         return ((chance, start) for start in product(*self._sizes))
 
+    @property
+    def _longest_game(self) -> float:
+        return sum(self._position)
+
     def _deal(self) -> None:
         self._position = tuple(self._one_of(sizes) for sizes in self._sizes)
 

@@ -122,6 +122,9 @@ class OpenEnv(gym.Env[str, str]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
+    settles_turns: ClassVar[bool] = False
+    settlement: float = 0.0
+    """What the rest of the episode pays if it is cut off here; our servers say so."""
     preferred_executor: ClassVar[str] = "thread"
     """What ``GymSpec`` steps it in: a step waits for the server."""
 
@@ -338,6 +341,7 @@ class OpenEnv(gym.Env[str, str]):
         metadata = getattr(result, "metadata", None) or fields.get("metadata") or {}
         if fields.keys() >= _OURS:
             text, info = fields["text"], dict(fields["info"])
+            self.settlement = float(fields.get("settlement", 0.0))
         elif fields.keys() >= {"tool_name", "result", "error"}:
             text, info = _tool_result(fields)
         else:

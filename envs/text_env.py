@@ -1,5 +1,6 @@
 """What every text game shares, so that a game is only its rules."""
 
+import math
 import random
 import sys
 from abc import ABC, abstractmethod
@@ -139,8 +140,8 @@ class TextEnv(gym.Env[str, str], ABC):
         reward: One of the class's ``reward_modes``. ``"success"`` pays 1.0 for a game that is won and nothing else.
             ``"efficient"`` pays, for a game that is won, the fewest actions it takes divided by those it took.
             ``"shaped"`` is ``"success"`` and the change of a potential, which is 0 at the end: the sum over an episode
-            is that of ``"success"`` less the potential of the start, so nothing can be farmed. What cuts an episode off
-            takes back ``unsettled``, as ``TurnLimit`` and ``ParseAction`` do; a budget of tokens does not.
+            is that of ``"success"`` less the potential of the start, so nothing can be farmed. What cuts an
+            episode off pays ``settlement``, which takes the potential back.
         render_mode: ``"ansi"`` or ``"human"``.
 
     Raises:
@@ -156,6 +157,9 @@ class TextEnv(gym.Env[str, str], ABC):
     """Arguments by difficulty; each difficulty gives all of them."""
     reward_modes: ClassVar[tuple[str, ...]] = ("success",)
     """What ``reward`` can be; the first is the default."""
+    settles_turns: ClassVar[bool] = False
+    loss_reward: float = 0.0
+    """The least that a game can still pay from anywhere on, where rewards are payoffs of its own."""
     garbage: ClassVar[str] = "xyzzy"
     """What looks like an action and is never one."""
     declares_success: ClassVar[bool] = True
@@ -288,9 +292,20 @@ class TextEnv(gym.Env[str, str], ABC):
         raise NotImplementedError
 
     @property
-    def unsettled(self) -> float:
-        """What the shaped reward has paid for how far the game has come, which its end takes back; else 0."""
-        return self._potential_before if self.reward == "shaped" else 0.0
+    def settlement(self) -> float:
+        """What losing the game would still pay: less the potential, with a shaped reward, or else ``loss_reward``."""
+        if self._last is not None and self._last.done:
+            return 0.0
+        if self.reward == "shaped":
+            return 0.0 - self._potential_before
+        return 0.0 if self.reward in _PAID_FOR_SUCCESS else self.loss_reward
+
+    @property
+    def turns_left(self) -> float:
+        """How many actions the game takes at most from here on; infinite where its rules do not count them."""
+        if self._last is not None and self._last.done:
+            return 0
+        return float(getattr(self, "_turns_left", getattr(self, "_guesses_left", math.inf)))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""

@@ -110,6 +110,10 @@ class TicTacToe(BoardEnv[_Position, int]):
     def _starts(self) -> Iterable[tuple[float, _Position]]:
         return [(1.0, _START)]
 
+    @property
+    def _longest_game(self) -> float:
+        return 9
+
     def _deal(self) -> None:
         self._position = _START
 

@@ -5,7 +5,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gym_trl.envs.text_env import Outcome, Steady, TextEnv, check_integers
@@ -90,6 +90,23 @@ class TwoPlayerEnv(TextEnv):
         self._mistakes_left = self.mistakes
         self._to_move = 0
         self._seat = 0
+
+    @property
+    def loss_reward(self) -> float:  # type: ignore[override]
+        """What a lost game pays."""
+        return -self.stake
+
+    @property
+    def turns_left(self) -> float:
+        """How many actions can follow: as many as a whole game of both, and the mistakes that are left."""
+        if self._last is not None and self._last.done:
+            return 0
+        return self._longest_game + self._mistakes_left
+
+    @property
+    def _longest_game(self) -> float:
+        """How many moves a game has at most."""
+        return inf
 
     @property
     def _chance(self) -> float:

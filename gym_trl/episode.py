@@ -69,6 +69,8 @@ class EnvReply:
     """The environment's rules; read at reset only."""
     declares_success: bool = False
     """The environment says that it declares success (its attribute of this name); read at reset only."""
+    settlement: float = 0.0
+    """What the rest of the episode pays if it is cut off here; see ``gym_trl.settlement``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +143,14 @@ class Episode:
         self._info: Mapping[str, Any] = {}  # of the last step
         self._cut_observations = 0
         self._turns: list[Turn] = []
+        self._owed = 0.0  # if it is cut off now
 
     def started(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
         """The environment was reset."""
         if isinstance(reply, EnvFailure):
             return self.stopped(reply.reason, reply.error)
         reply = self._shown(reply)
-        self._declares = reply.declares_success
+        self._declares, self._owed = reply.declares_success, reply.settlement
         self._observation = reply.observation
         self._hear("\n\n".join(part for part in (reply.instructions, reply.observation) if part))
         self._transcript = Transcript(self._chat.open(self._messages))
@@ -186,12 +189,12 @@ class Episode:
         except ValueError as error:
             return self.stopped(StopReason.ENV_ERROR, str(error))
         self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))
-        self._info = reply.info
+        self._info, self._owed = reply.info, reply.settlement
         self._declares = self._declares or reply.info.get("success") is not None
         self._observation = reply.observation
         if reply.terminated or reply.truncated:
             self._messages.append(Message("user", reply.observation))
-            self._terminated = reply.terminated
+            self._terminated, self._owed = reply.terminated, 0.0  # the environment has settled
             return self.stopped(reason_to_stop(reply))
         self._hear(reply.observation)
         if self._follow is not None:
@@ -200,8 +203,11 @@ class Episode:
         return self._next_turn()
 
     def stopped(self, reason: StopReason, error: str | None = None) -> Trajectory:
-        """End the episode here, whatever it is waiting for."""
+        """End the episode here, whatever it is waiting for; the last turn gets what an episode that is cut off owes."""
         transcript = self._transcript
+        if self._turns and self._owed:
+            self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + self._owed)
+            self._owed = 0.0
         return Trajectory(
             task=self.task,
             stop_reason=reason,

@@ -52,7 +52,8 @@ from gym_trl.records import (
 )
 from gym_trl.scores import Row, Scoreboard
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Answer, Message, Policy, StopReason, Task, TokenIds, Trajectory, Turn
+from gym_trl.settlement import settlement
+from gym_trl.types import Answer, Message, Policy, StopReason, Task, TokenIds, Trajectory
 from gym_trl.wrappers.declare_success import Success
 
 
@@ -180,6 +181,8 @@ def play_task(
 ) -> list[Exchange | Exception]:
     """Play one episode; what the environment or the policy raises ends it, and is the last entry.
 
+    Before a ``ModelFaultError`` comes the turn that caused it.
+
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/Echo-v0")
     >>> [exchange] = play_task(env, Task("TrlEnv/Echo-v0", 0), lambda env: lambda observation: "woodw")
@@ -189,13 +192,16 @@ def play_task(
     exchanges: list[Exchange | Exception] = []
     try:
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
-        policy, total = policy_for(env), 0.0
+        policy, total, owed = policy_for(env), 0.0, settlement(env)
         for _ in range(MAX_TURNS):
             action = policy(observation)
             reply = take_step(env, action)
+            if isinstance(reply, EnvFailure) and reply.reason.scored:
+                crash = EnvReply("", owed, info={"action_valid": False})
+                return [*exchanges, Exchange(observation, action, crash), ModelFaultError(reply.error)]
             if isinstance(reply, EnvFailure):
-                raise (ModelFaultError if reply.reason.scored else InfrastructureError)(reply.error)
-            total = add_reward(total, reply.reward)
+                raise InfrastructureError(reply.error)
+            total, owed = add_reward(total, reply.reward), reply.settlement
             if reply.terminated or reply.truncated:
                 reply = replace(reply, declares_success=read_declares_success(env))
                 return [*exchanges, Exchange(observation, action, reply)]
@@ -251,12 +257,10 @@ def _all_play_at_random(make: EnvFactory, tasks: list[Task]) -> bool:
 def _result(exchanges: list[Exchange | Exception]) -> Result:
     replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
     invalid = sum(not reply.info.get("action_valid", True) for reply in replies)
-    if isinstance(exchanges[-1], ModelFaultError):
-        crashed = declared_success(replies, StopReason.CRASHED)
-        return Result(math.fsum(reply.reward for reply in replies), crashed, len(exchanges), invalid + 1)
-    if len(replies) < len(exchanges):
+    crashed = isinstance(exchanges[-1], ModelFaultError)
+    if len(replies) < len(exchanges) and not crashed:
         return Result(None, None, len(replies), invalid)
-    success = declared_success(replies, reason_to_stop(replies[-1]))
+    success = declared_success(replies, StopReason.CRASHED if crashed else reason_to_stop(replies[-1]))
     return Result(math.fsum(reply.reward for reply in replies), success, len(replies), invalid)
 
 
@@ -723,15 +727,18 @@ class _Watched:
             reason, error = reason_to_stop(replies[-1]), None
         elif isinstance(failure, ModelStopped):
             reason, error = failure.reason, str(failure)
+            if turns and reason.scored:
+                last = turns[-1]
+                turns = (*turns[:-1], replace(last, reward=last.reward + replies[-1].settlement))
         elif isinstance(failure, ModelFaultError):
             reason, error = StopReason.CRASHED, str(failure)
-            (observation, _), answer = self._said[-1], answers[-1]
-            turns += (Turn(observation, answer, 0.0, False, 0, 0),)
+        elif isinstance(failure, InfrastructureError):
+            reason, error = StopReason.ENV_ERROR, str(failure)
         else:
             reason, error = StopReason.ENV_ERROR, f"{type(failure).__name__}: {failure}"
         ended = failure is None and replies[-1].terminated
         declared = declared_success([EnvReply("", declares_success=self.declares), *replies], reason)
-        said = tuple(self._messages(replies))
+        said = tuple(self._messages(replies if reason is not StopReason.CRASHED else replies[:-1]))
         return Trajectory(task, reason, [], [], [], [], turns, said, error, terminated=ended, declared=declared)
 
     def _messages(self, replies: Sequence[EnvReply]) -> Iterator[Message]:

@@ -423,7 +423,7 @@ class _Host:
         plain = ((name, it) for name, it in reply.info.items() if isinstance(name, _PLAIN) and isinstance(it, _PLAIN))
         info = {_exact(name): _exact(it) for name, it in plain}
         said = _exact(reply.observation), reply.reward, reply.terminated, reply.truncated, info
-        return ticket, key, *said, reply.instructions, reply.declares_success
+        return ticket, key, *said, reply.instructions, reply.declares_success, reply.settlement
 
     def close(self) -> None:
         self._pool.close()

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -16,6 +17,7 @@ import gymnasium as gym
 from gym_trl.episode import EnvFailure, EnvReply, add_reward
 from gym_trl.errors import ConfigError, caused_by_model
 from gym_trl.parsing import CUT
+from gym_trl.settlement import settlement
 from gym_trl.types import Policy, RefusedResponse, StopReason, Task, UnfinishedResponse
 
 TextEnvironment: TypeAlias = gym.Env[str, str]
@@ -143,7 +145,10 @@ class InlinePool(ClosingPool):
         self._playing[key] = (task.env_id, env)
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
         return EnvReply(
-            _text(observation), instructions=read_instructions(env), declares_success=read_declares_success(env)
+            _text(observation),
+            instructions=read_instructions(env),
+            declares_success=read_declares_success(env),
+            settlement=settlement(env),
         )
 
 
@@ -390,6 +395,8 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
 def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
     """Step an environment and check what it returns; what it raises, or returns wrongly, is a failure.
 
+    Where a step truncates the episode, its reward includes what the episode still owes (``gym_trl.settlement``).
+
     >>> env = gym.make("TrlEnv/Echo-v0")
     >>> _ = env.reset(seed=0)
     >>> take_step(env, "woadw").reward
@@ -400,13 +407,17 @@ def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
     """
     if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
         cut = isinstance(action, UnfinishedResponse)
-        return EnvReply(CUT if cut else str(action), info={"action_valid": False, "action_cut": cut})
+        said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
+        return EnvReply(said, info=info, settlement=settlement(env))
     try:
         returned = env.step(action)
     except (Exception, SystemExit) as error:
         return failed(action, error)
     try:
-        return read_step(*returned)
+        reply = read_step(*returned)
+        if reply.terminated or not (owed := settlement(env)):
+            return reply
+        return replace(reply, reward=reply.reward + owed) if reply.truncated else replace(reply, settlement=owed)
     except Exception as error:  # a malformed result is the environment's own fault
         return EnvFailure(f"step raised {type(error).__name__}: {error}")
 

@@ -3,14 +3,18 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from gym_trl.episode import EnvReply, reason_to_stop
+from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.pool import TextEnvironment, read_step
+from gym_trl.pool import TextEnvironment, take_step
 from gym_trl.records import Record, to_json
-from gym_trl.types import UnfinishedResponse
+from gym_trl.settlement import settlement
+from gym_trl.types import StopReason, UnfinishedResponse
+
+_CUT_OFF = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT)
 
 Reward = Callable[[Record], float]
 """What an episode is worth, all in all."""
@@ -93,15 +97,23 @@ def _replay(env: TextEnvironment, record: Record, *, paid: bool) -> Replayed:
     rewards: list[float] = []
     reply = EnvReply("")
     try:
-        reply = EnvReply(env.reset(seed=task["seed"], options=dict(task["options"]) or None)[0])
+        observation, _ = env.reset(seed=task["seed"], options=dict(task["options"]) or None)
+        reply = EnvReply(observation, settlement=settlement(env))
         for index, turn in enumerate(turns):
             where = f"turn {index}"
             if reply.terminated or reply.truncated:
                 differences.append(f"{where}: the episode was over, and went on when it was recorded")
                 break
             compare(where, "the observation was", reply.observation, turn["observation"])
-            answer = turn["answer"]
-            reply = read_step(*env.step(UnfinishedResponse(answer) if turn["action_cut"] else answer))
+            answer, last, owed = turn["answer"], index == len(turns) - 1, reply.settlement
+            answered = take_step(env, UnfinishedResponse(answer) if turn["action_cut"] else answer)
+            if isinstance(answered, EnvFailure):
+                if not (last and answered.reason is StopReason.CRASHED and record["stop_reason"] == "crashed"):
+                    raise RuntimeError(answered.error)
+                answered = EnvReply("", owed, info={"action_valid": False})
+            elif last and record["stop_reason"] in _CUT_OFF:
+                answered = replace(answered, reward=answered.reward + answered.settlement)
+            reply = answered
             rewards.append(reply.reward)
             compare(where, "action_valid was", bool(reply.info.get("action_valid", True)), turn["action_valid"])
             if paid:

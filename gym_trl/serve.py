@@ -19,6 +19,7 @@ from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyEr
 from gym_trl.keys import bearer
 from gym_trl.loading import make_env
 from gym_trl.pool import TextEnvironment, read_instructions, take_step
+from gym_trl.settlement import settlement
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.wrappers.as_text import as_text
 
@@ -203,6 +204,7 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
         terminated: bool = Field(default=False, description="The game is over by its own rules")
         truncated: bool = Field(default=False, description="The game was cut off")
         info: dict[str, Any] = Field(default_factory=dict, description="What else the environment says")
+        settlement: float = Field(default=0.0, description="What the rest of the episode pays if it is cut off here")
 
     class GymEnvironment(Environment):  # type: ignore[misc]
         SUPPORTS_CONCURRENT_SESSIONS = True
@@ -222,7 +224,10 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
             text, info = self._env.reset(seed=seed, options={**(options or {}), **more} or None)
             self._state = State(episode_id=episode_id, step_count=0)
             return TextObservation(
-                text=_encodable(text), instructions=_encodable(read_instructions(self._env)), info=_as_json(info)
+                text=_encodable(text),
+                instructions=_encodable(read_instructions(self._env)),
+                info=_as_json(info),
+                settlement=settlement(self._env),
             )
 
         def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
@@ -238,6 +243,7 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
                 terminated=reply.terminated,
                 truncated=reply.truncated,
                 info=_as_json(reply.info),
+                settlement=reply.settlement,
             )
 
         @property

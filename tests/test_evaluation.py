@@ -91,10 +91,10 @@ def test_success_that_nothing_declares_is_judged_by_nobody() -> None:
     assert (won.success, truncated.success, truncated.mean_return) == (None, None, 1.0)
 
 
-def test_an_environment_that_raises_has_an_episode_that_is_scored() -> None:
+def test_an_environment_that_an_action_breaks_has_an_episode_with_a_score() -> None:
     words = iter(["win", "raise", "win", "win"])
     score = play_policy(bare, BARE, lambda env: lambda observation: next(words))
-    assert (score.episodes, score.unscored, score.success) == (4, 0, None)
+    assert (score.episodes, score.unscored, score.mean_return) == (4, 0, 0.75)
 
 
 def test_an_environment_that_raised_is_not_played_again() -> None:
@@ -123,8 +123,9 @@ def test_an_environment_that_raised_is_not_played_again() -> None:
 
 def test_what_an_environment_raises_is_the_last_of_the_exchanges() -> None:
     words = iter(["a", "raise"])
-    first, error = play_task(Bare(turns=9), BARE[0], lambda env: lambda observation: next(words))
+    first, crash, error = play_task(Bare(turns=9), BARE[0], lambda env: lambda observation: next(words))
     assert isinstance(first, Exchange)
+    assert isinstance(crash, Exchange)
     assert first.action == "a"
     assert str(error) == "step raised RuntimeError: it broke"
 

@@ -7,6 +7,7 @@ groups: it remembers what its instance has been paid, so that two members of a g
 
 from gym_trl.wrappers.admissible_actions import AdmissibleActions
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import DeclareSuccess
 from gym_trl.wrappers.discount import Discount
 from gym_trl.wrappers.history import History
@@ -27,6 +28,7 @@ from gym_trl.wrappers.turn_limit import TurnLimit
 
 __all__ = [
     "AdmissibleActions",
+    "CutoffReturn",
     "DeclareSuccess",
     "Discount",
     "History",

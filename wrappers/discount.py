@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_gamma, unsettled
+from gym_trl.wrappers.inner import check_gamma
 
 
 class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
@@ -24,6 +24,7 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     reads_text = False
+    settles_turns = False
     optimal_return: ClassVar[None] = None
     """Nobody knows how many actions perfect play takes."""
 
@@ -34,10 +35,9 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self.gamma = gamma
         self._weight = self._last_weight = 1.0
 
-    @property
-    def unsettled(self) -> float:
-        """What the environment has paid for how far the game has come, as it was discounted last."""
-        return unsettled(self.env) * self._last_weight
+    def settle(self, inside: float, turns: float) -> float:
+        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        return min(inside * self._last_weight, 0.0)  # as if the last action had ended it: a loss costs most at once
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         self._weight = self._last_weight = 1.0

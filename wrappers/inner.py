@@ -72,17 +72,6 @@ def check_positive(**arguments: object) -> None:
             raise ConfigError(f"{name} must be a positive integer, got {value!r}")
 
 
-def unsettled(env: gym.Env[Any, Any]) -> float:
-    """What has been paid for how far a game has come, which an episode that is cut off does not keep.
-
-    >>> env = gym.make("TrlEnv/GuessNumber-v0", low=1, high=2, reward="shaped")
-    >>> _ = env.reset(options={"instance": 1})
-    >>> env.step("1")[1], unsettled(env)
-    (1.0, 1.0)
-    """
-    return float(env.get_wrapper_attr("unsettled")) if env.has_wrapper_attr("unsettled") else 0.0
-
-
 def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
     """A function, also by its name, which a spec can write down as JSON.
 

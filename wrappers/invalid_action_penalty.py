@@ -40,6 +40,10 @@ class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._listed = listed_actions(self.env, info)
         return observation, info
 
+    def settle(self, inside: float, turns: float) -> float:
+        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        return inside - self.penalty * turns  # a loss by nothing but invalid actions
+
     def _step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
         if "action_valid" not in info and self._listed is not None and isinstance(action, str):

@@ -31,6 +31,8 @@ class Levels(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
         ConfigError: no levels, or an environment that has no spec; at reset, a level that does not exist.
     """
 
+    swaps_env = True
+
     def __init__(
         self,
         env: gym.Env[Any, Any],

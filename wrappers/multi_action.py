@@ -54,7 +54,7 @@ class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         check_text(env, "MultiAction", observations=True, actions=True)
         gym.utils.RecordConstructorArgs.__init__(self, limit=limit, separator=separator)
         FrozenAfterEnd.__init__(self, env)
-        self.limit = limit
+        self.limit = self.actions_per_turn = limit
         self.separator = separator
         line = len("\n> \n") + _SHOWN
         self.observation_space = AnyText(limit * (longest_observation(env) + line) + len(_left_out(10**9)))

@@ -1,5 +1,6 @@
 """From a model's answer to the action in it."""
 
+import math
 import re
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -7,10 +8,11 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.parsing import CUT, ActionFormat, split_thinking
+from gym_trl.settlement import settlement
 from gym_trl.spaces import AnyText
 from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of, unsettled
+from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
 
 _ANSWER_LENGTH = 2**20
 CutActions: TypeAlias = Literal["reject", "accept"]
@@ -47,8 +49,8 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     An answer that cannot be read does not reach the environment: the observation says how to answer, and ``info`` has
     ``parse_error``. Otherwise ``info["action"]`` is what was read. The two rows are counted apart: unreadable answers
     until one can be read (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid
-    (``"invalid_action"``). An episode ended so is terminated, and frozen like any other that is over; what a shaped
-    reward has paid for how far the game has come is taken back.
+    (``"invalid_action"``). An episode ended so is terminated, and frozen like any other that is over; the
+    ``settlement`` of the environment is paid, as if it had been lost (``gym_trl.settlement``).
 
     Raises:
         ConfigError: a format that does not exist, a negative penalty, or ``end_after`` below 1.
@@ -88,6 +90,12 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._format = None if format is None else ActionFormat(format, strict=strict)
         self._unreadable_row = 0
         self._invalid_row = 0
+        self._cut_off = False
+
+    @property
+    def settles_turns(self) -> bool:
+        """Whether ``settle`` asks how many actions can follow."""
+        return self.penalty > 0
 
     @property
     def instructions(self) -> str:
@@ -97,6 +105,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._unreadable_row = self._invalid_row = 0
+        self._cut_off = False
         return observation, info
 
     def _step(self, action: str) -> Step:
@@ -119,7 +128,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         over, reward = self._is_over(self._unreadable_row), 0.0 - self.penalty
         if over:
             info["stop_reason"] = "parse_error"
-            reward -= unsettled(self.env)
+            reward += self._cut()
         sentence = "" if self._format is None else self._format.sentence
         return f"{problem} {sentence}".strip(), reward, over, False, info
 
@@ -136,8 +145,21 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         reward = float(reward) - self.penalty
         if not (terminated or truncated) and self._is_over(self._invalid_row):
             terminated, info["stop_reason"] = True, "invalid_action"
-            reward -= unsettled(self.env)
+            reward += self._cut()
         return observation, reward, terminated, truncated, info
+
+    def _cut(self) -> float:
+        """What the episode is still owed where this ends it."""
+        self._cut_off = True
+        return settlement(self.env)
+
+    def settle(self, inside: float, turns: float) -> float:
+        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        if self._cut_off:
+            return 0.0
+        # What reads as no valid action costs the penalty, until so many in a row end the episode.
+        row = max(self._unreadable_row, self._invalid_row)
+        return inside - self.penalty * min(turns, math.inf if self.end_after is None else self.end_after - row)
 
     def _is_over(self, row: int) -> bool:
         return self.end_after is not None and row >= self.end_after

@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_gamma, load_function, unsettled
+from gym_trl.wrappers.inner import check_gamma, load_function
 
 Potential = Callable[[Any], float]
 """How far a game has come, from the environment without its wrappers."""
@@ -26,9 +26,8 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     A step from a state s to s' earns ``gamma * potential(s') - potential(s)`` beside its reward, and the potential of
     every end is 0, so that with ``gamma=1`` an episode's sum is what it was less the potential of its start, whatever
     was done: going in circles earns nothing, and the members of a group, who share their start, are ranked as before
-    (Ng, Harada and Russell, 1999). For that the end must be seen: put this wrapper around those that end episodes, or
-    inside of ``TurnLimit`` and ``ParseAction``, which take the potential back where they do. An episode that the token
-    budget cuts off keeps the potential it had reached.
+    (Ng, Harada and Russell, 1999). That holds for every end: where an episode is cut off (by ``TurnLimit`` or
+    ``ParseAction`` around this wrapper, by tokens, context, time or a crash), the potential is taken back.
 
     Args:
         env: Any environment.
@@ -42,6 +41,7 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     reads_text = False
+    settles_turns = False
     optimal_return: ClassVar[None] = None
     """Nobody knows the potential at the start."""
 
@@ -53,10 +53,9 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._potential = load_function(potential)
         self._before = 0.0
 
-    @property
-    def unsettled(self) -> float:
-        """What has been paid for how far the game has come, which a wrapper that cuts the episode off takes back."""
-        return self.gamma * self._before + unsettled(self.env)
+    def settle(self, inside: float, turns: float) -> float:
+        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        return inside - self._before
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         self._before = self._now()

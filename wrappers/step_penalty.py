@@ -33,6 +33,10 @@ class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         FrozenAfterEnd.__init__(self, env)
         self.penalty = penalty
 
+    def settle(self, inside: float, turns: float) -> float:
+        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        return inside - self.penalty * turns  # the slowest loss
+
     def _step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, float(reward) - self.penalty, terminated, truncated and not terminated, info

@@ -29,8 +29,9 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     reads_text = False
-    unsettled: ClassVar[float] = 0.0
-    """Nothing is paid for how far the game has come."""
+    settles_turns: ClassVar[bool] = False
+    settlement: ClassVar[float] = 0.0
+    """Nothing is paid for how far the game has come, and nothing for a loss."""
 
     def __init__(self, env: gym.Env[Any, Any], key: str = "success") -> None:
         gym.utils.RecordConstructorArgs.__init__(self, key=key)

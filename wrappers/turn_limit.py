@@ -4,10 +4,11 @@ from typing import Any
 
 import gymnasium as gym
 
+from gym_trl.settlement import settlement
 from gym_trl.spaces import AnyText
 from gym_trl.textify import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation, unsettled
+from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
 
 
 class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
@@ -25,8 +26,9 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     An episode that ends by its own rules on its last turn is terminated and not truncated. After the end every action
     is answered with the last observation and no reward. Around ``ParseAction`` it counts answers, inside of it only
-    those that held an action. What a shaped reward has paid for how far the game has come is taken back where it is cut
-    off, so that nothing is paid for being close. ``announce`` tells the model: a line below every observation, and a
+    those that held an action. Where it cuts an episode off, it pays the ``settlement`` of what is inside: a shaped
+    reward takes back what it paid for being close, and a game that pays less than nothing when it is lost pays that.
+    ``announce`` tells the model: a line below every observation, and a
     sentence in ``instructions``.
 
     Gymnasium's ``TimeLimit`` may set both flags, plays on after the end, and is not rebuilt as a wrapper by
@@ -38,6 +40,7 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     reads_text = False
+    settles_turns = False
 
     def __init__(self, env: gym.Env[str, str], turns: int, announce: bool = False) -> None:
         check_positive(turns=turns)
@@ -47,6 +50,7 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self.turns = turns
         self.announce = announce
         self._turns_left = turns
+        self._cut_off = False
         if announce:
             # One more, because "0 turns" is longer than "1 turn".
             self.observation_space = AnyText(longest_observation(env) + len(self._announced("")) + 1)
@@ -57,8 +61,17 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         limit = f"You have {counted(self.turns, 'turn')}." if self.announce else ""
         return f"{instructions_of(self.env)} {limit}".strip()
 
+    @property
+    def turns_left(self) -> int:
+        """How many actions can follow."""
+        return self._turns_left
+
+    def settle(self, inside: float, turns: float) -> float:
+        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        return 0.0 if self._cut_off else inside
+
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._turns_left = self.turns
+        self._turns_left, self._cut_off = self.turns, False
         return self._announced(observation), info
 
     def _step(self, action: str) -> Step:
@@ -66,7 +79,8 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._turns_left -= 1
         if not (terminated or truncated) and self._turns_left == 0:
             truncated, info = True, {**info, "stop_reason": "turn_limit"}
-            reward = float(reward) - unsettled(self.env)
+            reward = float(reward) + settlement(self.env, turns=0)
+            self._cut_off = True
         return self._announced(observation), reward, terminated, truncated and not terminated, info
 
     def _announced(self, observation: str) -> str:

@@ -60,6 +60,9 @@ class Adapter(gym.Env[str, str], ABC):
     """The rules and how to answer, where the first observation does not say them."""
     declares_success = True
     """``info["success"]`` says after every step whether the episode is solved."""
+    settles_turns = False
+    loss_reward: float = 0.0
+    """The least that a game can still pay from anywhere on."""
     option_names = frozenset[str]()
     """Reset options that it knows."""
 
@@ -97,6 +100,11 @@ class Adapter(gym.Env[str, str], ABC):
         observation, reward, terminated, truncated, success, valid, more = played
         info = {"action_valid": valid, **({} if success is None else {"success": success}), **more}
         return observation, reward, terminated, truncated and not terminated, info
+
+    @property
+    def settlement(self) -> float:
+        """What losing the game would still pay."""
+        return self.loss_reward if self._end is None or self._end.truncated else 0.0
 
     @abstractmethod
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -52,6 +52,8 @@ class MiniWoB(Adapter):
         ConfigError: no such task; at reset, no Chromium or no chromedriver on the path.
     """
 
+    loss_reward = -1.0
+
     instructions = (
         "Do what the web page asks. Each element is shown with its number in brackets. Answer with one action: "
         'click(5), type(6, "some text") or press("<Enter>").'

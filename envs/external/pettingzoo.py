@@ -53,6 +53,8 @@ class PettingZoo(Adapter):
         NotTextError: observations that have no words, and no ``observe``.
     """
 
+    loss_reward = -1.0
+
     def __init__(
         self,
         game: str,

@@ -49,6 +49,7 @@ class TextArena(Adapter):
         ConfigError: no such game, a number that cannot work, or a game for two that needs an ``opponent``.
     """
 
+    loss_reward = -1.0
     _rehearsed: ClassVar[dict[str, str]] = {}
     """Why a game needs an opponent of the user's, or nothing; an environment may be made for every episode."""
 

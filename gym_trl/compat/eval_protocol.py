@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from inspect import isawaitable
@@ -28,6 +29,7 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.parsing import split_thinking
 from gym_trl.pool import read_declares_success, read_instructions, take_step
 from gym_trl.seeding import task_seed
+from gym_trl.settlement import settlement
 from gym_trl.types import Message, StopReason, Task, Trajectory, Turn, UnfinishedResponse
 from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -610,7 +612,7 @@ class GymRolloutProcessor:
         env = await in_thread(self.make)
         try:
             observation, _ = await in_thread(partial(env.reset, seed=task.seed, options=dict(task.options) or None))
-            rules = await in_thread(read_instructions, env)
+            rules, owed = await in_thread(read_instructions, env), await in_thread(settlement, env)
             said = _preamble(row, self.spec.system_prompt, rules, observation)
             turns: list[Turn] = []
             replies = [EnvReply(observation, declares_success=await in_thread(read_declares_success, env))]
@@ -625,7 +627,7 @@ class GymRolloutProcessor:
                 if isinstance(reply, EnvFailure):
                     if not reply.reason.scored:
                         raise InfrastructureError(reply.error)
-                    turns.append(Turn(observation, spoken, 0.0, False, 0, 0))
+                    turns.append(Turn(observation, spoken, owed, False, 0, 0))
                     return Trajectory(
                         task,
                         reply.reason,
@@ -640,10 +642,12 @@ class GymRolloutProcessor:
                     )
                 replies.append(reply)
                 add_reward(math.fsum(turn.reward for turn in turns), reply.reward)
+                owed, reason = reply.settlement, _reason(reply, len(turns) + 1, steps)
+                if reason is not None and not (reply.terminated or reply.truncated):
+                    reply = replace(reply, reward=reply.reward + owed)
                 turns.append(as_turn(observation, spoken, reply))
                 observation = reply.observation
                 said.append(Message("user", observation))
-                reason = _reason(reply, len(turns), steps)
             declared = declared_success(replies, reason)
             return Trajectory(task, reason, [], [], [], [], tuple(turns), tuple(said), declared=declared)
         finally:

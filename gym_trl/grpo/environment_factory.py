@@ -52,7 +52,8 @@ class EnvironmentFactory:
     arguments that do not fit is an error that the model is told of, and no step.
 
     ``get_reward`` is the return so far: TRL ends an episode when the model calls nothing any more or its tokens are
-    used up, whatever the environment thinks, and then ``unfinished_penalty`` is subtracted. It is ``None`` for an
+    used up, whatever the environment thinks; then it is settled like a lost game (``gym_trl.settlement``), and
+    ``unfinished_penalty`` is subtracted. It is ``None`` for an
     environment that failed, which TRL keeps out of the group's baseline.
 
     A factory can be pickled where what makes the environments can be, and so can a game that is played in the calling
@@ -122,6 +123,7 @@ class ToolEnvironment:
         self._rewards: list[float] = []
         self._invalid_actions = 0
         self._calls_after_end = 0
+        self._owed = 0.0  # if it is left now
         self._stop_reason: StopReason | None = None
         self._error: str | None = None
         self._declares = False  # success, as far as is known
@@ -172,7 +174,7 @@ class ToolEnvironment:
         if self._task is None or (self._stop_reason is not None and not self._stop_reason.scored):
             return None
         left = self._stop_reason is None
-        return sum(self._rewards) - (self._factory.unfinished_penalty if left else 0.0)
+        return sum(self._rewards) + (self._owed - self._factory.unfinished_penalty if left else 0.0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._factory, (), {name: value for name, value in self.__dict__.items() if name != "_factory"}
@@ -214,8 +216,10 @@ class ToolEnvironment:
         if isinstance(reply, EnvFailure):
             self._stop_reason, self._error = reply.reason, reply.error
             if reply.reason is StopReason.CRASHED:  # the call is a turn, for which it is scored
-                self._rewards.append(0.0)
+                self._rewards.append(self._owed)
                 self._invalid_actions += 1
+        else:
+            self._owed = reply.settlement
         return reply
 
     def _success(self) -> bool | None:

@@ -28,6 +28,7 @@ from gym_trl.rollout import Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import Success, check_success, declare_success
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
@@ -79,6 +80,10 @@ class GymSpec:
             environment never gets (``"reject"``), or is taken as it is (``"accept"``, for answers that may end there).
             An action whose mark was complete before the cut is whole; one of ``"plain"`` or ``None`` never is.
         turn_limit: Truncates episodes after so many turns; by default the environment's own rules and the tokens do.
+        cutoff_return: The most that an episode returns which is cut off (by turns, tokens, context, time, unreadable
+            actions or a crash), which should be what the worst loss returns. It is for environments that pay less than
+            nothing and do not declare a ``settlement``; by default an episode that is cut off gets what it was paid,
+            and the ``settlement`` where there is one.
         instructions: Said before the first observation instead of the environment's own rules, with what
             ``action_format`` adds; ``""`` leaves both out.
         success: What counts as solved, where the environment does not say so in ``info["success"]``: a return of its
@@ -138,6 +143,7 @@ class GymSpec:
         end_after_invalid: int | None = None,
         cut_actions: CutActions = "reject",
         turn_limit: int | None = None,
+        cutoff_return: float | None = None,
         instructions: str | None = None,
         success: Success | None = None,
         curriculum: Curriculum | None = None,
@@ -182,6 +188,7 @@ class GymSpec:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(self.weights)}")
         self._curriculum = curriculum
         self._turn_limit = turn_limit
+        self._cutoff_return = cutoff_return
         if success is not None:
             check_success(success)
         self._success = success
@@ -272,6 +279,8 @@ class GymSpec:
             env = ParseAction(env, **parsing)
         if self._turn_limit is not None:
             env = TurnLimit(env, self._turn_limit)
+        if self._cutoff_return is not None:
+            env = CutoffReturn(env, self._cutoff_return)
         return Instructions(env, "") if self.instructions == "" else env
 
     def tasks(self, split: str) -> Iterator[Task]:

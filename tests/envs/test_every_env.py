@@ -260,7 +260,7 @@ def test_a_shaped_reward_pays_nothing_for_the_place_where_it_is_cut_off(env_id: 
                 _, reward, terminated, truncated, info = env.step(action)
                 total, over = total + float(reward), terminated or truncated
             assert total == pytest.approx(info["success"] - start)
-            assert env.get_wrapper_attr("unsettled") == 0.0 or "stop_reason" in info
+            assert env.get_wrapper_attr("settlement") == 0.0 or "stop_reason" in info
 
 
 @every_preset

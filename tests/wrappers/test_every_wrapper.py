@@ -31,6 +31,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"show": "first_last", "max_length": 10},
         {"show": "current"},
     ],
+    "CutoffReturn": [{"most": -1.0}],
     "Instructions": [{"text": ""}, {"text": "Think.", "append": True}],
     "InvalidActionPenalty": [{}, {"penalty": 0.5}],
     "Levels": [

@@ -1,0 +1,132 @@
+"""What an episode is still owed where it is cut off, so that no way out of an environment pays.
+
+An environment that is played to its end settles by itself: a shaped reward takes back what it paid for being close, a
+lost game costs its stake. An episode that is cut off, by tokens, context, time, unreadable answers or a crash, never
+gets there. So each layer of an environment says what the rest of the episode would pay at the least, and whoever cuts
+the episode off pays that (``Episode``, ``ParseAction``, ``TurnLimit``).
+
+* An environment, or a wrapper of somebody else's, declares it as the attribute ``settlement``: a number that holds
+  after each reset and step, such as ``-1.0`` where a lost game pays -1, and by default 0.0: nothing is lost by losing.
+* A wrapper that changes rewards may have a method ``settle(inside, turns)`` instead, which makes its own settlement of
+  that of what it wraps, and of how many actions can follow. Those of this library do.
+* ``turns_left``, an attribute as well, is how many actions can follow at most, for what is paid per action.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import gymnasium as gym
+
+# The least that a step pays in environments of Gymnasium's where a step may pay less than nothing.
+_STEP_COSTS: Mapping[str, float] = {
+    "gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv": -100.0,
+    "gymnasium.envs.toy_text.taxi:TaxiEnv": -10.0,
+    "gymnasium.envs.classic_control.mountain_car:MountainCarEnv": -1.0,
+    "gymnasium.envs.classic_control.continuous_mountain_car:Continuous_MountainCarEnv": -0.1,
+    "gymnasium.envs.classic_control.acrobot:AcrobotEnv": -1.0,
+    "gymnasium.envs.classic_control.pendulum:PendulumEnv": -16.2736044,
+}
+_LOSSES: Mapping[str, float] = {"gymnasium.envs.toy_text.blackjack:BlackjackEnv": -1.0}
+
+
+def settlement(env: gym.Env[Any, Any], *, turns: float = math.inf) -> float:
+    """Return the least that an episode of ``env`` can still be paid if it is played on from here to a loss.
+
+    >>> env = gym.make("TrlEnv/GuessNumber-v0", low=1, high=8, turns=4, reward="shaped")
+    >>> _ = env.reset(options={"instance": 6})
+    >>> round(float(env.step("4")[1]), 2), round(settlement(env), 2)
+    (0.33, -0.33)
+    >>> from gym_trl.wrappers import StepPenalty
+    >>> env = StepPenalty(gym.make("TrlEnv/GuessNumber-v0", turns=4), penalty=0.125)
+    >>> _ = env.reset(seed=0)
+    >>> settlement(env)
+    -0.5
+
+    Args:
+        env: An environment that was reset, with its wrappers.
+        turns: How many actions can follow at most, if something outside of ``env`` says so.
+    """
+    layers = _layers(env)
+    plan = _plans.get(env)
+    if plan is None or len(plan.settles) != len(layers):
+        plan = _Plan([_settle_of(layer) for layer in layers], any(map(_counts, layers)))
+        if not any(getattr(layer, "swaps_env", False) for layer in layers):
+            _plans[env] = plan
+    limits = _limits(layers, turns) if plan.counts else repeat(1.0)
+    owed = 0.0
+    for layer, settle, limit in zip(layers, plan.settles, limits, strict=False):
+        if settle is not None:
+            owed = settle(layer, owed, limit)
+    return owed
+
+
+Settle: TypeAlias = Callable[[Any, float, float], float]
+
+
+class _Plan(NamedTuple):
+    """How a stack of layers is settled; it holds none of them, so that it can be kept as long as they live."""
+
+    settles: list[Settle | None]
+    """For each layer, from the innermost on, what it makes of what is inside of it."""
+    counts: bool
+    """Whether one of them asks how many actions can follow."""
+
+
+_plans: WeakKeyDictionary[gym.Env[Any, Any], _Plan] = WeakKeyDictionary()
+
+
+def _layers(env: gym.Env[Any, Any]) -> list[Any]:
+    layers: list[Any] = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    layers.reverse()
+    return layers
+
+
+def _counts(layer: Any) -> bool:
+    return bool(getattr(layer, "settles_turns", hasattr(layer, "settle") or _name(layer) in _STEP_COSTS))
+
+
+def _limits(layers: list[Any], turns: float) -> list[float]:
+    """For each layer how many actions it can get at most; 1 where nothing says so."""
+    known = [turns_left(layer) for layer in layers]
+    outside: list[float] = []
+    for layer, own in zip(reversed(layers), reversed(known), strict=True):
+        outside.append(turns)
+        turns = min(turns, own) * getattr(layer, "actions_per_turn", 1)
+    inside = accumulate(known, min)
+    most = [min(pair) for pair in zip(inside, reversed(outside), strict=True)]
+    return [limit if limit < math.inf else 1.0 for limit in most]
+
+
+def turns_left(layer: Any) -> float:
+    """Return how many actions one layer of an environment takes at most from here on; infinite where it does not say.
+
+    >>> env = gym.make("FrozenLake-v1")
+    >>> _ = env.reset(seed=0)
+    >>> turns_left(env)
+    100.0
+    """
+    if isinstance(layer, gym.wrappers.TimeLimit):
+        most, played = layer._max_episode_steps, layer._elapsed_steps
+        return math.inf if most is None else float(max(0, most - (played or 0)))
+    return float(getattr(layer, "turns_left", math.inf))
+
+
+def _settle_of(layer: Any) -> Settle | None:
+    """Return what a layer makes of the settlement inside of it; ``None`` where it leaves it as it is."""
+    if hasattr(layer, "settle"):
+        return lambda layer, inside, turns: float(layer.settle(inside, turns))
+    if hasattr(layer, "settlement"):
+        return lambda layer, inside, turns: float(layer.settlement)
+    if isinstance(layer, gym.RewardWrapper):  # what the loss itself pays, as it rewards it
+        return lambda layer, inside, turns: float(layer.reward(inside)) if inside else 0.0
+    cost, loss = _STEP_COSTS.get(_name(layer), 0.0), _LOSSES.get(_name(layer), 0.0)
+    return (lambda layer, inside, turns: cost * turns + loss) if cost or loss else None
+
+
+def _name(layer: Any) -> str:
+    return f"{type(layer).__module__}:{type(layer).__name__}"
