@@ -103,6 +103,7 @@ class Attachment:
         self._noted: tuple[Any, ...] = ()  # where
         self._began = (-1, 0)  # the global step, and the micro-step of its first rollout
         self._evaluated = 0  # rows of this evaluation, over all processes
+        self._evaluating = False
         self._on_totals: list[OnTotals] = []
         self._windows: dict[str, StepTotals] = {}  # since the trainer last logged
         self.masks_cut_off = bool(getattr(trainer, "mask_truncated_completions", False))
@@ -131,8 +132,11 @@ class Attachment:
 
         @wraps(evaluate)
         def evaluation_loop(*given: Any, **named: Any) -> Any:
-            self._begin_evaluation()
-            return evaluate(*given, **named)
+            self._evaluate(begins=True)
+            try:
+                return evaluate(*given, **named)
+            finally:
+                self._evaluate(begins=False)
 
         trainer.evaluation_loop = evaluation_loop
         # In front of what restores a checkpoint. A new list: this may be one of its callbacks.
@@ -140,6 +144,8 @@ class Attachment:
         handler.callbacks = [_callback(self), *handler.callbacks]
         if trainer.model.training:
             self._check_resumed()
+        else:  # this may be in the middle of the first evaluation
+            self._evaluating = handler.eval_dataloader is not None
 
     def place(self, rows: int) -> Place:
         """Return where the call is that is given ``rows`` prompts on this process.
@@ -180,9 +186,10 @@ class Attachment:
         # Of what this trainer did before, if it did.
         self._trainer._step, self._trainer._buffered_inputs = 0, None
 
-    def _begin_evaluation(self) -> None:
-        self._notes, self._noted, self._evaluated = [], (), 0
-        self._trainer._metrics["eval"].clear()  # of rollouts that nothing was logged of
+    def _evaluate(self, *, begins: bool) -> None:
+        self._notes, self._noted, self._evaluated, self._evaluating = [], (), 0, begins
+        if begins:
+            self._trainer._metrics["eval"].clear()  # of rollouts that nothing was logged of
 
     def note(self, columns: Mapping[str, Sequence[Any]], on_totals: OnTotals | None = None) -> None:
         """Keep what a call of a ``rollout_func`` returns until its rewards are calculated.
@@ -247,10 +254,12 @@ class Attachment:
 
     def _left_to_evaluate(self, rows: int) -> int:
         """How many of this batch's rows are not repeated only so that each process has as many."""
+        if not self._evaluating:
+            return rows
         before, self._evaluated = self._evaluated, self._evaluated + rows
         try:
             total = len(sampler_of(self._trainer.callback_handler.eval_dataloader))
-        except (AttributeError, TypeError):  # rows of a stream are not counted, and no evaluation has no loader
+        except (AttributeError, TypeError):  # of a stream
             return rows
         return min(rows, max(0, total - before))
 
@@ -299,6 +308,11 @@ def _callback(attachment: Attachment) -> Any:
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             attachment._begin_training()
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            attachment._evaluate(begins=False)
+
+        on_predict = on_evaluate
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             state.stateful_callbacks[BATCHES] = batches(attachment._trainer)

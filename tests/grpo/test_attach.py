@@ -6,12 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import warm
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.attach import check_trl
+from gym_trl.grpo.attach import Attachment, check_trl
+from gym_trl.grpo.totals import Row, StepTotals
 
 SCRIPT = Path(__file__).parent / "train_with_failures.py"
 
@@ -91,7 +96,24 @@ def test_an_evaluation_on_two_processes_counts_every_game_once(logged):
     """Three games of four rows are three batches of four rows, and two processes play four."""
     alone, *pair = ([entry for entry in logs if "eval_env/turns" in entry] for logs in logged)
     assert pair == [alone, alone]
+    assert len(alone) == 2
     assert "eval_reward" in alone[0]
+
+
+@given(st.lists(st.lists(st.floats(-1, 1) | st.none(), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_every_episode_weighs_the_same_in_what_is_logged_together(generations):
+    """TRL takes the mean of the values of a metric, and clears them as it logs."""
+    trainer = SimpleNamespace(_metrics={"train": {}, "eval": {}})
+    attached = Attachment(trainer)
+    for _ in range(2):
+        for returns in generations:
+            attached._log(StepTotals.of([Row(value, None, "failure", {}) for value in returns]))
+        rows = [value for returns in generations for value in returns]
+        scored = [value for value in rows if value is not None]
+        logged = trainer._metrics["train"]
+        assert logged["env/unscored"] == [(len(rows) - len(scored)) / len(rows)]
+        assert logged.get("env/return") == ([fmean(scored)] if scored else None)
+        logged.clear()
 
 
 def test_a_trl_that_is_too_old_is_refused_with_what_to_install(monkeypatch):

@@ -23,7 +23,6 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.errors import InfrastructureError
-from gym_trl.grpo.attach import attach
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.tiny import tiny_model, tiny_tokenizer
 
@@ -92,7 +91,7 @@ def guess(**options):
         **{"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 3, **options},
         action_format="plain",
         max_tokens_per_turn=2,
-        cut_actions="accept",
+        cut_actions="accept",  # the model has learnt to end none
         executor="inline",
     )
 
@@ -147,8 +146,6 @@ def rewards(folder, options):
         places = [first + (RANK * rows + row) // 4 for row in range(rows)]
         inputs = [{name: values[place] for name, values in columns.items()} for place in places]
         trainer.num_generations_eval = 4
-        if evaluated:
-            attach(trainer)._begin_evaluation()  # as evaluate() does
         output = trainer._generate_and_score_completions(inputs)
         failed = [row["stop_reason"] in ("env_error", "context_overflow") for row in inputs]
         return output["advantages"].tolist(), failed, (output["tool_mask"] * output["completion_mask"]).sum(1).tolist()
@@ -214,9 +211,11 @@ def metrics(folder, options):
         max_steps=2,
         **options["grpo"],
     )
+    trainer.evaluate()  # in which the trainer is attached
+    before = trainer.state.log_history
     trainer.train()
     trainer.evaluate()
-    return {"logs": trainer.state.log_history}
+    return {"logs": [*before, *trainer.state.log_history]}
 
 
 def main(folder: Path, what, options):
