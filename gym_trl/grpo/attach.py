@@ -288,7 +288,7 @@ def tokenizer_of(trainer: Any) -> Any:
 
 def end_ids(trainer: Any) -> list[int]:
     """Return the ids that end an answer."""
-    ids = getattr(trainer, "eos_token_ids", None)  # TRL 1.16; earlier ones have the tokenizer's
+    ids = getattr(trainer, "eos_token_ids", None)  # since TRL 1.15; 1.14 has the tokenizer's
     return list(ids) if ids else [tokenizer_of(trainer).eos_token_id]
 
 
