@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import math
 import statistics
 import warnings
@@ -16,6 +17,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
+from gym_trl.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
 from gym_trl.episode import EnvFailure, EnvReply, add_reward, as_turn, declared_success, reason_to_stop
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
 from gym_trl.executors import STEPPING
@@ -619,52 +621,93 @@ def _locked(path: Path) -> Any:
 _OnWords: TypeAlias = Callable[..., None]
 
 
-def _play_in_words(
+_log = logging.getLogger(__name__)
+_BESIDE = 64
+"""How many episodes are played beside each other where environments wait."""
+
+
+def _play_in_words(  # noqa: PLR0915 -- its threads share what it knows
     player: Words, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnWords
 ) -> None:
-    """Play ``attempts`` in as many threads as the player may use, and tell of each in this one."""
-    if player.concurrency == 1:
-        with _Instances(make) as instances:
-            for one in attempts:
-                played, more = _play_attempt(instances, one, player, seed)
-                on_played(one, played, more=more)
-        return
+    """Play ``attempts`` in as many threads as the player may use, and tell of each in this one.
+
+    An environment's own policies begin in this thread alone; more are started as soon as it has to wait for an
+    environment. A policy of the user's may share something among its episodes, so that one is played after the other.
+    """
     queue, lock, stop = SimpleQueue[Any](), Lock(), Event()
-    left = iter(attempts)
+    left, running = iter(attempts), 0
+
+    def next_one() -> Attempt | None:
+        with lock:
+            return None if stop.is_set() else next(left, None)
 
     def work() -> None:
         try:
             with _Instances(make) as instances:
-                while not stop.is_set():
-                    with lock:
-                        one = next(left, None)
-                    if one is None:
-                        break
+                while (one := next_one()) is not None:
                     queue.put((one, *_play_attempt(instances, one, player, seed)))
             queue.put(None)
         except BaseException as error:  # raised where it is heard
             queue.put(error)
 
-    threads = [Thread(target=work, daemon=True) for _ in range(min(player.concurrency, len(attempts)))]
-    for thread in threads:
-        thread.start()
-    running = len(threads)
+    def start(number: int) -> None:
+        nonlocal running
+        for _ in range(min(number, len(attempts))):
+            Thread(target=work, daemon=True).start()
+            running += 1
+
+    def waits(spent: Spent) -> None:
+        if not running:
+            _log.warning(
+                "episodes of %s are played beside each other from now on: its environment waits %.1f ms",
+                *(player.name, 1000 * spent.waiting),
+            )
+            start(_BESIDE - 1)
+
+    again: list[Attempt] = []  # what raised in another thread before anything worked there
+    proven = player.concurrency > 1
+
+    def hear() -> None:
+        nonlocal running, proven
+        match queue.get():
+            case None:
+                running -= 1
+            case BaseException() as error:
+                raise error
+            case one, played, more:
+                if not proven and played.stop_reason in (StopReason.ENV_ERROR, StopReason.CRASHED):
+                    again.append(one)
+                    return
+                proven = True
+                on_played(one, played, more=more)
+
     try:
+        if player.concurrency > 1:
+            start(player.concurrency)
+        else:
+            with _Instances(make) as instances:
+                while (one := again.pop() if again else next_one()) is not None or running:
+                    if one is not None:
+                        played, more = _play_attempt(
+                            instances, one, player, seed, waits if player.of_environment else None
+                        )
+                        on_played(one, played, more=more)
+                    while running and (one is None or not queue.empty()) and not again:
+                        hear()
         while running:
-            match queue.get():
-                case None:
-                    running -= 1
-                case BaseException() as error:
-                    raise error
-                case one, played, more:
-                    on_played(one, played, more=more)
+            hear()
     finally:
         stop.set()
 
 
-def _play_attempt(instances: _Instances, one: Attempt, player: Words, seed: int) -> tuple[Trajectory, dict[str, Any]]:
-    """Play one episode of a policy in words; what its environment or its policy raises is its data."""
-    watched = _Watched()
+def _play_attempt(
+    instances: _Instances, one: Attempt, player: Words, seed: int, on_wait: Callable[[Spent], None] | None = None
+) -> tuple[Trajectory, dict[str, Any]]:
+    """Play one episode of a policy in words; what its environment or its policy raises is its data.
+
+    ``on_wait`` is told of an environment that keeps this thread waiting.
+    """
+    watched = _Watched(on_wait)
 
     def policy_for(env: TextEnvironment) -> Policy:
         watched.instructions, watched.declares = read_instructions(env), read_declares_success(env)
@@ -694,15 +737,20 @@ def _play_attempt(instances: _Instances, one: Attempt, player: Words, seed: int)
 class _Watched:
     """A policy, with an eye on what it is asked, what it says and how long it takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_wait: Callable[[Spent], None] | None = None) -> None:
         self.policy: Policy | None = None
         self.instructions = ""
         self.declares = False  # success
         self.seconds = 0.0
         self._said: list[tuple[str, str]] = []
+        self._on_wait, self._watch, self._waits_in_a_row = on_wait, Watch(), 0
+        if on_wait is not None:
+            self._watch.start()
 
     def __call__(self, observation: str) -> str:
         assert self.policy is not None
+        if self._on_wait is not None:
+            self._look(self._on_wait)
         began = perf_counter()
         try:
             action = self.policy(observation)
@@ -713,7 +761,17 @@ class _Watched:
         finally:
             self.seconds += perf_counter() - began
         self._said.append((observation, action))
+        if self._on_wait is not None:
+            self._watch.start()
         return action
+
+    def _look(self, on_wait: Callable[[Spent], None]) -> None:
+        """Look how the environment has spent the time since the policy was asked last."""
+        spent = self._watch.spent()
+        self._waits_in_a_row = self._waits_in_a_row + 1 if spent.waiting >= WAITS_S else 0
+        if spent.waiting >= LONG_S or self._waits_in_a_row == LOOKS:
+            on_wait(spent)
+            self._on_wait = None
 
     def trajectory(self, task: Task, replies: Sequence[EnvReply], failure: Exception | None) -> Trajectory:
         """What was said in an episode that nobody tokenised."""
