@@ -21,6 +21,7 @@ from gym_trl.grpo.environment_factory import EnvironmentFactory, bare_rules
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
+from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.loading import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.probe import _travels, choose_executor
@@ -118,6 +119,9 @@ class GymSpec:
         max_action: Characters of an answer; a longer one is an invalid action that the environment never gets.
         cutoff: When the slowest episodes are no longer waited for: ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``,
             ``Cutoff(stragglers=0.95)``, and whether they count (``late=``). By default every one is waited for.
+        max_unscored: The share of a rollout's episodes, of all processes together, that may be unscored; three rollouts
+            in a row above it stop the training with a ``PoolError`` that names the most common errors. It holds for
+            ``rollout_func``.
         on_rollout: Is called with everything that was played, for records.
 
     Raises:
@@ -161,6 +165,7 @@ class GymSpec:
         max_observation: int | None = None,
         max_action: int | None = None,
         cutoff: Cutoff | None = None,
+        max_unscored: float = 0.5,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
         self._makers, self.weights = _makers_and_weights(env)
@@ -189,6 +194,7 @@ class GymSpec:
         self._curriculum = curriculum
         self._turn_limit = turn_limit
         self._cutoff_return = cutoff_return
+        self._bound = UnscoredBound(max_unscored)
         if success is not None:
             check_success(success)
         self._success = success
@@ -317,7 +323,9 @@ class GymSpec:
     @cached_property
     def rollout_func(self) -> RolloutFunc:
         """Plays a batch of prompts with the trainer's model."""
-        rollout = make_rollout_func(self._maker, assign=self.assign, seed=self.seed, **self._rollout_options)
+        rollout = make_rollout_func(
+            self._maker, assign=self.assign, seed=self.seed, on_totals=self._bound, **self._rollout_options
+        )
         return rollout if self._curriculum is None else climbing(rollout, self._curriculum)
 
     @cached_property

@@ -16,6 +16,7 @@ _COUNTS = {
     "cut_actions": "cut_actions",
     "calls_after_end": "calls_after_end",
 }
+_ERROR_LENGTH = 200
 UNFINISHED = "unfinished"
 """The stop reason of an ``environment_factory``'s episode that the model left before its end."""
 
@@ -29,18 +30,22 @@ class Row(NamedTuple):
     """``None``: not declared."""
     stop_reason: str
     counts: Mapping[str, int]
+    error: str | None = None
+    """Why it is unscored."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Row":
         """Read one row of what a ``rollout_func`` returned.
 
         >>> Row.of({"episode_return": 1.0, "success": True, "stop_reason": "env_error", "num_turns": 2})
-        Row(episode_return=None, success=True, stop_reason='env_error', counts={'turns': 2})
+        Row(episode_return=None, success=True, stop_reason='env_error', counts={'turns': 2}, error='env_error')
         """
         reason, value = columns["stop_reason"], columns["episode_return"]
         failed = reason in StopReason.__members__.values() and not StopReason(reason).scored
         counts = {metric: int(columns[name]) for name, metric in _COUNTS.items() if columns.get(name) is not None}
-        return cls(None if failed or value is None else float(value), columns.get("success"), reason, counts)
+        worth = None if failed or value is None else float(value)
+        error = f"{columns.get('error') or reason}"[:_ERROR_LENGTH] if worth is None else None
+        return cls(worth, columns.get("success"), reason, counts, error)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,8 @@ class StepTotals:
     """Turns, invalid actions and so on, summed over the scored episodes."""
     stops: Mapping[str, int] = field(default_factory=dict)
     """All episodes by stop reason."""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """The unscored episodes by what went wrong."""
     trained_tokens: int = 0
     """Tokens that the mask leaves to be trained on."""
 
@@ -88,6 +95,7 @@ class StepTotals:
             sum(declared),
             _sum(row.counts for row in scored),
             _sum({row.stop_reason: 1} for row in rows),
+            _sum({row.error: 1} for row in rows if row.error is not None),
             trained_tokens,
         )
 
@@ -102,6 +110,7 @@ class StepTotals:
             self.successes + other.successes,
             _sum([self.counts, other.counts]),
             _sum([self.stops, other.stops]),
+            _sum([self.errors, other.errors]),
             self.trained_tokens + other.trained_tokens,
         )
 
@@ -151,9 +160,9 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
     """Read all rows of what a ``rollout_func`` returned; columns that say nothing of an episode's end are left out.
 
     >>> rows_of({"episode_return": [0.5], "success": [None], "stop_reason": ["turn_limit"], "ids": [[1, 2]]})
-    [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={})]
+    [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={}, error=None)]
     """
-    names = [name for name in ("episode_return", "success", "stop_reason", *_COUNTS) if name in columns]
+    names = [name for name in ("episode_return", "success", "stop_reason", "error", *_COUNTS) if name in columns]
     rows = zip(*(columns[name] for name in names), strict=True)
     return [Row.of(dict(zip(names, row, strict=True))) for row in rows]
 

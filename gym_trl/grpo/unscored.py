@@ -1,0 +1,57 @@
+"""A bound on the share of unscored episodes, above which a training stops."""
+
+from collections import Counter
+
+from gym_trl.errors import ConfigError, PoolError
+from gym_trl.grpo.totals import StepTotals
+
+_STEPS = 3  # one bad step of a few episodes is chance, and so many in a row are not
+
+
+class UnscoredBound:
+    """Stop a training when more than a share ``most`` of the episodes is unscored, three times in a row.
+
+    >>> from gym_trl.grpo.totals import Row
+    >>> failed = Row(None, None, "env_error", {}, "step raised ConnectionError: refused")
+    >>> bound = UnscoredBound(0.5)
+    >>> for step in range(3):
+    ...     bound(StepTotals.of([failed, failed, Row(1.0, True, "success", {})], step=step))
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.PoolError: 6 of the 9 episodes of the last 3 rollouts are unscored, and max_unscored=0.5 ...
+
+    It is called with the totals of all processes after each rollout of the training, on every process: all of them
+    decide alike. Evaluations do not count.
+
+    Raises:
+        ConfigError: ``most`` is not a share from 0 to 1.
+    """
+
+    def __init__(self, most: float) -> None:
+        if isinstance(most, bool) or not isinstance(most, int | float) or not 0 <= most <= 1:
+            raise ConfigError(f"max_unscored must be a share from 0 to 1, got {most!r}")
+        self.most = most
+        self._bad: list[StepTotals] = []
+
+    def __call__(self, totals: StepTotals) -> None:
+        """Take in one rollout.
+
+        Raises:
+            PoolError: it is the third in a row with too many unscored episodes; says which errors are most common.
+        """
+        if totals.split != "train":
+            return
+        if self._bad and totals.step < self._bad[-1].step:  # another training
+            self._bad = []
+        self._bad = [*self._bad, totals] if totals.unscored > self.most * totals.episodes else []
+        if len(self._bad) < _STEPS:
+            return
+        bad, self._bad = self._bad, []
+        errors = sum((Counter(one.errors) for one in bad), Counter())
+        common = "; ".join(f"{count} x {error}" for error, count in errors.most_common(3)) or "no error was noted"
+        raise PoolError(
+            f"{sum(one.unscored for one in bad)} of the {sum(one.episodes for one in bad)} episodes of the last "
+            f"{_STEPS} rollouts are unscored, and max_unscored={self.most:g} allows {self.most:.0%} of each rollout. "
+            f"Most common: {common}. See what fails (failures.jsonl has all of it), or set "
+            "GymSpec(max_unscored=1.0) to train on what is left"
+        )

@@ -1,0 +1,102 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""A share of unscored episodes above a bound stops the training, and one bad rollout does not."""
+
+import gymnasium as gym
+import pytest
+
+pytest.importorskip("trl")
+from gym_trl import GymSpec
+from gym_trl.errors import ConfigError, PoolError
+from gym_trl.grpo.totals import Row, StepTotals
+from gym_trl.grpo.unscored import UnscoredBound
+from gym_trl.tiny import tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.trl
+FAILED = Row(None, None, "env_error", {}, "step raised ConnectionError: refused")
+LATE = Row(None, None, "timeout", {}, "reset did not answer within 3 s")
+WON = Row(1.0, True, "success", {"turns": 2})
+
+
+def step(number, *rows, split="train"):
+    return StepTotals.of(rows, split=split, step=number)
+
+
+def test_three_bad_rollouts_in_a_row_stop_the_training_and_the_message_counts_the_errors():
+    bound = UnscoredBound(0.5)
+    bound(step(0, FAILED, FAILED, WON))
+    bound(step(1, FAILED, LATE, FAILED, WON))
+    with pytest.raises(PoolError, match="8 of the 10 episodes") as stopped:
+        bound(step(2, FAILED, FAILED, LATE))
+    assert "6 x step raised ConnectionError: refused; 2 x reset did not answer" in str(stopped.value)
+    assert "max_unscored=0.5" in str(stopped.value)
+
+
+def test_one_bad_rollout_stops_nothing():
+    bound = UnscoredBound(0.5)
+    for number in range(0, 30, 3):
+        bound(step(number, *[FAILED] * 8))
+        bound(step(number + 1, *[FAILED] * 8))
+        bound(step(number + 2, FAILED, WON))
+
+
+def test_evaluations_do_not_count_and_a_training_that_is_run_again_begins_anew():
+    bound = UnscoredBound(0.0)
+    for number in range(9):
+        bound(step(number, FAILED, split="eval"))
+    bound(step(7, FAILED))
+    bound(step(8, FAILED))
+    bound(step(0, FAILED))
+
+
+def test_a_bound_of_1_never_stops():
+    bound = UnscoredBound(1.0)
+    for number in range(9):
+        bound(step(number, FAILED))
+
+
+def test_the_episodes_of_all_processes_count_together():
+    bound = UnscoredBound(0.5)
+    for number in range(9):
+        bound(step(number, *[FAILED] * 4) + step(number, *[WON] * 4))
+
+
+@pytest.mark.parametrize("most", [-0.1, 1.1, "half", True])
+def test_what_is_no_share_is_refused(most):
+    with pytest.raises(ConfigError, match="max_unscored must be a share from 0 to 1"):
+        GymSpec("TrlEnv/Echo-v0", max_unscored=most)
+
+
+class Unreachable(gym.Wrapper):
+    def step(self, action):
+        raise ConnectionError("refused")
+
+
+@pytest.mark.filterwarnings("ignore:no token of step")
+def test_a_training_whose_environments_cannot_be_reached_stops_and_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    from trl import GRPOConfig, GRPOTrainer
+
+    spec = GymSpec("TrlEnv/Echo-v0", num_tasks=8, wrappers=[Unreachable], action_format="plain", cut_actions="accept")
+    tokenizer = tiny_tokenizer()
+    trainer = GRPOTrainer(
+        model=tiny_model(tokenizer),
+        processing_class=tokenizer,
+        args=GRPOConfig(
+            output_dir=str(tmp_path),
+            max_steps=4,
+            per_device_train_batch_size=4,
+            num_generations=2,
+            max_completion_length=16,
+            use_cpu=True,
+            bf16=False,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        train_dataset=spec.train_dataset,
+        rollout_func=spec.rollout_func,
+        reward_funcs=spec.reward_funcs,
+    )
+    with pytest.raises(PoolError, match=r"12 of the 12 episodes .* 12 x step raised ConnectionError: refused"):
+        trainer.train()
+    assert trainer.state.global_step == 2
