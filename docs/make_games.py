@@ -3,7 +3,7 @@
     python docs/make_games.py            # write it
     python docs/make_games.py --check    # exit status 1 if it is not what would be written
 
-The numbers of random play come from what ``gym-trl validate --measure`` wrote; everything else is played and computed.
+The numbers of policies come from what ``gym-trl validate --measure`` wrote; everything else is played and computed.
 """
 
 import inspect
@@ -13,6 +13,7 @@ from pathlib import Path
 import gymnasium as gym
 
 import gym_trl
+from gym_trl.blind import is_near
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation import Exchange, optimum, play_task
 from gym_trl.sandbox.isolation import bubblewrap_problem
@@ -22,13 +23,16 @@ from gym_trl.validation import Game, games
 PAGE = Path(__file__).parent / "games.md"
 LINES = 60
 PRESETS = ("easy", "medium", "hard")
-BEFORE_TABLE = """The shares of games that random legal actions win, and the solver, by preset:
+BEFORE_TABLE = """The shares of games that random legal actions win, the blind baseline, and the solver, by preset:
 """
 HEAD = """# Games
 
 Every game that comes with the library, one played by its solver, and what can be reached. `solver` and `random` are
 shares of games won (and mean returns, where a game pays otherwise) over the episodes of `gym-trl validate --measure`;
-`optimum` is exact, and `?` where nobody knows it.
+`optimum` is exact, and `?` where nobody knows it. `blind` is the best score without looking at observations: the best
+sequence of actions that a search over such sequences found, on held-out episodes, with its 95% interval. What a model
+scores says something about reading only above it; **bold** is where a blind policy comes near the optimum, at least 80%
+of the way from random play.
 
 This page is written by `python docs/make_games.py`; `make test` checks that it is current.
 """
@@ -51,11 +55,22 @@ def overview(ids: list[str]) -> str:
 
 
 def reach(game: Game) -> str:
-    """The shares of games that random legal actions and the solver win, as they were measured."""
+    """The shares of games that random legal actions, the blind baseline and the solver win, as they were measured."""
     env = game.make().unwrapped
     assert isinstance(env, TextEnv)
-    measured = [env.baselines[name].measured for name in ("random", "solver")]
-    return "→".join("?" if one is None else f"{one.success:.2f}" for one in measured)
+    measured = [env.baselines[name].measured for name in ("random", "blind", "solver")]
+    chance, blind, solver = ("?" if one is None else f"{one.success:.2f}" for one in measured)
+    return f"{chance}→{f'**{blind}**' if near(env) else blind}→{solver}"
+
+
+def near(env: TextEnv) -> bool:
+    """Whether the blind baseline comes near the optimum."""
+    blind, chance, solver = (env.baselines[name].measured for name in ("blind", "random", "solver"))
+    assert blind is not None
+    assert chance is not None
+    assert solver is not None
+    best = optimum(env).success
+    return is_near(blind.success, chance.success, solver.success if best is None else best)
 
 
 def anchor(env_id: str) -> str:
@@ -80,7 +95,7 @@ def section(env_id: str) -> str:
 
 {summary(env_id)}
 
-| preset | arguments | optimum | solver | random | constant | turns of the solver |
+| preset | arguments | optimum | solver | blind | random | turns of the solver |
 |---|---|---|---|---|---|---|
 {rows}
 
@@ -101,12 +116,27 @@ def row(game: Game) -> str:
     listed = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     pays = env.unwrapped.reward_modes[0] != "success"
     numbers = [level(best.success, best.mean_return if pays else None)]
-    for name in ("solver", "random", "constant"):
+    for name in ("solver", "blind", "random"):
         measured = baselines[name].measured
-        numbers.append(level(measured.success, measured.mean_return if pays else None) if measured else "not measured")
+        assert measured is not None, f"{game} was never measured: gym-trl validate --measure"
+        if name == "blind":
+            numbers.append(blind(env.unwrapped))
+        else:
+            numbers.append(level(measured.success, measured.mean_return if pays else None))
     turns = baselines["solver"].measured
     cells = [game.difficulty or "", f"`{listed}`" if listed else "", *numbers, f"{turns.turns:.1f}" if turns else ""]
     return f"| {' | '.join(cells)} |"
+
+
+def blind(env: TextEnv) -> str:
+    """Return the published blind baseline with its interval, and that of the return where a game pays otherwise."""
+    found = env.blind_baselines
+    one = found["success"]
+    shown = f"{one.measured.success:.3f} [{one.low:.3f}, {one.high:.3f}]"
+    shown = f"**{shown}**" if near(env) else shown
+    if paid := found.get("return"):
+        shown += f" ({paid.measured.mean_return:+.3f} [{paid.low:+.3f}, {paid.high:+.3f}])"
+    return shown
 
 
 def level(success: float | None, mean_return: float | None) -> str:

@@ -55,7 +55,7 @@ class Game2048(TextEnv):
     what is no move, costs a turn, and no tile appears. The game is won with the tile ``target``, and lost when nothing
     can move or after ``turns`` turns. ``info["max_tile"]`` is the largest tile.
 
-    Easy is 2x2 to 8 in 10 turns, medium 2x2 to 16 in 20 and hard 3x3 to 64 in 150: turns enough for every game of
+    Easy is 2x2 to 8 in 7 turns, medium 2x2 to 16 in 20 and hard 3x3 to 64 in 150: turns enough for every game of
     legal moves. Arguments that are given replace the preset's, so whoever gives ``target`` gives ``turns`` as well;
     the classic game is ``size=4, target=2048, turns=2000``. The shaped reward's potential is the logarithm of the
     largest tile as a share of the target's.
@@ -86,7 +86,7 @@ class Game2048(TextEnv):
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {"size": 2, "target": 8, "turns": 10},
+        "easy": {"size": 2, "target": 8, "turns": 7},
         "medium": {"size": 2, "target": 16, "turns": 20},
         "hard": {"size": 3, "target": 64, "turns": 150},
     }

@@ -42,7 +42,7 @@ class Hangman(TextEnv):
     The game is won by the last letter and lost by ``misses`` misses. The reward is for the whole word; nothing is paid
     for letters.
 
-    Easy is 8 to 10 letters with 14 misses, medium 5 to 10 with 6 and hard 5 or 6 with 4; arguments that are given
+    Easy is 8 to 10 letters with 12 misses, medium 5 to 10 with 6 and hard 5 or 6 with 4; arguments that are given
     replace the preset's. ``reward="efficient"`` divides the number of different letters in the word, which no player
     beats, by the turns taken, and the potential of ``reward="shaped"`` is the share of the places that are shown.
 
@@ -52,7 +52,7 @@ class Hangman(TextEnv):
     ====== ===== =================== ============= ================================ ======
     preset words solver wins         misses (mean) words with 0, 1, 2... misses     random
     ====== ===== =================== ============= ================================ ======
-    easy   1768  all                 0.679         878 627 215 48                   0.1271
+    easy   1768  all                 0.679         878 627 215 48                   0.0509
     medium 4358  4303/4358 = 0.9874  1.481         1278 1283 886 493 245 118 39 12 4 0.0027
     hard   1794  1394/1794 = 0.7770  2.360         193 376 465 360 228 117 39 12 4  0.0011
     ====== ===== =================== ============= ================================ ======
@@ -65,7 +65,7 @@ class Hangman(TextEnv):
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {"shortest": 8, "longest": 10, "misses": 14},
+        "easy": {"shortest": 8, "longest": 10, "misses": 12},
         "medium": {"shortest": 5, "longest": 10, "misses": 6},
         "hard": {"shortest": 5, "longest": 6, "misses": 4},
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
+from itertools import count
 from json import loads
 from operator import index
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -62,6 +63,21 @@ class Measured(NamedTuple):
     """The standard deviation of the return from episode to episode."""
     turns: float
     episodes: int
+
+
+class Blind(NamedTuple):
+    """The best open-loop sequence of actions that ``gym-trl validate --measure`` found for a preset, and its score."""
+
+    actions: tuple[str, ...]
+    """The sequence, which starts again at its end."""
+    measured: Measured
+    """On held-out episodes."""
+    low: float
+    """Of the 95% interval of what was maximised, success or return."""
+    high: float
+    steps: int
+    """The budget of each round of the search, in environment steps."""
+    rounds: int
 
 
 class Steady:
@@ -251,11 +267,11 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @property
     def baselines(self) -> dict[str, Baseline]:
-        """The solver, random legal actions, and three that nothing must be paid for, by name; those that there are.
+        """The solver, random legal actions, and blind policies, by name; ``"blind"`` is the best known, if any is.
 
         >>> import gymnasium as gym
         >>> sorted(gym.make("TrlEnv/GuessNumber-v0").unwrapped.baselines)
-        ['constant', 'garbage', 'noop', 'random', 'solver']
+        ['blind', 'constant', 'garbage', 'noop', 'random', 'solver']
         """
         policies: dict[str, Callable[[int], Policy]] = {"garbage": _always(self.garbage), "noop": _always("")}
         if self.constant_action is not None:
@@ -266,9 +282,33 @@ class TextEnv(gym.Env[str, str], ABC):
             policies = {"solver": lambda seed: self.solver(), **policies}
         default = self.reward == self.reward_modes[0]
         measured = _measurements().get(type(self).__name__, {}).get(self.difficulty, {}) if default else {}
-        return {
+        found = {
             name: Baseline(policy, Measured(**measured[name]) if name in measured else None)
             for name, policy in policies.items()
+        }
+        if self.blind_baselines:
+            best = next(iter(self.blind_baselines.values()))
+            found["blind"] = Baseline(lambda seed: open_loop(best.actions), best.measured)
+        return found
+
+    @property
+    def blind_baselines(self) -> dict[str, Blind]:
+        """The best scores without looking at observations, for ``"success"`` and, where that differs, ``"return"``.
+
+        >>> import gymnasium as gym
+        >>> gym.make("TrlEnv/GuessNumber-v0", difficulty="easy").unwrapped.blind_baselines["success"].measured.turns < 4
+        True
+
+        They were found by search (``gym_trl.blind``). There are none for a game with arguments that no preset has.
+        """
+        if self.reward != self.reward_modes[0]:
+            return {}
+        found = _blind_baselines().get(type(self).__name__, {}).get(self.difficulty or "", {})
+        return {
+            objective: Blind(
+                tuple(one["actions"]), Measured(**one["measured"]), one["low"], one["high"], one["steps"], one["rounds"]
+            )
+            for objective, one in found.items()
         }
 
     @abstractmethod
@@ -399,12 +439,36 @@ class TextEnv(gym.Env[str, str], ABC):
             sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def open_loop(actions: Sequence[str]) -> Policy:
+    """Return a policy that plays ``actions`` again and again, whatever it observes.
+
+    >>> policy = open_loop(("left", "right"))
+    >>> [policy(""), policy(""), policy("")]
+    ['left', 'right', 'left']
+
+    Raises:
+        ConfigError: there are no actions.
+    """
+    if not actions:
+        raise ConfigError("actions must hold at least one action, got none")
+    turns = count()
+    return lambda observation: actions[next(turns) % len(actions)]
+
+
 def _always(action: str) -> Callable[[int], Policy]:
-    return lambda seed: lambda observation: action
+    return lambda seed: open_loop([action])
 
 
 @cache
 def _measurements() -> dict[str, dict[str | None, dict[str, Any]]]:
     """By class, difficulty and policy; ``gym-trl validate --measure`` writes them."""
     found: dict[str, dict[str | None, dict[str, Any]]] = loads((files(__package__) / "baselines.json").read_text())
+    return found
+
+
+@cache
+def _blind_baselines() -> dict[str, dict[str, dict[str, Any]]]:
+    """By class, difficulty and objective; ``gym-trl validate --measure`` writes them."""
+    path = files(__package__) / "blind_baselines.json"
+    found: dict[str, dict[str, dict[str, Any]]] = loads(path.read_text()) if path.is_file() else {}
     return found

@@ -21,11 +21,14 @@ import gymnasium as gym
 import typer
 
 import gym_trl
+from gym_trl.blind import SECONDS as BLIND_SECONDS
+from gym_trl.blind import STEPS as BLIND_STEPS
+from gym_trl.blind import describe
 from gym_trl.envs.text_env import Measured, TextEnv
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.evaluation import Exchange, optimum, play_task, random_score
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.loading import creator_of, env_maker, find_maker, is_ours, make_env, unknown_id
+from gym_trl.loading import EnvMaker, creator_of, env_maker, find_maker, is_ours, make_env, unknown_id
 from gym_trl.options import DEFAULT_ENV, ExecutorName, TrainOptions, VLLMMode, read_options
 from gym_trl.policies import person
 from gym_trl.pool import TextEnvironment, read_instructions
@@ -556,12 +559,14 @@ def _one_line(what: str, *, debug: bool) -> Iterator[None]:
 
 
 _VALIDATE_HELP = (
-    "Check every promise that training relies on, of the library's games or of an environment of your own.\n\n"
-    "The library's games are played with their solver and their hack policies, and compared with what was measured "
+    "Check every promise that training relies on, of the library's games or of environments of your own.\n\n"
+    "The library's games are played with their solver and their baselines, and compared with what was measured "
     "before. Of any other environment (text or other spaces; a registered id, module:id, package.module:Class, or a "
     "file.py with a class in it) the report has a line for each promise: what was seen, whether that is ok, a warning "
     "(training works and is the worse for it) or a problem, and what to change. It is played in a process of its own, "
     "so that what hangs or crashes is a line, too.\n\n"
+    "Of every environment the blind baseline is searched for: the best sequence of actions that observes nothing, "
+    "measured on held-out episodes. What a model scores says something about reading only above it.\n\n"
     "Exit status: 0; 1 if a promise is broken, or a number is further from its reference than chance explains; 2 for "
     "an error."
 )
@@ -573,7 +578,7 @@ gym-trl validate my_games.chess:Chess --env size=5 --episodes 50
 
 gym-trl validate my_games:Mine/Chess-v0 --json
 
-gym-trl validate TrlEnv/GuessNumber-v0
+gym-trl validate TrlEnv/Hangman-v0 FrozenLake-v1 --blind-steps 1000000 --blind-seconds 120
 
 gym-trl validate --all --full
 """
@@ -582,7 +587,7 @@ gym-trl validate --all --full
 @app.command(help=_VALIDATE_HELP, epilog=_VALIDATE_EXAMPLES)
 @_clear_errors
 def validate(
-    env_id: Annotated[str | None, typer.Argument(metavar="ID", help=_ID_HELP, show_default=False)] = None,
+    env_ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help=_ID_HELP, show_default=False)] = None,
     *,
     env: EnvOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All of this library's environments.")] = False,
@@ -593,59 +598,116 @@ def validate(
         int | None, typer.Option(min=2, help="What each policy plays: 100, or 2000 with --full; 20 for a report.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Play 2000 episodes: minutes, for small differences.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the episodes of the library's games.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the episodes and of the search for a blind policy.")] = 0,
+    blind_steps: Annotated[
+        int, typer.Option(min=0, help="Environment steps in which a blind policy is searched for; 0 for no search.")
+    ] = BLIND_STEPS,
+    blind_seconds: Annotated[
+        float, typer.Option(min=0.1, help="The most seconds of that, for each environment or preset.")
+    ] = BLIND_SECONDS,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead: a line for each environment.")] = False,
     remeasure: Annotated[
-        bool, typer.Option("--measure", help="Write the references (all of them, 2000 episodes) instead of comparing.")
+        bool,
+        typer.Option("--measure", help="Write the references and blind baselines (2000 episodes), compare nothing."),
     ] = False,
     debug: DebugOption = False,
 ) -> None:
     """Validate; the help is ``_VALIDATE_HELP``."""
-    from gym_trl import validation
-
-    if everything == (env_id is not None):
-        raise ConfigError("give the id of one environment, or --all")
-    if env_id is not None and (env or env_id not in gym_trl.GAMES):
-        for option, given in (("--difficulty", difficulty), ("--full", full), ("--measure", remeasure)):
-            if given:
-                raise ConfigError(f"{option} is for the library's own games and their presets, not for {env_id}")
-        _inspect(env_id, _pairs(env), episodes=episodes or 20, as_json=as_json)
-        return
-    if env:
-        raise ConfigError("--env is for one environment, not for --all")
-    ids = [env_id] if env_id is not None else sorted(gym_trl.GAMES)
-    every = validation.games(ids)
-    chosen = [game for game in every if difficulty in (None, game.difficulty)]
-    if not chosen:
-        presets = dict.fromkeys(game.difficulty for game in every if game.difficulty is not None)
-        raise ConfigError(f"there is no preset {difficulty!r}; there is {', '.join(presets) or 'none'}")
-    jobs = min(jobs or os.cpu_count() or 1, len(chosen))
-    count = episodes or (2000 if full or remeasure else 100)
+    ids = sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
+    if everything == bool(env_ids):
+        raise ConfigError("give the id of an environment, or several, or --all")
+    if env and len(ids) > 1:
+        raise ConfigError("--env is for one environment, not for several or --all")
+    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env]
+    others = [env_id for env_id in ids if env_id not in own]
+    for option, given in (("--difficulty", difficulty), ("--full", full), ("--measure", remeasure)):
+        if given and others:
+            raise ConfigError(f"{option} is for the library's own games and their presets, not for {others[0]}")
+    makers = {env_id: _unchecked_maker(env_id) for env_id in others}  # before anything is played
     if remeasure:
-        for game, measured in validation.measure_all(chosen, episodes=count, jobs=jobs):
-            validation.write_measurements(validation.MEASURED, [(game, measured)])
-            _say(_line(game, measured))
+        _measure(own, difficulty, episodes or 2000, blind_steps, jobs)
         return
-    began, failed = time.monotonic(), 0
-    for found in validation.validate_all(chosen, episodes=count, seed=seed, jobs=jobs):
-        failed += bool(found.problems)
-        _say(json.dumps(found.as_dict()) if as_json else _verdict(found))
-    if not as_json:
-        seconds = time.monotonic() - began
-        _say(f"{len(chosen)} games of {len(ids)} environments, {failed} with problems, in {seconds:.0f} s.")
-    if failed:
+    broken = 0
+    if own:
+        chosen = _presets(own, difficulty)
+        count = episodes or (2000 if full else 100)
+        broken += _validate_games(
+            chosen, count, seed, _jobs(jobs, chosen), (blind_steps, blind_seconds), as_json=as_json
+        )
+    for env_id, maker in makers.items():
+        search = {"seed": seed, "blind_steps": blind_steps, "blind_seconds": blind_seconds}
+        broken += _inspect(
+            env_id, functools.partial(maker, **_pairs(env)), search, episodes=episodes or 20, as_json=as_json
+        )
+    if broken:
         raise typer.Exit(1)
 
 
-def _inspect(env_id: str, kwargs: Mapping[str, Any], *, episodes: int, as_json: bool) -> None:
-    """Print the report on an environment."""
+def _unchecked_maker(env_id: str) -> EnvMaker:
+    """Return what makes an environment without Gymnasium's own checks, which would hide what is wrong."""
+    if (maker := env_maker(env_id)) is None:
+        raise ConfigError(unknown_id(env_id))
+    return maker
+
+
+def _presets(ids: list[str], difficulty: str | None) -> list["Game"]:
+    from gym_trl import validation
+
+    every = validation.games(ids)
+    if chosen := [game for game in every if difficulty in (None, game.difficulty)]:
+        return chosen
+    presets = dict.fromkeys(game.difficulty for game in every if game.difficulty is not None)
+    raise ConfigError(f"there is no preset {difficulty!r}; there is {', '.join(presets) or 'none'}")
+
+
+def _jobs(jobs: int | None, chosen: list["Game"]) -> int:
+    return min(jobs or os.cpu_count() or 1, len(chosen))
+
+
+def _measure(ids: list[str], difficulty: str | None, episodes: int, blind_steps: int, jobs: int | None) -> None:
+    """Write what the library's games are compared with."""
+    from gym_trl import validation
+
+    chosen = _presets(ids, difficulty)
+    jobs = _jobs(jobs, chosen)
+    for game, measured in validation.measure_all(chosen, episodes=episodes, jobs=jobs):
+        validation.write_measurements(validation.MEASURED, [(game, measured)])
+        _say(_line(game, measured))
+    if not blind_steps:
+        return
+    for game, found in validation.measure_all_blind(chosen, episodes=episodes, steps=blind_steps, jobs=jobs):
+        validation.write_blind(validation.MEASURED_BLIND, [(game, found)])
+        for one in found.values():
+            _say(f"{game.env_id:<26} {game.difficulty or '':<7} a blind policy {describe(one)}")
+
+
+def _validate_games(
+    chosen: list["Game"], episodes: int, seed: int, jobs: int, search: tuple[int, float], *, as_json: bool
+) -> int:
+    """Print a line for each game, and return how many have problems."""
+    from gym_trl import validation
+
+    began, failed = time.monotonic(), 0
+    steps, seconds = search
+    every = validation.validate_all(
+        chosen, episodes=episodes, seed=seed, jobs=jobs, blind_steps=steps, blind_seconds=seconds
+    )
+    for found in every:
+        failed += bool(found.problems)
+        _say(json.dumps(found.as_dict()) if as_json else _verdict(found))
+    if not as_json:
+        took, ids = time.monotonic() - began, {game.env_id for game in chosen}
+        _say(f"{len(chosen)} games of {len(ids)} environments, {failed} with problems, in {took:.0f} s.")
+    return failed
+
+
+def _inspect(env_id: str, make: Callable[[], Any], search: Mapping[str, Any], *, episodes: int, as_json: bool) -> int:
+    """Print the report on an environment, and return how many problems it has."""
     from rich.console import Console
 
     from gym_trl.inspection import PROBLEM, PROMISES, inspect_env
 
-    if (maker := env_maker(env_id)) is None:
-        raise ConfigError(unknown_id(env_id))
     promises = list(PROMISES)
     with Console(stderr=True).status(promises[0]) as status:
 
@@ -653,13 +715,12 @@ def _inspect(env_id: str, kwargs: Mapping[str, Any], *, episodes: int, as_json: 
             done = promises.index(found.promise) + 1
             status.update(f"{done} of {len(promises)}: {found.promise} {found.verdict}")
 
-        report = inspect_env(functools.partial(maker, **kwargs), name=env_id, episodes=episodes, on_finding=next_one)
+        report = inspect_env(make, name=env_id, episodes=episodes, on_finding=next_one, **search)
     if as_json:
         _say(json.dumps(report.as_dict()))
     else:
         _show_report(report)
-    if report.count(PROBLEM):
-        raise typer.Exit(1)
+    return report.count(PROBLEM)
 
 
 _MARKS = {
@@ -695,7 +756,11 @@ def _show_report(report: "Report") -> None:
 def _verdict(found: "Validation") -> str:
     said = "".join(f"\n    {problem}" for problem in found.problems)
     best = "?" if found.optimal_success is None else f"{found.optimal_success:.3f}"
-    return f"{'FAIL' if said else 'ok  '} {_line(found.game, found.measured)}  optimum {best}{said}"
+    blind = ""
+    if found.blind is not None:
+        near = "; that is near the optimum: most of a score needs no reading" if found.near_optimum else ""
+        blind = f"\n    a blind policy {describe(found.blind)}{near}"
+    return f"{'FAIL' if said else 'ok  '} {_line(found.game, found.measured)}  optimum {best}{blind}{said}"
 
 
 def _line(game: "Game", measured: Mapping[str, Measured]) -> str:

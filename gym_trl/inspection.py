@@ -1,4 +1,4 @@
-"""Whether anybody's environment keeps the promises that training relies on, and what to change where it does not."""
+"""Checks of anybody's environment: the promises that training relies on, and what to change where one is broken."""
 
 import math
 import os
@@ -26,6 +26,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
+from gym_trl.blind import SECONDS, STEPS, describe, is_near, search_blind
 from gym_trl.discovery import description, marks
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.pool import TextEnvironment, read_step
@@ -36,6 +37,7 @@ from gym_trl.types import Policy
 from gym_trl.worker import Worker, WorkerError
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
 
 OK, WARNING, PROBLEM, SKIPPED = "ok", "warning", "problem", "skipped"
 """A kept promise; what training survives and is the worse for; what it does not; and what could not be looked at."""
@@ -46,7 +48,7 @@ _SLOW_STEP_S, _SLOW_START_S = 0.1, 5.0
 _LONG_EPISODE = 16_000  # characters, about 4,000 tokens
 _LONG_RULES = 4_000
 _SHORT = 160
-_HACKS = ("", "xyzzy")
+_BLIND = "blind baseline"
 _START_S = 120.0
 _LATE = 2  # lines that did not come back, after which the others are not tried
 
@@ -63,6 +65,8 @@ class Finding(NamedTuple):
     """What training needs it for."""
     fix: str = ""
     """What to change."""
+    numbers: Mapping[str, Any] | None = None
+    """What was measured, where a program may want it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,9 @@ def inspect_env(
     name: str = "the environment",
     episodes: int = 20,
     patience_s: float = 60.0,
+    blind_steps: int = STEPS,
+    blind_seconds: float = SECONDS,
+    seed: int = 0,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> Report:
     """Try out every promise that training relies on, in a process of its own.
@@ -105,6 +112,9 @@ def inspect_env(
         name: What the report calls it.
         episodes: How many are played where a number is measured; fewer of an environment that is slow.
         patience_s: How long one promise may take.
+        blind_steps: The environment steps in which the best blind policy is searched for; 0 for no search.
+        blind_seconds: The most seconds of that, beside ``patience_s``.
+        seed: Of that search and of its held-out episodes.
         on_finding: Is told each finding as soon as it is there.
 
     Raises:
@@ -113,7 +123,10 @@ def inspect_env(
     if episodes < 2 or not patience_s > 0:
         raise ConfigError(f"episodes must be at least 2 and patience_s above 0, got {episodes} and {patience_s}")
     findings, late = [], 0
-    with _Other(make, episodes, patience_s) as other:
+    if blind_steps < 0 or not blind_seconds > 0:
+        given = f"{blind_steps} and {blind_seconds}"
+        raise ConfigError(f"blind_steps must be at least 0 and blind_seconds above 0, got {given}")
+    with _Other(make, episodes, patience_s, (blind_steps, blind_seconds, seed)) as other:
         for promise in PROMISES:
             found = _not_tried(promise) if late >= _LATE else _found(other, promise)
             late += found.verdict == PROBLEM and found.got.startswith(_NO_ANSWER)
@@ -136,7 +149,10 @@ def _found(other: "_Other", promise: str) -> Finding:
     try:
         if promise == "processes":
             return _in_processes(other)
-        found: Finding = other.ask("look_at", promise)
+        if promise == _BLIND:
+            found: Finding = other.ask("look_at", promise, more_s=other.blind[1])
+        else:
+            found = other.ask("look_at", promise)
         return found
     except _Hung as error:
         fix = "an endless loop, a wait for input, or a service that does not answer: give what waits a deadline"
@@ -177,8 +193,10 @@ class _Hung(Exception):  # noqa: N818 -- it becomes a finding
 class _Other:
     """A process in which the environment lives, and another one when it is lost."""
 
-    def __init__(self, make: Callable[[], gym.Env[Any, Any]], episodes: int, patience_s: float) -> None:
-        self._make, self._episodes, self._patience_s = make, episodes, patience_s
+    def __init__(
+        self, make: Callable[[], gym.Env[Any, Any]], episodes: int, patience_s: float, blind: tuple[int, float, int]
+    ) -> None:
+        self._make, self._episodes, self._patience_s, self.blind = make, episodes, patience_s, blind
         self._worker: Worker | None = None
 
     def __enter__(self) -> "_Other":
@@ -189,8 +207,8 @@ class _Other:
         if self._worker is not None:
             self._worker.kill()
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        return self._answer(self._worker or self._start(), self._patience_s, method, *arguments)
+    def ask(self, method: str, *arguments: Any, more_s: float = 0.0) -> Any:
+        return self._answer(self._worker or self._start(), self._patience_s + more_s, method, *arguments)
 
     def _answer(self, worker: Worker, patience_s: float, method: str, *arguments: Any) -> Any:
         try:
@@ -215,7 +233,7 @@ class _Other:
     def _start(self) -> Worker:
         import cloudpickle
 
-        make, episodes = self._make, self._episodes
+        make, episodes, blind = self._make, self._episodes, self.blind
         try:
             cloudpickle.dumps(make)
         except (PicklingError, TypeError, AttributeError) as error:
@@ -223,7 +241,7 @@ class _Other:
                 f"what makes the environment cannot be sent to another process ({error}): give a function or a class "
                 "that holds no open files, locks or connections"
             ) from error
-        self._worker = worker = Worker(lambda: Inspector(make, episodes))
+        self._worker = worker = Worker(lambda: Inspector(make, episodes, *blind))
         self._answer(worker, _START_S, "ready")  # which is not the environment's to be quick at
         return worker
 
@@ -374,18 +392,26 @@ class Inspector:
     'after 1 to 1 turns, 1.0 in the mean'
     """
 
-    def __init__(self, make: Callable[[], gym.Env[Any, Any]], episodes: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[], gym.Env[Any, Any]],
+        episodes: int,
+        blind_steps: int = STEPS,
+        blind_seconds: float = SECONDS,
+        seed: int = 0,
+    ) -> None:
         import gym_trl  # noqa: F401 -- registers the library's own games
 
         self._make, self._episodes = make, episodes
+        self._blind_steps, self._blind_seconds, self._seed = blind_steps, blind_seconds, seed
 
     def ready(self) -> None:
         """Say that the process has started."""
 
     def look_at(self, promise: str) -> Finding:
         """Whether one of ``PROMISES`` is kept."""
-        verdict, got, fix = self._looked_at(promise)
-        return Finding(promise, verdict, got, PROMISES[promise], fix)
+        verdict, got, fix, numbers = self._looked_at(promise)
+        return Finding(promise, verdict, got, PROMISES[promise], fix, numbers)
 
     def games(self) -> list[list[_Seen]] | None:
         """Some games with the actions that random play chose, to be compared with those of another process."""
@@ -409,7 +435,7 @@ class Inspector:
     # --- what the others use ---
 
     def _text(self) -> TextEnvironment:
-        return as_text(self._make())
+        return as_text(declare_success(self._make()))
 
     @contextmanager
     def _open(self) -> Iterator[TextEnvironment]:
@@ -711,16 +737,50 @@ class Inspector:
             own = env.has_wrapper_attr("random_policy")
         return "random play" if own or env_lists else "random characters (give it a random_policy for random play)"
 
-    def _look_at_for_free(self) -> "_Told":
-        at_random = self._many
-        chance = statistics.fmean(game.total for game in at_random)
-        for action in (*_HACKS, self._some[0].actions[0]):
-            games = [self._play(game.seed, [action] * _MOST_TURNS, most=200) for game in at_random]
-            mean = statistics.fmean(game.total for game in games)
-            if _beyond(games, at_random) and mean > max(0.0, chance):
-                got = f"always {_short(repr(action), 40)} returns {mean:.3g}, random play {chance:.3g}"
-                return _Told(WARNING, got, "pay for what was achieved, not for waiting or for trying")
-        return _Told(OK, "one and the same answer earns no more than random play")
+    def _look_at_blind_baseline(self) -> "_Told":
+        if not self._blind_steps:
+            return _Told(SKIPPED, "not looked at: no steps to search in")
+        _ = self._some  # which says so where nothing can be played
+        found = search_blind(self._make, steps=self._blind_steps, seconds=self._blind_seconds, seed=self._seed)
+        solves = found.objective == "success"
+        chance, solver, best = self._references(solves=solves)
+        around = [("random play", chance), ("solver", solver), ("optimum", best)]
+        beside = ", ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in around)
+        got = f"{describe(found)}; {beside}"
+        numbers = {**found.as_dict(), "random": chance, "solver": solver, "optimum": best}
+        reached, level = found.score.mean, solver if best is None else best
+        level = 1.0 if level is None and solves else level
+        if reached is None or chance is None:
+            return _Told(OK, got, numbers=numbers)
+        if level is not None and is_near(reached, chance, level):
+            fix = "most of a score needs no reading: draw more of the start from the seed, or let more depend on it"
+            return _Told(WARNING, got, fix, numbers)
+        if level is None and found.score.low is not None and found.score.low > max(0.0, chance):
+            fix = "a sequence that observes nothing is paid more than random play: compare models with it"
+            return _Told(WARNING, got, fix, numbers)
+        return _Told(OK, got, numbers=numbers)
+
+    def _references(self, *, solves: bool) -> tuple[float | None, float | None, float | None]:
+        """Return what random play, the solver and perfect play reach, in success or in return."""
+
+        def mean(games: Sequence[_Game]) -> float | None:
+            values = [float(game.solved) if solves else game.total for game in games if game.ended]
+            return statistics.fmean(values) if values else None
+
+        name = "optimal_success" if solves else "optimal_return"
+        with self._open() as env:
+            best = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+            has_solver = env.has_wrapper_attr("solver")
+        return mean(self._many), mean(self._solved) if has_solver else None, None if best is None else float(best)
+
+    @cached_property
+    def _solved(self) -> list[_Game]:
+        """The games of ``_many``, played by the solver."""
+        games = []
+        for other in self._many:
+            with self._open() as env:
+                games.append(_played(env, other.seed, _without_info(env.get_wrapper_attr("solver")())))
+        return games
 
     def _look_at_solver(self) -> "_Told":
         with self._open() as env:
@@ -730,10 +790,7 @@ class Inspector:
                 env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
                 for name in ("optimal_success", "optimal_return")
             ]
-        games = []
-        for other in self._many:
-            with self._open() as env:
-                games.append(_played(env, other.seed, _blind(env.get_wrapper_attr("solver")())))
+        games = self._solved
         if broken := next((game for game in games if game.error), None):
             return _Told(
                 PROBLEM, f"a game of seed {broken.seed} raised {broken.error}", "the solver must play any game"
@@ -838,6 +895,7 @@ class _Told(NamedTuple):
     verdict: str
     got: str
     fix: str = ""
+    numbers: Mapping[str, Any] | None = None
 
 
 def _survey_resets(env: gym.Env[Any, Any], survey: _Survey) -> None:
@@ -937,7 +995,7 @@ def _repeats(observations: Sequence[str]) -> bool:
     return len(pairs) >= 3 and all(len(one) >= 10 and len(two) > len(one) and one in two for one, two in pairs)
 
 
-def _blind(policy: Policy) -> _Actor:
+def _without_info(policy: Policy) -> _Actor:
     """A player who does not look at ``info``."""
     return lambda observation, info: policy(observation)
 
@@ -1004,7 +1062,7 @@ PROMISES: dict[str, str] = {
     "instructions": "A model knows only what it is told.",
     "success": "The success rate is what evaluations report.",
     "reward": "GRPO learns from differences within a group.",
-    "for free": "What one constant answer earns will be learned.",
+    "blind baseline": "What needs no reading is learned first: a score says something only above it.",
     "solver": "A solver shows that it can be won, and how well.",
     "info": "It travels between processes and into records.",
     "size": "Observations fill the context.",

@@ -200,10 +200,12 @@ def _evaluation_of(summary: Mapping[str, Any]) -> str:
 def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
     """Say how the run in ``folder`` ended and what it learnt."""
     table = Table(title=_evaluation_of(summary), title_justify="left")
-    for column in ("", "before", "after", "after, greedy", "random", "optimum"):
+    for column in ("", "before", "after", "after, greedy", "random", "blind", "optimum"):
         table.add_column(column, justify="right" if column else "left")
     for row in ("success", "return"):
-        values = [summary.get(f"{row}_{when}") for when in ("before", "after", "after_greedy", "random", "optimum")]
+        values = [
+            summary.get(f"{row}_{when}") for when in ("before", "after", "after_greedy", "random", "blind", "optimum")
+        ]
         table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
     console.print(table)
     stopped = "Interrupted after" if summary["interrupted"] else "Trained for"

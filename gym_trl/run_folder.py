@@ -252,7 +252,7 @@ def _versions() -> dict[str, str]:
 def draw_curve(folder: Path, *, title: str = "") -> Path:
     """Draw return and success against steps, from the metrics and the summary of the run in ``folder``.
 
-    The levels of random and of perfect play are drawn in where the environment knows them.
+    The levels of random play, of the blind baseline and of perfect play are drawn in where they are known.
     """
     try:
         from matplotlib.figure import Figure
@@ -266,7 +266,7 @@ def draw_curve(folder: Path, *, title: str = "") -> Path:
         steps, values = [step for step, _ in points], [value for _, value in points]
         axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
         axes.plot(steps, _smooth(values), color="tab:blue", linewidth=2)
-        for level, colour in (("optimum", "tab:green"), ("random", "tab:gray")):
+        for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
             if (height := summary.get(f"{name}_{level}")) is not None:
                 axes.axhline(height, color=colour, linestyle="--")
                 beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}

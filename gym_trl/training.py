@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
+from gym_trl.blind import blind_levels
 from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError
 from gym_trl.evaluation import Result, Score, optimum, random_score
 from gym_trl.executors import STEPPING
@@ -483,7 +484,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         return {"eval_games": len(played), "eval_games_trained": len(played & trained)}
 
     def _reference(self) -> dict[str, float | None]:
-        """What random and perfect play reach on the same games, by the rules alone."""
+        """Return what random play, the blind baseline and perfect play reach, by the rules alone."""
         options = self.options
 
         def make(name: str) -> TextEnvironment:
@@ -493,9 +494,12 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         env = make(self.options.env)
         best = optimum(env)
         env.close()
+        blind = blind_levels(lambda: make(self.options.env), seed=self.options.seed)
         return {
             "success_random": chance.success if chance else None,
             "return_random": chance.mean_return if chance else None,
+            "success_blind": blind[0],
+            "return_blind": blind[1],
             "success_optimum": best.success,
             "return_optimum": best.mean_return,
         }

@@ -1,4 +1,4 @@
-"""Whether games keep their promises: the solver at its reference, nothing to be had without playing, the same twice."""
+"""Validation of the library's games: the solver at its optimum, blind policies at their baseline, the same twice."""
 
 import math
 import statistics
@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
-from gym_trl.envs.text_env import Baseline, Measured, TextEnv
+from gym_trl.blind import EPISODES, SECONDS, STEPS, BlindBaseline, Objective, describe, is_near, search_blind
+from gym_trl.envs.text_env import Baseline, Blind, Measured, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import optimum, play_tasks
 from gym_trl.pool import TextEnvironment
@@ -25,8 +26,16 @@ _T = TypeVar("_T")
 
 MEASURED = Path(__file__).parent / "envs" / "baselines.json"
 """What ``gym-trl validate --measure`` writes."""
+MEASURED_BLIND = MEASURED.with_name("blind_baselines.json")
+"""The blind baselines that it writes, with the sequences of actions."""
+_FEWER_STEPS = {"CodeAgent": 100, "ToolUse": 5_000, "Adventure": 20_000, "Sokoban": 20_000}
+_FEWER_STEPS_OF = {("ConnectFour", "medium"): 30_000, ("ConnectFour", "hard"): 2_000, ("Countdown", "hard"): 2_000}
+"""The most steps of a search whose result is published, where a step or a reset takes milliseconds."""
 
-_HACKS = ("constant", "garbage", "noop")
+_ROUNDS = 3
+"""Searches one after the other, each of which begins with what those before it found."""
+
+_IDLE = ("constant", "garbage", "noop")
 _ALWAYS_ALLOWED = 0.1
 """What a policy that does not play may win where a random one wins less (an acceptance rule of the suite)."""
 _ERRORS = 4.0
@@ -58,6 +67,17 @@ class Validation:
     """By policy."""
     optimal_success: float | None
     problems: tuple[str, ...]
+    blind: BlindBaseline | None = None
+    """What a search found; ``None`` where none was wanted."""
+
+    @property
+    def near_optimum(self) -> bool:
+        """Whether a policy that observes nothing comes near the best score, so that a score says little of reading."""
+        best = self.measured["solver"].success if self.optimal_success is None else self.optimal_success
+        found = [self.measured[name].success for name in ("blind",) if name in self.measured]
+        if self.blind is not None and self.blind.success.mean is not None:
+            found.append(self.blind.success.mean)
+        return bool(found) and is_near(max(found), self.measured["random"].success, best)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -66,6 +86,8 @@ class Validation:
             "difficulty": self.game.difficulty,
             "optimal_success": self.optimal_success,
             "policies": {name: measured._asdict() for name, measured in self.measured.items()},
+            "blind": None if self.blind is None else self.blind.as_dict(),
+            "near_optimum": self.near_optimum,
             "problems": list(self.problems),
         }
 
@@ -89,10 +111,12 @@ def games(env_ids: Iterable[str]) -> list[Game]:
     return found
 
 
-def validate(game: Game, *, episodes: int = 100, seed: int = 0) -> Validation:
+def validate(
+    game: Game, *, episodes: int = 100, seed: int = 0, blind_steps: int = STEPS, blind_seconds: float = SECONDS
+) -> Validation:
     """Play a game with its baselines, and compare with what it promises and with what was measured before.
 
-    >>> found = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=20)
+    >>> found = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=20, blind_steps=2_000)
     >>> found.problems, found.measured["solver"].success
     ((), 1.0)
 
@@ -100,6 +124,8 @@ def validate(game: Game, *, episodes: int = 100, seed: int = 0) -> Validation:
         game: What to play.
         episodes: How many each policy plays; the same for every policy.
         seed: Of the episodes.
+        blind_steps: The environment steps in which a blind policy is searched for; 0 for none.
+        blind_seconds: The most seconds of that.
     """
     problems = []
     try:
@@ -117,12 +143,53 @@ def validate(game: Game, *, episodes: int = 100, seed: int = 0) -> Validation:
             problems += _compare(name, "reference", measured[name], baseline.measured)
     if game.make().get_wrapper_attr("reward_modes")[0] == "success":
         problems += _farmed(measured)
-    return Validation(game, measured, best.success, tuple(problems))
+    blind = None
+    if blind_steps:
+        blind = search(game, steps=blind_steps, seconds=blind_seconds, episodes=EPISODES, seed=seed)
+        problems += _beaten(game.make().get_wrapper_attr("blind_baselines"), blind)
+    return Validation(game, measured, best.success, tuple(problems), blind)
 
 
-def validate_all(chosen: Sequence[Game], *, episodes: int = 100, seed: int = 0, jobs: int = 1) -> Iterator[Validation]:
+def search(
+    game: Game,
+    *,
+    steps: int,
+    seconds: float,
+    episodes: int,
+    seed: int = 0,
+    objective: Objective | None = None,
+    extra: Iterable[Sequence[str]] = (),
+) -> BlindBaseline:
+    """Search for the best blind policy of a game (``gym_trl.blind.search_blind``)."""
+    make = partial(gym.make, game.env_id, disable_env_checker=True, **game.arguments)
+    return search_blind(
+        make, steps=steps, seconds=seconds, episodes=episodes, seed=seed, objective=objective, extra=extra
+    )
+
+
+def _beaten(published: dict[str, Blind], found: BlindBaseline) -> list[str]:
+    """A sentence if a blind policy is better than the published one by more than chance explains."""
+    known = published.get(found.objective)
+    if known is None:
+        return ["the blind baseline was never measured: gym-trl validate --measure"]
+    if found.score.low is None or found.score.low <= known.high:
+        return []
+    interval = f"[{known.low:.3f}, {known.high:.3f}]"
+    return [f"a blind policy {describe(found)}; the published blind baseline's interval is {interval}"]
+
+
+def validate_all(
+    chosen: Sequence[Game],
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    jobs: int = 1,
+    blind_steps: int = STEPS,
+    blind_seconds: float = SECONDS,
+) -> Iterator[Validation]:
     """Validate games in ``jobs`` processes; the results come in order."""
-    return _map(partial(validate, episodes=episodes, seed=seed), chosen, jobs)
+    one = partial(validate, episodes=episodes, seed=seed, blind_steps=blind_steps, blind_seconds=blind_seconds)
+    return _map(one, chosen, jobs)
 
 
 def measure_all(chosen: Sequence[Game], *, episodes: int, jobs: int = 1) -> Iterator[tuple[Game, dict[str, Measured]]]:
@@ -130,10 +197,69 @@ def measure_all(chosen: Sequence[Game], *, episodes: int, jobs: int = 1) -> Iter
     return zip(chosen, _map(partial(measure, episodes=episodes, seed=0, split="train"), chosen, jobs), strict=True)
 
 
+def measure_all_blind(
+    chosen: Sequence[Game], *, episodes: int = 2000, steps: int = STEPS, jobs: int = 1
+) -> Iterator[tuple[Game, dict[str, BlindBaseline]]]:
+    """Search for the blind baselines of games in ``jobs`` processes; the results come in order."""
+    return zip(chosen, _map(partial(measure_blind, episodes=episodes, steps=steps), chosen, jobs), strict=True)
+
+
+def measure_blind(
+    game: Game, *, episodes: int = 2000, steps: int = STEPS, rounds: int = _ROUNDS
+) -> dict[str, BlindBaseline]:
+    """Search for the blind baselines of a game, limited by steps alone, so that another search finds the same.
+
+    >>> found = measure_blind(Game("TrlEnv/LightsOut-v0", "easy"), episodes=100, steps=3_000)["success"]
+    >>> found.budget, found.episodes, found.cut
+    (3000, 100, False)
+
+    A game whose reward is not its success gets one for each. Each of the ``rounds`` has ``steps`` steps and training
+    seeds of its own, and begins with what those before it found.
+    """
+    env = game.make().unwrapped
+    assert isinstance(env, TextEnv)
+    name = type(env).__name__
+    most = _FEWER_STEPS_OF.get((name, str(game.difficulty)), _FEWER_STEPS.get(name, steps))
+    budget = min(steps, most)
+    episodes = min(episodes, max(100, budget // 10))
+    objectives: list[Objective] = ["success"] if env.reward_modes[0] == "success" else ["success", "return"]
+    found: dict[str, BlindBaseline] = {}
+    for objective in objectives:
+        known: list[tuple[str, ...]] = []
+        for number in range(rounds):
+            held_out = episodes if number == rounds - 1 else 2  # only the last one is measured
+            one = search(
+                game, steps=budget, seconds=math.inf, episodes=held_out, seed=number, objective=objective, extra=known
+            )
+            known.append(one.actions)
+        found[objective] = one
+    return found
+
+
+def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]], *, rounds: int = _ROUNDS) -> None:
+    """Write what ``TextEnv.blind_baselines`` reads, by class, difficulty and objective; the others stay."""
+    table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for game, baselines in found:
+        name = type(game.make().unwrapped).__name__
+        table.setdefault(name, {})[game.difficulty or "medium"] = {
+            objective: {**_as_published(one), "rounds": rounds} for objective, one in baselines.items()
+        }
+    path.write_text(_lines(table), encoding="utf-8")
+
+
+def _as_published(found: BlindBaseline) -> dict[str, Any]:
+    measured = Measured(
+        found.success.mean or 0.0, found.mean_return.mean or 0.0, found.deviation, found.turns, found.episodes
+    )
+    low, high = found.score.low or 0.0, found.score.high or 0.0
+    numbers = {"low": round(low, 6), "high": round(high, 6), "steps": found.budget}
+    return {"measured": _rounded(measured), **numbers, "actions": list(found.actions)}
+
+
 def measure(game: Game, *, episodes: int, seed: int, split: str) -> dict[str, Measured]:
     """Play ``episodes`` of a game with each of its baselines."""
     tasks = [Task(game.env_id, task_seed(seed, split, number)) for number in range(episodes)]
-    names = _baselines(game.make())
+    names = [name for name in _baselines(game.make()) if name != "blind" or split == "eval"]
     return {name: _measure(game, name, tasks) for name in names}
 
 
@@ -228,6 +354,6 @@ def _farmed(measured: dict[str, Measured]) -> list[str]:
     allowed = max(_ALWAYS_ALLOWED, chance.success + _ERRORS * _spread(chance.success) * math.sqrt(2 / chance.episodes))
     return [
         f"{name} wins {measured[name].success:.4g}, more than random play's {chance.success:.4g}"
-        for name in _HACKS
+        for name in _IDLE
         if measured[name].success > allowed
     ]

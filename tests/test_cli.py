@@ -22,7 +22,7 @@ QUICK = [
     ["info", "TrlEnv/GuessNumber-v0"],
     ["play", "TrlEnv/GuessNumber-v0"],
     ["train", "--help"],
-    ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--jobs", "1"],
+    ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--jobs", "1", "--blind-steps", "500"],
     ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
 ]
 
@@ -283,7 +283,7 @@ def test_resume_takes_no_other_options(tmp_path: Path) -> None:
 
 
 def test_validating_prints_a_line_for_each_preset() -> None:
-    result = gym_trl_("validate", "TrlEnv/GuessNumber-v0", "--episodes", "20")
+    result = gym_trl_("validate", "TrlEnv/GuessNumber-v0", "--episodes", "20", "--blind-steps", "0")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert [line.split()[:3] for line in lines[:-1]] == [
@@ -293,14 +293,16 @@ def test_validating_prints_a_line_for_each_preset() -> None:
 
 
 def test_validating_can_print_json() -> None:
-    result = gym_trl_("validate", "TrlEnv/GuessNumber-v0", "--difficulty", "easy", "--episodes", "5", "--json")
+    result = gym_trl_(
+        "validate", "TrlEnv/GuessNumber-v0", "--difficulty", "easy", "--episodes", "5", "--json", "--blind-steps", "500"
+    )
     (found,) = map(json.loads, result.stdout.splitlines())
     assert found["policies"]["solver"]["success"] == found["optimal_success"] == 1.0
     assert found["problems"] == []
 
 
 def test_validating_wants_one_environment_or_all() -> None:
-    assert error(gym_trl_("validate")) == "Error: give the id of one environment, or --all"
+    assert error(gym_trl_("validate")) == "Error: give the id of an environment, or several, or --all"
     assert "no preset 'nightmare'" in error(gym_trl_("validate", "TrlEnv/Echo-v0", "--difficulty", "nightmare"))
     assert "did you mean TrlEnv/Echo-v0" in error(gym_trl_("validate", "TrlEnv/Eco-v0"))
 

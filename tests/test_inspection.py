@@ -320,7 +320,7 @@ BROKEN = [
     ),
     ("success", stepping(lambda self, action, *step: (*step[:4], {"success": "no"})), PROBLEM, "= str 'no'"),
     ("reward", stepping(lambda self, action, *step: (step[0], 0.0, *step[2:])), WARNING, "always the same"),
-    ("for free", Hinting, WARNING, "always '' returns 1, random play 0."),
+    ("blind baseline", Hinting, WARNING, "solves 1.000 [0.992, 1.000] with "),
     ("solver", PoorSolver, PROBLEM, "which is less than random play"),
     ("solver", Proud, PROBLEM, "and 0.500 is promised"),
     ("info", stepping(lambda self, action, *step: (*step[:4], {"f": lambda: 1})), PROBLEM, "does not pickle"),
@@ -351,7 +351,7 @@ def test_a_broken_promise_is_named_with_what_was_seen_and_what_to_change(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = Inspector(broken, episodes=20).look_at(promise)
+        found = Inspector(broken, episodes=20, blind_steps=3_000).look_at(promise)
     assert found.verdict == verdict, found
     assert got in found.got, found
     assert found.fix
@@ -360,7 +360,7 @@ def test_a_broken_promise_is_named_with_what_was_seen_and_what_to_change(
 
 @pytest.mark.parametrize("promise", [promise for promise in PROMISES if promise != "processes"])
 def test_an_environment_that_keeps_every_promise_is_told_so(promise: str) -> None:
-    found = Inspector(Higher, episodes=20).look_at(promise)
+    found = Inspector(Higher, episodes=20, blind_steps=3_000).look_at(promise)
     assert (found.verdict, found.fix) == (OK, ""), found
 
 
@@ -369,7 +369,7 @@ def test_every_promise_is_broken_here() -> None:
 
 
 def test_what_cannot_be_looked_at_is_not_called_kept() -> None:
-    inspector = Inspector(OldReset, episodes=6)
+    inspector = Inspector(OldReset, episodes=6, blind_steps=3_000)
     seen = {promise: inspector.look_at(promise).verdict for promise in PROMISES if promise != "processes"}
     assert {promise for promise, verdict in seen.items() if verdict == OK} <= {
         *("construction", "instructions", "solver", "closing")
@@ -419,7 +419,9 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.processes
 def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> None:
     path = written(tmp_path, "yes_game", act="print('[red]noise[/]')")
-    ran = run(tmp_path, "validate", path.name, "--json", "--episodes", "5", "--env", "wanted=no")
+    ran = run(
+        tmp_path, "validate", path.name, "--json", "--episodes", "5", "--env", "wanted=no", "--blind-steps", "2000"
+    )
     report = json.loads(ran.stdout)
     found = {one["promise"]: one for one in report["findings"]}
     assert (ran.returncode, report["version"], report["id"], report["problem"]) == (0, 1, "yes_game.py", 0), ran.stderr
@@ -434,7 +436,7 @@ def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> Non
 def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_path: Path) -> None:
     # The order of a set of strings is another one in every process.
     written(tmp_path, "order_game", start="' '.join({str(one) for one in range(50)})")
-    ran = run(tmp_path, "validate", "order_game:Game", "--episodes", "3")
+    ran = run(tmp_path, "validate", "order_game:Game", "--episodes", "3", "--blind-steps", "2000")
     assert ran.returncode == 1
     assert re.search(r"PROBLEM +processes +seed 0, turn 0: observation '", ran.stdout)
     assert "-> nothing may depend on the order of a set" in ran.stdout
@@ -450,16 +452,16 @@ def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path,
 
     hanging, dying = env_maker("hanging_game:Game"), None
     assert hanging is not None
-    report = inspect_env(hanging, episodes=3, patience_s=2.0)
+    report = inspect_env(hanging, episodes=3, patience_s=2.0, blind_steps=2_000, blind_seconds=1.0)
     found = {one.promise: one for one in report.findings}
     assert found["invalid actions"].got == "no answer within 2 s"
     assert found["instructions"].verdict == OK
-    assert found["for free"].got == "no answer within 2 s"
+    assert found["blind baseline"].got == "no answer within 3 s"
     assert found["solver"].got == "not looked at: see above"
     written(tmp_path, "dying_game", act="__import__('os').kill(__import__('os').getpid(), 9) if action == '' else 0")
     dying = env_maker("dying_game:Game")
     assert dying is not None
-    found = {one.promise: one for one in inspect_env(dying, episodes=3).findings}
+    found = {one.promise: one for one in inspect_env(dying, episodes=3, blind_steps=2_000).findings}
     assert (found["invalid actions"].verdict, found["instructions"].verdict) == (PROBLEM, OK)
     assert found["invalid actions"].got.endswith("has ended by signal SIGKILL")
 
@@ -476,11 +478,12 @@ def test_options_of_the_library_s_own_games_are_refused_for_others() -> None:
     ran = CliRunner().invoke(app, ["validate", "FrozenLake-v1", "--full"])
     assert "--full is for the library's own games" in ran.output
     ran = CliRunner().invoke(app, ["validate", "--all", "--env", "a=1"])
-    assert "--env is for one environment" in ran.output
+    assert "--env is for one environment, not for several" in ran.output
 
 
 @pytest.mark.parametrize("env_id", ["TrlEnv/TicTacToe-v0", "TrlEnv/Wordle-v0", "TrlEnv/ToolUse-v0"])
 def test_the_librarys_own_games_have_no_problems(env_id: str) -> None:
-    inspector = Inspector(partial(gym.make, env_id, disable_env_checker=True), episodes=5)
+    inspector = Inspector(partial(gym.make, env_id, disable_env_checker=True), episodes=5, blind_steps=2_000)
     seen = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
+    assert "blind baseline" in {one.promise for one in seen}
     assert [one for one in seen if one.verdict != OK and one.promise != "reward"] == []

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.trl
 SMALL: dict[str, Any] = {"steps": 5, "episodes": 8, "group_size": 4, "eval_episodes": 8}
 JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
 FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer"}
-LEVELS = ("before", "after", "after_greedy", "random", "optimum")
+LEVELS = ("before", "after", "after_greedy", "random", "blind", "optimum")
 
 
 class Fused(Echo):

@@ -454,7 +454,7 @@
     const steps = new Set(columns.step.filter(isNumber));
     const trained = metrics.length > 0;
     for (const [title, metric, value] of MAIN) {
-      const level = ["optimum", "random"].map((name) => [name, about.summary[`${title.toLowerCase()}_${name}`]]);
+      const level = ["optimum", "blind", "random"].map((name) => [name, about.summary[`${title.toLowerCase()}_${name}`]]);
       let [xs, ys] = logged(metric);
       const note = xs.length ? metric : "mean of the episodes kept";
       if (!xs.length && (trained || steps.size > 1)) [xs, ys] = stepped(value);
@@ -490,7 +490,7 @@
     const box = h("div", { class: "facts" });
     for (const name of ["success", "return"]) {
       const [before, after] = [told[`${name}_before`], told[`${name}_after`]];
-      const known = [["greedy", "after_greedy"], ["optimum", "optimum"], ["random", "random"]]
+      const known = ["after_greedy", "optimum", "blind", "random"].map((name) => [name.replace("after_", ""), name])
         .filter(([, key]) => isNumber(told[`${name}_${key}`])).map(([label, key]) => `${label} ${show(told[`${name}_${key}`])}`);
       if (isNumber(before) || isNumber(after)) {
         const both = [before, after].filter(isNumber).map((one) => show(one)).join(" → ");
