@@ -17,7 +17,7 @@ import gymnasium as gym
 
 from gym_trl.discovery import action_names
 from gym_trl.errors import ConfigError
-from gym_trl.pool import TextEnvironment, close_env, read_step
+from gym_trl.pool import TextEnvironment, close_env, read_declares_success, read_step
 from gym_trl.scores import Estimate, mean_estimate, share_estimate
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.textify import counted
@@ -515,7 +515,8 @@ class _Search:
         """Order the actions by how often they were played and listed, and choose the objective."""
         env, seen = self.arena.env, Counter[str]()
         ends = [one.played for one in self.shadows if one.played is not None]
-        if self._wanted is None and any(one.success is not None for one in ends):
+        declares = read_declares_success(env) or any(one.success is not None for one in ends)
+        if self._wanted is None and declares:
             self.objective = "success"
         for shadow in self.shadows:
             seen.update(dict.fromkeys(shadow.listed, 1))

@@ -351,7 +351,7 @@ def test_a_broken_promise_is_named_with_what_was_seen_and_what_to_change(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = Inspector(broken, episodes=20, blind_steps=3_000).look_at(promise)
+        found = Inspector(broken, episodes=20, blind_steps=40_000).look_at(promise)
     assert found.verdict == verdict, found
     assert got in found.got, found
     assert found.fix
