@@ -222,7 +222,7 @@ def test_every_preset_has_a_blind_baseline_that_its_policy_plays(game: Game) -> 
 
 def reproduced(game: Game) -> None:
     for objective, one in published(game).items():
-        again = measure_blind(game, steps=one.steps, rounds=one.rounds)[objective]
+        again = measure_blind(game, episodes=one.measured.episodes, steps=one.steps, rounds=one.rounds)[objective]
         assert again.actions == one.actions
         assert again.success.mean == pytest.approx(one.measured.success, abs=1e-6)
         assert again.mean_return.mean == pytest.approx(one.measured.mean_return, abs=1e-6)
