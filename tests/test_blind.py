@@ -185,7 +185,7 @@ def test_validate_takes_several_ids_and_prints_the_blind_baseline_of_each() -> N
     assert ran.exit_code == 0, ran.output
     assert ran.output.count("a blind policy solves") == 3
     assert re.search(r"blind baseline +solves [0-9.]+ .*random play", " ".join(ran.output.split()))
-    assert "4,000 steps" in ran.output
+    assert ran.output.count(" steps") >= 4
 
 
 def test_near_the_optimum_is_said() -> None:
