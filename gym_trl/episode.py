@@ -1,4 +1,4 @@
-"""One episode as a state machine that does no I/O: it is told what happened and says what is to be done next."""
+"""One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,9 +26,9 @@ from gym_trl.types import (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many tokens an episode may use, and how long its texts may be; ``None`` is no limit.
+    """Limits on an episode's tokens and on the length of its texts; ``None`` is no limit.
 
-    What the model may say must be limited by one of the numbers of tokens.
+    At least one limit on tokens is required.
 
     >>> Limits(tokens_per_turn=0)
     Traceback (most recent call last):
@@ -37,15 +37,15 @@ class Limits:
     """
 
     tokens_per_turn: int | None = None
-    """What the model may sample in one turn."""
+    """Maximum number of tokens that the model may sample in one turn."""
     tokens: int | None = None
-    """What all turns together may use, environment tokens included: the completion's length."""
+    """Maximum length of the completion: the tokens of all turns, environment tokens included."""
     context: int | None = None
-    """What prompt and completion together may use: the model's context."""
+    """Maximum length of prompt and completion together: the model's context."""
     observation: int | None = None
-    """Characters of an observation that are shown; of a longer one the beginning and the end are, and it is counted."""
+    """Maximum length of an observation in characters; a longer one is shown without its middle, and counted."""
     action: int | None = None
-    """Characters of an action; a longer one is an invalid action that the environment never gets."""
+    """Maximum length of an action in characters; a longer one is invalid and is not passed to the environment."""
 
     def __post_init__(self) -> None:
         tokens = ("tokens_per_turn", "tokens", "context")
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class EnvReply:
-    """What an environment answered to a reset or a step."""
+    """Result of an environment's reset or step."""
 
     observation: str
     reward: float = 0.0
@@ -66,16 +66,16 @@ class EnvReply:
     truncated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
     instructions: str = ""
-    """The environment's rules; read at reset only."""
+    """Instructions of the environment; set at reset only."""
     declares_success: bool = False
-    """The environment says that it declares success (its attribute of this name); read at reset only."""
+    """The environment declares success (its attribute of this name); set at reset only."""
     settlement: float = 0.0
-    """What the rest of the episode pays if it is cut off here; see ``gym_trl.settlement``."""
+    """Reward of the rest of the episode if it is cut off here; see ``gym_trl.settlement``."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvFailure:
-    """An environment did not answer: it raised, hung, or returned what no environment may return."""
+    """Failure of a reset or step: it raised, did not return in time, or returned a malformed result."""
 
     error: str
     reason: StopReason = StopReason.ENV_ERROR
@@ -83,7 +83,7 @@ class EnvFailure:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """To be done next: continue ``prompt_ids``."""
+    """Next thing to do: sample a continuation of ``prompt_ids``."""
 
     prompt_ids: TokenIds
     max_tokens: int
@@ -92,17 +92,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """To be done next: step the environment."""
+    """Next thing to do: step the environment."""
 
     action: str
-    """Also an ``UnfinishedResponse``, or a ``RefusedResponse``, which is no action: ``take_step`` knows."""
+    """May be an ``UnfinishedResponse`` or a ``RefusedResponse``, which are not actions; ``take_step`` handles them."""
 
 
 class Episode:
-    r"""One game of one model: ``started`` once, then ``sampled`` and ``stepped`` in turn until a trajectory comes out.
+    r"""State of one episode: ``started`` once, then ``sampled`` and ``stepped`` in turn until one returns a trajectory.
 
-    ``preamble`` is what a dataset's prompt says before the environment speaks: the environment's rules and its first
-    observation join its last user message. ``seed`` is the sampling's; each turn gets one of its own.
+    ``preamble`` is the conversation in a dataset's prompt: the environment's instructions and its first observation are
+    added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it.
 
     >>> from gym_trl.testing import ByteChat
     >>> chat = ByteChat()
@@ -132,21 +132,21 @@ class Episode:
         self._seed = seed
         self._messages = list(preamble)
         self._transcript = Transcript([])
-        self._delta: TokenIds = []  # what the environment said, not yet part of the transcript
+        self._delta: TokenIds = []  # environment tokens, not yet part of the transcript
         self._observation = ""
         self._answer = Answer("", "")
         self._span = (0, 0)
         self._closed = False
         self._terminated = False
         self._return = 0.0
-        self._declares = False  # success, as far as is known
+        self._declares = False  # success, in any reply so far
         self._info: Mapping[str, Any] = {}  # of the last step
         self._cut_observations = 0
         self._turns: list[Turn] = []
-        self._owed = 0.0  # if it is cut off now
+        self._owed = 0.0  # reward of the rest, if the episode is cut off now
 
     def started(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
-        """The environment was reset."""
+        """Process the result of the environment's reset and return what to do next."""
         if isinstance(reply, EnvFailure):
             return self.stopped(reply.reason, reply.error)
         reply = self._shown(reply)
@@ -157,7 +157,7 @@ class Episode:
         return self._next_turn()
 
     def sampled(self, completion: Completion) -> Act | Sample | Trajectory:
-        """The engine answered."""
+        """Process the engine's completion and return what to do next."""
         if completion.finish is FinishReason.TIMEOUT:
             return self.stopped(StopReason.TIMEOUT, completion.error or "the engine did not answer in time")
         if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
@@ -172,13 +172,13 @@ class Episode:
         self._messages.append(Message("assistant", self._answer.text))
         longest = self._limits.action
         if longest is not None and len(self._answer.text) > longest:
-            # Whatever takes it apart, sends it on or stores it is spared; it is counted as any invalid action is.
+            # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
             return Act(RefusedResponse(f"An action has at most {longest} characters."))
         cut = completion.finish is FinishReason.LENGTH and not self._closed
         return Act(UnfinishedResponse(self._answer.text) if cut else self._answer.text)
 
     def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
-        """Take in what the environment answered to the action."""
+        """Process the result of the environment's step and return what to do next."""
         if isinstance(reply, EnvFailure):
             if reply.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
                 self._turns.append(Turn(self._observation, self._answer, 0.0, False, *self._span))
@@ -203,7 +203,7 @@ class Episode:
         return self._next_turn()
 
     def stopped(self, reason: StopReason, error: str | None = None) -> Trajectory:
-        """End the episode here, whatever it is waiting for; the last turn gets what an episode that is cut off owes."""
+        """End the episode now and return its trajectory; the last turn gets the settlement of an episode cut off."""
         transcript = self._transcript
         if self._turns and self._owed:
             self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + self._owed)
@@ -224,7 +224,7 @@ class Episode:
         )
 
     def _shown(self, reply: EnvReply) -> EnvReply:
-        """A reply whose observation is no longer than may be."""
+        """Return ``reply`` with its observation cut to the limit."""
         text, most = reply.observation, self._limits.observation
         if most is None or len(text) <= most:
             return reply
@@ -233,14 +233,14 @@ class Episode:
         return replace(reply, observation=f"{begin}\n[{len(text) - most} characters left out]\n{end}")
 
     def _hear(self, text: str) -> None:
-        """Add what the environment says, to the message that the user is in the middle of if there is one."""
+        """Add text of the environment to the last user message, or as a new one."""
         if self._messages and self._messages[-1].role == "user":
             begun = self._messages.pop().content
             text = "\n\n".join(part for part in (begun, text) if part)
         self._messages.append(Message("user", text))
 
     def _next_turn(self) -> Sample | Trajectory:
-        """Ask for the next answer, if the budgets leave room for the environment's words and one token more."""
+        """Return the request for the next response, if the limits leave room for it after the environment's tokens."""
         limits, used, total = self._limits, self._transcript.completion_length, len(self._transcript)
         budget = None if limits.tokens is None else limits.tokens - used - len(self._delta)
         context = None if limits.context is None else limits.context - total - len(self._delta)
@@ -256,11 +256,11 @@ class Episode:
         return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
 
 
-_LARGEST = (2 - 2**-23) * 2.0**127  # what 32 bits hold, as trainers' rewards have
+_LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float, the type of trainers' rewards
 
 
 def add_reward(so_far: float, reward: float) -> float:
-    """Return the return after one more reward.
+    """Return the sum of an episode's return so far and one more reward.
 
     >>> add_reward(0.5, 1.0)
     1.5
@@ -270,7 +270,7 @@ def add_reward(so_far: float, reward: float) -> float:
     ValueError: the return must be a finite number of 32 bits, got 6e+38 after a reward of 3e+38
 
     Raises:
-        ValueError: it is not finite in 32 bits, which trainers compute with.
+        ValueError: the sum is not a finite 32-bit float, which trainers compute with.
     """
     total = so_far + reward
     if not abs(total) <= _LARGEST:  # also where it is not a number
@@ -279,7 +279,7 @@ def add_reward(so_far: float, reward: float) -> float:
 
 
 def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, stop: int = 0) -> Turn:
-    """What was seen and said, with what the environment made of it."""
+    """Return the turn of an observation, the model's answer and the environment's reply."""
     action = reply.info.get("action")
     valid = bool(reply.info.get("action_valid", True))
     cut = bool(reply.info.get("action_cut", False))
@@ -287,12 +287,12 @@ def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, s
 
 
 def reason_to_stop(reply: EnvReply) -> StopReason:
-    """Why the environment ended the episode, in its own words if it has some."""
+    """Return the stop reason of an episode that the environment ended with this reply."""
     return why_it_ended(reply.info, terminated=reply.terminated or not reply.truncated)
 
 
 def declared_success(replies: Sequence[EnvReply], reason: StopReason) -> bool | None:
-    """Return whether an episode of these replies that ended for ``reason`` is a success; see ``success_of``.
+    """Return the success of an episode with these replies that ended for ``reason``; see ``success_of``.
 
     >>> declared_success([EnvReply("Not yet.", info={"success": False}), EnvReply("?")], StopReason.TOKEN_LIMIT)
     False

@@ -1,35 +1,34 @@
-"""Everything this library raises, under one root.
+"""Exceptions of this library, all derived from ``GymTRLError``.
 
 ::
 
     GymTRLError
-    ├── ConfigError            (ValueError)    an argument that cannot work
+    ├── ConfigError            (ValueError)    an invalid argument
     ├── TaskError              (ValueError)    a task that cannot be read
     ├── ChatTemplateError      (ValueError)    a chat template that cannot be extended turn by turn
     ├── NotTextError           (TypeError)     an environment whose observations or actions are not text
     ├── ActionTypeError        (TypeError)     an action that is not a string
-    ├── EngineError            (RuntimeError)  generation itself failed
-    ├── PoolError              (RuntimeError)  environments themselves fail, for every episode
+    ├── EngineError            (RuntimeError)  generation failed for every episode
+    ├── PoolError              (RuntimeError)  environments failed for every episode
     ├── ModelFaultError        (RuntimeError)  raised by an environment: the model's action broke it
-    ├── InfrastructureError    (RuntimeError)  raised by an environment: the model has no part in it
-    ├── TranscriptError        (AssertionError) our own bug: ids, mask and logprobs disagree
+    ├── InfrastructureError    (RuntimeError)  raised by an environment: the model did not cause this
+    ├── TranscriptError        (AssertionError) a bug in this library: ids, mask and logprobs disagree
     └── MissingDependencyError (ImportError)   an extra that is not installed
 
-Each child is also the built-in error that it refines, so ``except ValueError`` keeps working.
-What goes wrong inside an episode is not raised at all: it is that episode's data, a ``StopReason``. Whether it is
-scored depends on what caused it, and ``caused_by_model`` is the rule:
+Each class also derives from the matching built-in exception, so ``except ValueError`` keeps working.
+A failure inside an episode is not raised: it becomes the episode's ``StopReason``. The cause decides whether the
+episode is scored, by the rule of ``caused_by_model``:
 
 * **The model** (``StopReason.CRASHED``, scored): while an environment executed the model's action, ``step`` raised, did
   not return within ``step_timeout``, or its process ended by itself (a segmentation fault, an abort, ``os._exit``).
-* **The infrastructure** (``ENV_ERROR``, ``TIMEOUT``, ``STRAGGLER``, ``CANCELLED``, unscored): everything else. That is
-  making and resetting, the engine, cutoffs, a worker that was lost with another episode's environment or was killed
-  from outside (SIGKILL, SIGTERM), malformed results (an observation that is no text, a reward that is no finite
-  number), and a ``step`` that raised ``OSError`` (``ConnectionError`` and ``TimeoutError`` among them),
-  ``MemoryError``, ``ImportError``, the error of a network client, an error of this library, which says that
-  something is set up wrongly, or anything out of the code of a wrapper of ours or Gymnasium's, which met a malformed
-  result.
+* **The infrastructure** (``ENV_ERROR``, ``TIMEOUT``, ``STRAGGLER``, ``CANCELLED``, unscored): everything else. This
+  includes making and resetting, the engine, cutoffs, a worker that was lost with another episode's environment or was
+  killed from outside (SIGKILL, SIGTERM), malformed results (an observation that is not text, a reward that is not a
+  finite number), and a ``step`` that raised ``OSError`` (``ConnectionError`` and ``TimeoutError`` among them),
+  ``MemoryError``, ``ImportError``, an exception of a network client, an exception of this library (a sign of a wrong
+  setup), or any exception from the code of a wrapper of this library or Gymnasium, which received a malformed result.
 
-An environment that knows better raises ``ModelFaultError`` or ``InfrastructureError``, and so does a wrapper around it
+An environment or a wrapper can override the rule by raising ``ModelFaultError`` or ``InfrastructureError``
 (``raise InfrastructureError("the database is gone") from error``).
 """
 
@@ -37,42 +36,42 @@ from collections.abc import Iterator
 
 
 class GymTRLError(Exception):
-    """The root of every error that this library raises."""
+    """Base class of all exceptions of this library."""
 
 
 class ConfigError(GymTRLError, ValueError):
-    """An argument that cannot work."""
+    """Invalid argument."""
 
 
 class TaskError(GymTRLError, ValueError):
-    """A task that cannot be read."""
+    """Task that cannot be read."""
 
 
 class ChatTemplateError(GymTRLError, ValueError):
-    """A chat template that cannot be extended turn by turn."""
+    """Chat template that cannot be extended turn by turn."""
 
 
 class NotTextError(GymTRLError, TypeError):
-    """An environment whose observations or actions are not text."""
+    """Environment whose observations or actions are not text."""
 
 
 class ActionTypeError(GymTRLError, TypeError):
-    """An action that is not a string."""
+    """Action that is not a string."""
 
 
 class EngineError(GymTRLError, RuntimeError):
-    """Generation itself failed, for every episode and not for one."""
+    """Generation failed for every episode, not for one only."""
 
 
 class PoolError(GymTRLError, RuntimeError):
-    """Environments themselves fail, for every episode and not for one."""
+    """Environments failed for every episode, not for one only."""
 
 
 class ModelFaultError(GymTRLError, RuntimeError):
-    """The model's action broke the environment: the episode is scored, as one that was lost.
+    """Environment failure that the model's action caused: the episode is scored as a failure.
 
-    An environment or a wrapper raises it in ``step``, where the exception that it would raise otherwise says the
-    opposite, such as a ``MemoryError`` of a program that the model wrote.
+    An environment or a wrapper raises it in ``step`` instead of an exception that would be taken for a failure of the
+    infrastructure, such as a ``MemoryError`` of a program that the model wrote.
 
     >>> caused_by_model(ModelFaultError("the program used all memory"))
     True
@@ -80,7 +79,7 @@ class ModelFaultError(GymTRLError, RuntimeError):
 
 
 class InfrastructureError(GymTRLError, RuntimeError):
-    """Something failed in which the model has no part: the episode is unscored.
+    """Environment failure that the model did not cause: the episode is unscored.
 
     An environment or a wrapper raises it in ``step``.
 
@@ -90,11 +89,11 @@ class InfrastructureError(GymTRLError, RuntimeError):
 
 
 class TranscriptError(GymTRLError, AssertionError):
-    """Ids, mask and logprobs disagree, which only a bug of ours can cause."""
+    """Ids, mask and logprobs that disagree, which only a bug in this library can cause."""
 
 
 class MissingDependencyError(GymTRLError, ImportError):
-    """An extra that is not installed.
+    """Missing optional dependency.
 
     >>> raise MissingDependencyError("GymSpec", extra="train")
     Traceback (most recent call last):
@@ -119,17 +118,17 @@ _BY_NAME = frozenset(
         ("gymnasium", "ResetNeeded"),
     }
 )
-"""Packages and base classes: what network clients raise that is no ``OSError``, and a step before a reset."""
+"""Package and base class of network clients' exceptions that are not ``OSError``, and of a step before reset."""
 
 
 def caused_by_model(error: BaseException) -> bool:
-    """Return whether the model's action caused what an environment's ``step`` raised.
+    """Return whether the model's action caused an exception that an environment's ``step`` raised.
 
     >>> caused_by_model(ZeroDivisionError()), caused_by_model(ConnectionResetError())
     (True, False)
 
-    The first exception in the chain of ``raise ... from ...`` that says something decides; where none does, the action
-    that was executed is the cause.
+    The first exception in the chain of ``raise ... from ...`` that matches the rule decides; if none does, the executed
+    action is the cause.
     """
     if not isinstance(error, Exception | SystemExit):  # an interrupt or a cancelled task
         return False

@@ -1,4 +1,4 @@
-"""Owns environment instances: makes, resets, steps, reuses and closes them, and turns what goes wrong into data."""
+"""Executors that make, reset, step, reuse and close environments, and turn their failures into data."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,29 +22,29 @@ from gym_trl.types import Policy, RefusedResponse, StopReason, Task, UnfinishedR
 
 TextEnvironment: TypeAlias = gym.Env[str, str]
 EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
-"""Makes an environment from its id."""
+"""Function that makes an environment from its id."""
 
 
 class EnvPool(Protocol):
-    """Plays many episodes' environments; the ``key`` names the episode.
+    """Steps the environments of many episodes; ``key`` identifies the episode.
 
-    Every ``reset`` and ``step`` comes back from ``collect`` exactly once, answered or failed.
+    ``collect`` returns exactly one result, a reply or a failure, for every ``reset`` and ``step``.
     """
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key`` on an instance that is free, or on a new one."""
+        """Start the episode ``key`` in an idle or a new instance."""
         ...
 
     def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
+        """Step the environment of the episode ``key``."""
         ...
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """What the environments have answered since the last call; ``block`` waits for at least one."""
+        """Return the results since the last call; if ``block``, wait for at least one."""
         ...
 
     def release(self, key: str) -> None:
-        """End the episode ``key``; its instance may serve another one."""
+        """End the episode ``key``; its instance may be reused."""
         ...
 
     def close(self) -> None:
@@ -53,10 +53,10 @@ class EnvPool(Protocol):
 
 
 class ClosingPool(ABC):
-    """A pool that a ``with`` block closes."""
+    """Base class of pools that a ``with`` block closes."""
 
     def __enter__(self) -> Self:
-        """Use the pool in a ``with`` block that closes it."""
+        """Return the pool, which the ``with`` block closes."""
         return self
 
     def __exit__(
@@ -71,7 +71,7 @@ class ClosingPool(ABC):
 
 
 class InlinePool(ClosingPool):
-    """Steps environments in the calling thread: right for games that answer in microseconds.
+    """Steps environments in the calling thread, for environments whose steps take microseconds.
 
     >>> with InlinePool(gym.make) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
@@ -79,7 +79,7 @@ class InlinePool(ClosingPool):
     >>> key, type(reply).__name__
     ('a', 'EnvReply')
 
-    An instance whose ``reset`` or ``step`` raised is closed and not used again.
+    An instance whose ``reset`` or ``step`` raised is closed and not reused.
     """
 
     def __init__(self, make: EnvFactory) -> None:
@@ -89,15 +89,15 @@ class InlinePool(ClosingPool):
         self._work: deque[tuple[str, Task | str]] = deque()
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
+        """Start the episode ``key``."""
         self._work.append((key, task))
 
     def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
+        """Step the environment of the episode ``key``."""
         self._work.append((key, action))
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """Do all the work that is waiting, and return what came of it."""
+        """Execute all waiting resets and steps, and return their results."""
         replies = []
         while self._work:
             key, work = self._work.popleft()
@@ -105,8 +105,8 @@ class InlinePool(ClosingPool):
         return replies
 
     def release(self, key: str) -> None:
-        """End the episode ``key``; its instance will serve another one."""
-        if self._work:  # a rollout that was given up: the next one uses the same keys
+        """End the episode ``key``; its instance is reused."""
+        if self._work:  # the next rollout uses the same keys
             self._work = deque(item for item in self._work if item[0] != key)
         if key in self._playing:
             env_id, env = self._playing.pop(key)
@@ -130,11 +130,11 @@ class InlinePool(ClosingPool):
             if isinstance(reply, EnvFailure):
                 close_env(self._playing.pop(key)[1])
             return reply
-        except (Exception, SystemExit) as error:  # whatever an environment raises is its episode's data
+        except (Exception, SystemExit) as error:  # any exception becomes its episode's result
             if key in self._playing:
                 close_env(self._playing.pop(key)[1])
             return failed(work, error)
-        except BaseException:  # interrupted in the middle of a call: nobody knows what state it is in
+        except BaseException:  # interrupted during a call: its state is undefined
             if key in self._playing:
                 close_env(self._playing.pop(key)[1])
             raise
@@ -153,11 +153,11 @@ class InlinePool(ClosingPool):
 
 
 GIVEN_UP_S = 10.0
-"""How long an environment may go on with what nobody waits for any more (``Cutoff``), where it has no deadline."""
+"""Seconds that an environment without a time limit may continue after a ``Cutoff`` has stopped its episode."""
 
 
 class ThreadPool(ClosingPool):
-    """Steps environments in threads: right for games that wait for something outside Python.
+    """Steps environments in threads, for environments that wait for something outside Python.
 
     >>> with ThreadPool(gym.make, workers=2) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
@@ -165,18 +165,19 @@ class ThreadPool(ClosingPool):
     >>> key, type(reply).__name__
     ('a', 'EnvReply')
 
-    An instance lives and dies in one thread, as browsers and some simulators ask for; an episode goes to the thread
-    that has the fewest. Threads start when they are needed. Games that compute gain nothing from threads.
+    All calls of an instance are made in one thread, as browsers and some simulators require. A new episode goes to the
+    thread with the fewest episodes. Threads are started on demand. Environments that compute in Python gain nothing
+    from threads.
 
-    A thread that does not answer in time is left behind, because nothing can end it, and another one takes its place:
-    the episode that it was busy with ends with ``crashed`` in a step and with ``timeout`` in a reset, and others that
-    lived there with ``env_error``. What leaves many behind should live in a ``ProcessPool``.
+    Python cannot end a thread that exceeds its time limit: it is abandoned and replaced. The episode whose call it was
+    executing ends with ``crashed`` in a step and with ``timeout`` in a reset; the thread's other episodes end with
+    ``env_error``. Use a ``ProcessPool`` for environments that often do not return in time.
 
     Args:
         make: Makes an environment from its id.
-        workers: How many threads, which is how many environments can wait at once.
-        reset_timeout: Seconds that making and resetting an environment may take.
-        step_timeout: Seconds that a step may take.
+        workers: Maximum number of threads, and so of environments that can wait at once.
+        reset_timeout: Maximum seconds for making and resetting an environment.
+        step_timeout: Maximum seconds for a step.
     """
 
     def __init__(
@@ -192,16 +193,16 @@ class ThreadPool(ClosingPool):
         check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout)
         self._make = make
         self._limits = {"reset": reset_timeout, "step": step_timeout}
-        self._lost: dict[str, EnvFailure] = {}  # episodes whose thread was left behind while their model was asked
+        self._lost: dict[str, EnvFailure] = {}  # episodes whose thread was abandoned between their steps
         self._size = workers
         self._workers: list[_Worker] = []
         self._places: dict[str, _Worker] = {}
-        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
+        self._tickets: dict[str, int] = {}  # id of each episode's current call; results of other calls are stale
         self._counter = count()
         self._replies: SimpleQueue[_Reply] = SimpleQueue()
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
+        """Start the episode ``key``."""
         self._lost.pop(key, None)
         if key not in self._places:
             self._places[key] = self._least_busy()
@@ -209,7 +210,7 @@ class ThreadPool(ClosingPool):
         self._ask(key, task)
 
     def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
+        """Step the environment of the episode ``key``."""
         if (failure := self._lost.pop(key, None)) is not None:
             self._tickets[key] = ticket = next(self._counter)
             self._replies.put((ticket, key, failure))
@@ -217,7 +218,7 @@ class ThreadPool(ClosingPool):
             self._ask(key, action)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """What the threads have answered; ``block`` waits for at least one answer."""
+        """Return the results since the last call; if ``block``, wait for at least one."""
         replies: list[tuple[str, EnvReply | EnvFailure]] = []
         while self._tickets:
             wait = block and not replies
@@ -234,7 +235,7 @@ class ThreadPool(ClosingPool):
         return replies
 
     def release(self, key: str) -> None:
-        """End the episode ``key``; its instance will serve another one of its thread."""
+        """End the episode ``key``; its instance is reused by other episodes of its thread."""
         self._tickets.pop(key, None)
         self._lost.pop(key, None)
         if (worker := self._places.pop(key, None)) is not None:
@@ -243,7 +244,7 @@ class ThreadPool(ClosingPool):
             worker.work.put((0, key, None))
 
     def close(self) -> None:
-        """Close every instance and end the threads; one that hangs is left behind after five seconds."""
+        """Close every instance and end the threads; a thread that is still busy after five seconds is abandoned."""
         workers, self._workers = self._workers, []
         self._places.clear()
         self._tickets.clear()
@@ -259,7 +260,7 @@ class ThreadPool(ClosingPool):
         self._places[key].work.put((ticket, key, work))
 
     def _due(self, worker: "_Worker") -> float:
-        """When what a thread is busy with must have ended."""
+        """Return the time by which the thread's current call must have returned."""
         if (doing := worker.doing) is None or (limit := self._limits[doing.what]) is None:
             return math.inf
         return doing.since + limit
@@ -267,18 +268,18 @@ class ThreadPool(ClosingPool):
     def _patience(self) -> float | None:
         if not any(self._limits.values()):
             return None
-        # What a thread begins in the meantime is not known here: look again after the shortest time that there is.
+        # The times of calls that start meanwhile are unknown: check again after the shortest limit.
         shortest = min(limit for limit in self._limits.values() if limit is not None)
         due = min((self._due(worker) for worker in self._workers), default=math.inf)
         return max(0.0, min(due - monotonic(), shortest))
 
     def _give_up(self) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """Leave threads behind whose time is over, and fail the episodes that lived there."""
+        """Abandon threads whose current call exceeded its limit, and return the failures of their waiting episodes."""
         failed: list[tuple[str, EnvReply | EnvFailure]] = []
         for worker in [worker for worker in self._workers if self._due(worker) <= monotonic()]:
             doing = worker.doing
             limit = None if doing is None else self._limits[doing.what]
-            if doing is None or limit is None or doing.since + limit > monotonic():  # it has answered just now
+            if doing is None or limit is None or doing.since + limit > monotonic():  # it has returned meanwhile
                 continue
             reason = StopReason.CRASHED if doing.what == "step" else StopReason.TIMEOUT
             failed += self._leave(worker, doing.key, f"{doing.what} did not answer within {limit:g} s", reason)
@@ -287,11 +288,11 @@ class ThreadPool(ClosingPool):
     def _leave(
         self, worker: "_Worker", guilty: str | None, late: str, reason: StopReason = StopReason.TIMEOUT
     ) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """Leave a thread behind; the failures of those of its episodes that wait."""
+        """Abandon a thread and return the failures of its waiting episodes."""
         failed: list[tuple[str, EnvReply | EnvFailure]] = []
         self._workers.remove(worker)
         worker.left = True
-        worker.work.put(None)  # for one that answers at this moment, and would wait for more
+        worker.work.put(None)  # ends the thread if its call returns after all
         for key in [key for key, place in self._places.items() if place is worker]:
             del self._places[key]
             if key == guilty:
@@ -305,7 +306,7 @@ class ThreadPool(ClosingPool):
         return failed
 
     def _leave_what_hangs(self) -> None:
-        """Leave threads behind that go on and on with what nobody waits for any more."""
+        """Abandon threads that are still busy with episodes that were released ``GIVEN_UP_S`` seconds ago or more."""
         for worker in self._workers[:]:
             doing = worker.doing
             if doing is None or doing.key not in worker.given_up or monotonic() - doing.since < GIVEN_UP_S:
@@ -334,7 +335,7 @@ class _Doing(NamedTuple):
 
 
 class _Worker:
-    """A thread with environments of its own."""
+    """Thread that steps its own environments."""
 
     def __init__(self, pool: InlinePool, replies: "SimpleQueue[_Reply]") -> None:
         self.episodes = 0
@@ -362,7 +363,7 @@ class _Worker:
                 self._pool.step(key, work)
             try:
                 answers = self._pool.collect(block=True)
-            except BaseException as error:  # exit() and the like would end this thread, and somebody waits for it
+            except BaseException as error:  # exit() must not end this thread without a result
                 answers = [(key, failed(work, error))]
             self.doing = None
             if self.left:
@@ -373,7 +374,7 @@ class _Worker:
 
 
 def name_of(work: Task | str) -> str:
-    """What an environment is asked to do: a task is reset to, and everything else is an action.
+    """Return the name of the call for a piece of work: a task is a reset, a string is a step.
 
     >>> name_of("go north")
     'step'
@@ -382,7 +383,7 @@ def name_of(work: Task | str) -> str:
 
 
 def failed(work: Task | str, error: BaseException) -> EnvFailure:
-    """Return the failure of a reset or step that raised, with its cause by the rule of ``gym_trl.errors``.
+    """Return the failure of a reset or step that raised; the rule of ``gym_trl.errors`` decides its reason.
 
     >>> failed("go north", KeyError("north")).reason, failed("go north", OSError("no route")).reason
     (<StopReason.CRASHED: 'crashed'>, <StopReason.ENV_ERROR: 'env_error'>)
@@ -393,17 +394,17 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
 
 
 def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
-    """Step an environment and check what it returns; what it raises, or returns wrongly, is a failure.
+    """Step an environment and check the result; an exception or a malformed result becomes a failure.
 
-    Where a step truncates the episode, its reward includes what the episode still owes (``gym_trl.settlement``).
+    If the step truncates the episode, its reward includes the settlement (``gym_trl.settlement``).
 
     >>> env = gym.make("TrlEnv/Echo-v0")
     >>> _ = env.reset(seed=0)
     >>> take_step(env, "woadw").reward
     1.0
 
-    What a model had not finished, or said too long, is no action. Where nothing in ``env`` reads responses
-    (``ParseAction`` does), it is answered here.
+    An unfinished or refused response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
+    does), it is rejected here without a step.
     """
     if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
         cut = isinstance(action, UnfinishedResponse)
@@ -423,7 +424,7 @@ def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
 
 
 def check_timeouts(**arguments: float | None) -> None:
-    """Check arguments that are positive numbers where they are given.
+    """Check that each argument is ``None`` or above 0.
 
     >>> check_timeouts(step_timeout=0)
     Traceback (most recent call last):
@@ -436,7 +437,7 @@ def check_timeouts(**arguments: float | None) -> None:
 
 
 def read_instructions(env: gym.Env[Any, Any]) -> str:
-    """The rules that an environment or one of its wrappers offers as ``instructions``, or the empty string."""
+    """Return the ``instructions`` of an environment or one of its wrappers, or the empty string."""
     try:
         return str(env.get_wrapper_attr("instructions"))
     except AttributeError:
@@ -444,7 +445,7 @@ def read_instructions(env: gym.Env[Any, Any]) -> str:
 
 
 def read_declares_success(env: gym.Env[Any, Any]) -> bool:
-    """Whether an environment or one of its wrappers says that it declares success (``declares_success``).
+    """Return whether an environment or one of its wrappers declares success (its attribute ``declares_success``).
 
     >>> read_declares_success(gym.make("TrlEnv/Echo-v0")), read_declares_success(gym.make("CliffWalking-v1"))
     (True, False)
@@ -456,11 +457,11 @@ def read_declares_success(env: gym.Env[Any, Any]) -> bool:
 
 
 MAX_TURNS = 10_000
-"""After so many an episode is taken for one that does not end."""
+"""Number of turns after which an episode is taken to have no end."""
 
 
 def play_on(env: TextEnvironment, policy: Policy, observation: str) -> Iterator[tuple[Any, ...]]:
-    """Let ``policy`` play on from an observation: each action with what ``step`` returned, for ``MAX_TURNS`` at most.
+    """Play from an observation with ``policy``, yielding each action and its step's result, for ``MAX_TURNS`` at most.
 
     >>> env = gym.make("TrlEnv/Echo-v0")
     >>> observation, _ = env.reset(seed=0)
@@ -477,7 +478,7 @@ def play_on(env: TextEnvironment, policy: Policy, observation: str) -> Iterator[
 
 
 def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> EnvReply:
-    """What ``step`` returned, checked.
+    """Return the checked result of ``step``.
 
     >>> read_step("go on", float("nan"), False, False, {})
     Traceback (most recent call last):
@@ -486,13 +487,13 @@ def read_step(observation: object, reward: object, terminated: object, truncated
 
     Raises:
         TypeError: the observation is not text, the reward is not a number, or ``info`` is not a mapping.
-        ValueError: the reward is not finite, or what ``info`` says of the action is neither true nor false.
+        ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
     """
     if not isinstance(info, Mapping):
         raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
     said = {name: bool(info[name]) for name in ("action_valid", "success") if info.get(name) is not None}
     info = {**info, **said}
-    value = float(reward)  # type: ignore[arg-type]  # what is not a number raises here
+    value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
     add_reward(0.0, value)
@@ -506,7 +507,7 @@ def _text(observation: object) -> str:
 
 
 def close_env(env: gym.Env[Any, Any]) -> None:
-    """Close an environment that nobody plays with any more; where that raises it is a warning.
+    """Close an environment; an exception becomes a warning.
 
     >>> close_env(gym.make("TrlEnv/Echo-v0"))
     """

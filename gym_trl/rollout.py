@@ -1,4 +1,4 @@
-"""The one loop: it keeps every engine slot and every environment busy, and no episode waits for another."""
+"""Main loop of a rollout: steps environments and the engine concurrently, each episode independent of the others."""
 
 import gc
 from collections import defaultdict
@@ -19,28 +19,28 @@ from gym_trl.types import Completion, Request, StopReason, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """When a rollout no longer waits for its slowest episodes, and what becomes of them.
+    """Conditions for stopping a rollout's slowest episodes, and how these are scored.
 
     >>> Cutoff(stragglers=1.5)
     Traceback (most recent call last):
         ...
     gym_trl.errors.ConfigError: stragglers must be a share between 0 and 1, got 1.5
 
-    What is cut off is cancelled at the engine and gives its environment back. Whoever is slow is no random choice: long
-    games are, and whatever made a machine slow. So ``late`` says whether what was cut off counts.
+    An episode that is cut off is cancelled at the engine and releases its environment. Slow episodes are not a random
+    sample: long games are slow, for example. ``late`` therefore chooses if they are scored.
 
     Raises:
-        ConfigError: an argument that cannot work.
+        ConfigError: an invalid argument.
     """
 
     episode_s: float | None = None
-    """Seconds that an episode may take from when it begins: its turns, and all waiting for engine and environment."""
+    """Maximum duration of an episode in seconds, including all waiting for the engine and the environment."""
     rollout_s: float | None = None
-    """Seconds that all of a rollout's episodes may take together, those that have not even begun included."""
+    """Maximum duration of the rollout in seconds; episodes that have not started by then are cut off, too."""
     stragglers: float | None = None
-    """As soon as this share of a rollout's episodes has finished, the others are cut off: 0.95 leaves the last 5%."""
+    """Share of a rollout's episodes after which the others are cut off: 0.95 cuts off the last 5%."""
     late: Literal["unscored", "truncated"] = "unscored"
-    """Without a reward (``timeout``, ``straggler``), or scored as far as they came (``time_limit``)."""
+    """Unscored (``timeout``, ``straggler``), or scored with the rewards so far (``time_limit``)."""
 
     def __post_init__(self) -> None:
         check_timeouts(episode_s=self.episode_s, rollout_s=self.rollout_s)
@@ -51,12 +51,12 @@ class Cutoff:
 
     @property
     def timed(self) -> bool:
-        """Whether it is by the clock."""
+        """True if the cutoff depends on time."""
         return self.episode_s is not None or self.rollout_s is not None
 
 
 WAIT = Cutoff()
-"""Every episode is waited for."""
+"""Cutoff that waits for every episode."""
 
 
 def run_episodes(
@@ -68,7 +68,7 @@ def run_episodes(
     cutoff: Cutoff = WAIT,
     on_finish: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Play ``episodes`` to their ends and return their trajectories in the order in which they were given.
+    """Play ``episodes`` to their ends and return their trajectories in the order of ``episodes``.
 
     >>> import gymnasium as gym
     >>> from gym_trl.episode import Limits
@@ -82,18 +82,17 @@ def run_episodes(
     ...     [trajectory.stop_reason.value for trajectory in run_episodes(episodes, pool=pool, engine=engine)]
     ['failure', 'failure', 'failure']
 
-    An episode's next turn is submitted the moment its environment has answered, and a finished one makes room for the
-    next at once. What goes wrong inside an episode ends that episode only. If the engine itself raises, or the user
-    interrupts, what is running is cancelled and the environments are released before the exception goes on.
+    An episode's next turn is submitted as soon as its environment has returned, and a finished episode makes room for
+    the next one at once. A failure inside an episode ends that episode only. If the engine raises, or on
+    ``KeyboardInterrupt``, running requests are cancelled and environments are released before the exception propagates.
 
     Args:
-        episodes: New episodes, each of which is used up.
-        pool: Plays the environments.
-        engine: Samples the answers.
-        max_alive: How many episodes may hold an environment at once; all by default.
-        cutoff: When the slowest are no longer waited for. An environment that is stepped inline is waited for in any
-            case.
-        on_finish: Is called with an episode's index and trajectory as soon as it has finished.
+        episodes: New episodes; each can be played once.
+        pool: Steps the environments.
+        engine: Samples the responses.
+        max_alive: Maximum number of episodes that hold an environment at once. Default: all.
+        cutoff: When to stop the slowest episodes. A step in the calling thread cannot be interrupted.
+        on_finish: Called with the index and the trajectory of each episode as soon as it has finished.
 
     Raises:
         ConfigError: ``max_alive`` is less than 1.
@@ -122,7 +121,7 @@ def stream_episodes(
     go_on: Callable[[], bool],
     on_finish: Callable[[_Key, Trajectory], None],
 ) -> None:
-    """Play episodes as they come, without end, until ``episodes`` is exhausted or ``go_on()`` is false.
+    """Play episodes as they arrive, until ``episodes`` is exhausted or ``go_on()`` is false.
 
     >>> import gymnasium as gym
     >>> from gym_trl.episode import Limits
@@ -137,17 +136,18 @@ def stream_episodes(
     a failure
     b failure
 
-    It is ``run_episodes`` for somebody who takes what is finished while the rest plays on. Episodes that are alive when
-    it ends are cancelled.
+    Unlike ``run_episodes`` it hands over each finished episode while others continue. Episodes that are still running
+    when it ends are cancelled.
 
     Args:
-        episodes: Each with what ``on_finish`` is to call it. ``None`` says that there is none now: it is asked again.
-        pool: Plays the environments.
-        engine: Samples the answers; is never waited for longer than one of its steps.
-        max_alive: How many episodes may hold an environment at once.
-        cutoff: When an episode is no longer waited for: its ``episode_s`` only, for a stream has no end.
-        go_on: Is called between any two steps of the engine.
-        on_finish: Is called as soon as an episode has finished.
+        episodes: Episodes with their names for ``on_finish``. ``None`` means that none is available now; the iterator
+            is read again later.
+        pool: Steps the environments.
+        engine: Samples the responses; called without blocking, one step at a time.
+        max_alive: Maximum number of episodes that hold an environment at once.
+        cutoff: When to stop an episode. Only ``episode_s`` applies, because a stream has no end.
+        go_on: Called between two steps of the engine.
+        on_finish: Called with the name and the trajectory of each episode as soon as it has finished.
 
     Raises:
         ConfigError: ``max_alive`` is less than 1.
@@ -176,7 +176,7 @@ def stream_episodes(
                     names[admitted], playing[admitted] = arrived
                     loop.admit(admitted)
                     admitted += 1
-                if not loop.advance(block=False) and not loop.sampling:  # an engine that samples waits by itself
+                if not loop.advance(block=False) and not loop.sampling:  # a busy engine takes time in its own step
                     sleep(_IDLE_S)
                 loop.cut_old()
     finally:
@@ -189,17 +189,17 @@ def _check_alive(number: int | None) -> None:
 
 
 _FULL_COLLECTIONS = 100
-"""After so many collections of the middle generation Python looks through all there is; its own number is 10."""
+"""Number of collections of the middle generation before a full one; Python's default is 10."""
 _lock = Lock()
-_thresholds: list[tuple[int, int, int]] = []  # as they were before each rollout that is going on
+_thresholds: list[tuple[int, int, int]] = []  # in effect before each running rollout
 
 
 @contextmanager
 def _rare_full_collections() -> Iterator[None]:
-    """Let Python look for cycles among all objects less often.
+    """Make Python's full garbage collections less frequent.
 
-    Thousands of episodes are millions of objects that live on and are in no cycle; to look through them again and again
-    takes a quarter of the loop's time (benchmarks/bench_scale.py). What dies young is collected as ever.
+    Thousands of episodes are millions of long-lived objects without cycles; scanning them repeatedly takes a quarter of
+    the loop's time (benchmarks/bench_scale.py). Collections of young objects are unchanged.
     """
     with _lock:
         young, middle, old = gc.get_threshold()
@@ -210,12 +210,12 @@ def _rare_full_collections() -> Iterator[None]:
     finally:
         with _lock:
             before = _thresholds.pop()
-            if not _thresholds:  # other threads may play on
+            if not _thresholds:  # other threads may still run rollouts
                 gc.set_threshold(*before)
 
 
 class _Loop:
-    """The books of one rollout: every episode is waiting, with its environment, with the engine, or finished."""
+    """State of one rollout: each episode waits for its environment or for the engine, or is finished."""
 
     def __init__(
         self,
@@ -226,19 +226,19 @@ class _Loop:
         cutoff: Cutoff,
     ) -> None:
         self._cutoff = cutoff
-        self._began: dict[int, float] = {}  # each episode that is alive, the oldest first
+        self._began: dict[int, float] = {}  # start time of each running episode, the oldest first
         self._episodes = episodes
         self._pool = pool
         self._engine = engine
-        # Others wait for such an engine to step, also when no episode does.
+        # The other processes of a shared engine need it to step even if no local episode waits for a completion.
         self._shared: bool = getattr(engine, "shared", False)
         self._on_finish = on_finish
         self._resetting: set[int] = set()
         self._stepping: set[int] = set()
         self._sampling: dict[str, int] = {}
-        self._requests: dict[int, str] = {}  # the same the other way round
-        self._turns: defaultdict[int, int] = defaultdict(int)  # how often each has asked the engine
-        self._asked: dict[int, float] = {}  # when each episode began to wait for what it is waiting for
+        self._requests: dict[int, str] = {}  # the inverse of _sampling
+        self._turns: defaultdict[int, int] = defaultdict(int)  # number of requests of each episode
+        self._asked: dict[int, float] = {}  # start of each episode's current wait
         self._env_seconds: defaultdict[int, float] = defaultdict(float)
         self._model_seconds: defaultdict[int, float] = defaultdict(float)
         self.finished: dict[int, Trajectory] = {}
@@ -251,7 +251,7 @@ class _Loop:
             while admitted < total and admitted - len(self.finished) < max_alive:
                 self.admit(admitted)
                 admitted += 1
-            # Nothing that waits for an answer could look at the clock.
+            # A blocking call could not check the time limits.
             if not self.advance(block=not cutoff.timed) and cutoff.timed and not self._sampling:
                 sleep(_IDLE_S)
             self.cut_old()
@@ -266,11 +266,11 @@ class _Loop:
 
     @property
     def sampling(self) -> bool:
-        """Whether the engine has something to do."""
+        """True if the engine has requests of this rollout."""
         return bool(self._sampling)
 
     def advance(self, *, block: bool) -> bool:
-        """Take what has been answered, if anything; ``block`` waits for it where nothing else is to be done."""
+        """Process available results and return whether there were any; if ``block``, wait if nothing else is to do."""
         replies = self._pool.collect(block=block and not self._sampling and not self._shared)
         for key, reply in replies:
             self._environment_answered(int(key), reply)
@@ -281,7 +281,7 @@ class _Loop:
         return bool(replies or completions)
 
     def cut_old(self) -> None:
-        """Stop what has been played for too long."""
+        """Stop episodes that have run for longer than ``Cutoff.episode_s``."""
         limit = self._cutoff.episode_s
         while limit is not None and self._began:
             index, began = next(iter(self._began.items()))
@@ -295,7 +295,7 @@ class _Loop:
                 self._cut(index, reason, why)
 
     def _cut(self, index: int, reason: StopReason, why: str) -> None:
-        """Wait no longer for an episode, whatever it is waiting for."""
+        """Stop one episode in any state."""
         if (request_id := self._requests.pop(index, None)) is not None:
             del self._sampling[request_id]
             self._engine.cancel(request_id)
@@ -307,10 +307,10 @@ class _Loop:
         )
 
     def abandon(self) -> None:
-        """Leave nothing running; after a complete rollout there is nothing left."""
+        """Cancel all requests and release all environments."""
         for request_id in self._sampling:
             self._engine.cancel(request_id)
-        for index in self._began:  # also what was being handled when something raised
+        for index in self._began:  # includes an episode whose handling raised
             self._pool.release(str(index))
 
     def _environment_answered(self, index: int, reply: EnvReply | EnvFailure) -> None:

@@ -1,4 +1,4 @@
-"""The nouns: what travels between environments, chats, engines and trainers."""
+"""Core data types shared by environments, chats, engines and trainers."""
 
 import json
 import math
@@ -12,14 +12,14 @@ from gym_trl.errors import TaskError, TranscriptError
 
 TokenIds: TypeAlias = list[int]
 Logprobs: TypeAlias = list[float | None]
-"""Natural logarithms of the sampled tokens' probabilities; ``None`` where an engine could not say."""
+"""Natural logarithms of the sampled tokens' probabilities; ``None`` for a token whose engine returned none."""
 
 Policy: TypeAlias = Callable[[str], str]
-"""Plays one episode: is called with each observation and answers with an action."""
+"""Function that plays one episode: it is called with each observation and returns an action."""
 
 
 class StopReason(StrEnum):
-    """Why an episode ended.
+    """Reason for the end of an episode.
 
     >>> StopReason("turn_limit").scored
     True
@@ -40,9 +40,9 @@ class StopReason(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     """The model's context has no room for another turn."""
     TIME_LIMIT = "time_limit"
-    """A ``Cutoff`` with ``late="truncated"`` waited for it no longer; it is scored as far as it came."""
+    """A ``Cutoff`` with ``late="truncated"`` stopped it; the rewards up to that turn count."""
     PARSE_ERROR = "parse_error"
-    """Too many answers in a row from which no action could be read."""
+    """Too many responses in a row from which no action could be read."""
     INVALID_ACTION = "invalid_action"
     """Too many actions in a row that the environment rejected."""
     CRASHED = "crashed"
@@ -50,28 +50,28 @@ class StopReason(StrEnum):
     ENV_ERROR = "env_error"
     """The infrastructure failed: making, resetting, a connection, a lost worker, a malformed result."""
     TIMEOUT = "timeout"
-    """A reset or the engine did not answer in time, or the episode's or the rollout's time was over."""
+    """A reset or the engine exceeded its time limit, or the episode or the rollout exceeded its own."""
     STRAGGLER = "straggler"
-    """Most others of its rollout had finished, and a ``Cutoff`` waited for it no longer."""
+    """A ``Cutoff`` stopped it because most other episodes of its rollout had finished."""
     CANCELLED = "cancelled"
-    """The rollout was stopped, or the engine gave the request up."""
+    """The rollout was stopped, or the engine cancelled the request."""
 
     @property
     def scored(self) -> bool:
-        """Whether an episode that ended so says something about the model."""
+        """True if an episode with this stop reason says something about the model."""
         return self not in _UNSCORED
 
 
 def why_it_ended(info: Mapping[str, Any], *, terminated: bool) -> StopReason:
-    """Return why an environment ended an episode, from the ``info`` of its last step.
+    """Return the stop reason of an episode that the environment ended, from the ``info`` of its last step.
 
     >>> why_it_ended({"success": True}, terminated=True), why_it_ended({}, terminated=True)
     (<StopReason.SUCCESS: 'success'>, <StopReason.TERMINATED: 'terminated'>)
     >>> why_it_ended({"stop_reason": "invalid_action"}, terminated=True)
     <StopReason.INVALID_ACTION: 'invalid_action'>
 
-    A ``stop_reason`` in ``info`` is taken as it is, but for one that says how the task went: that is ``success``'s to
-    say.
+    A ``stop_reason`` in ``info`` is used unchanged, except for ``success``, ``failure`` and ``terminated``: these
+    follow from ``info["success"]``.
     """
     named = info.get("stop_reason")
     if isinstance(named, str) and named in StopReason.__members__.values() and named not in _BY_SUCCESS.values():
@@ -89,13 +89,14 @@ def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -
     >>> success_of(StopReason.ENV_ERROR, {"success": False}, declares=True) is None
     True
 
-    Success is declared, never guessed from rewards: the ``info["success"]`` of the last step says so. An episode that
-    something cut off before that is no success where the environment is known to declare one (``declares``).
+    Success is declared in ``info["success"]`` of the last step, never inferred from rewards. An episode that was cut
+    off before the environment ended it counts as a failure if the environment is known to declare success
+    (``declares``).
 
     Args:
-        reason: Why the episode ended; one that is not scored has no success.
-        info: The last step's.
-        declares: The environment or the spec declares success, in this step, an earlier one or at the end.
+        reason: Stop reason of the episode; an unscored episode has no success.
+        info: ``info`` of the last step.
+        declares: The environment or the spec declares success: in this step, an earlier one or at the end.
     """
     if not reason.scored:
         return None
@@ -115,7 +116,7 @@ _UNSCORED = frozenset({StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.STRA
 
 
 class FinishReason(StrEnum):
-    """Why an engine stopped sampling."""
+    """Reason why an engine stopped sampling."""
 
     STOP = "stop"
     """An end-of-sequence id or a stop string was sampled."""
@@ -126,12 +127,12 @@ class FinishReason(StrEnum):
     TIMEOUT = "timeout"
     """The request's deadline passed."""
     ERROR = "error"
-    """This request failed; ``Completion.error`` says how."""
+    """The request failed; ``Completion.error`` has the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation, as chat templates know it.
+    """Message of a conversation, with the fields that chat templates use.
 
     >>> Message("user", "hello").as_dict()
     {'role': 'user', 'content': 'hello'}
@@ -141,31 +142,31 @@ class Message:
     content: str
 
     def as_dict(self) -> dict[str, str]:
-        """The message as chat templates and datasets want it."""
+        """Return the message as a dictionary, for chat templates and datasets."""
         return {"role": self.role, "content": self.content}
 
 
 class UnfinishedResponse(str):
-    """A response that ``max_tokens`` cut off: what it says need not be what it would have said.
+    """Response that ``max_tokens`` cut off, so its text may be incomplete.
 
     >>> UnfinishedResponse("guess 4") == "guess 4"
     True
 
-    ``ParseAction`` takes an action from it only if its mark was complete before the cut. An environment that nothing
-    reads responses for (``reads_responses``) never gets one.
+    ``ParseAction`` reads an action from it only if the mark was complete before the cut. An environment without a
+    wrapper that reads responses (``reads_responses``) never receives one.
     """
 
     __slots__ = ()
 
 
 class RefusedResponse(str):
-    """What is said to the model instead of a step, because its response was refused before anybody read it."""
+    """Observation for a response that was rejected before the environment or a wrapper received it."""
 
     __slots__ = ()
 
 
 class Answer(NamedTuple):
-    """What a model said, its thinking apart from its answer."""
+    """Text of a response, split into thinking and answer."""
 
     thinking: str
     text: str
@@ -173,7 +174,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One game: which environment, from which seed, with which reset options.
+    """One seeded instance of an environment: its id, seed and reset options.
 
     >>> task = Task("TrlEnv/Echo-v0", seed=7)
     >>> Task.from_json(task.to_json()) == task
@@ -185,15 +186,15 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The task as the string that rides in a dataset's prompt."""
+        """Return the task as a JSON string, for a dataset's prompt."""
         return json.dumps({"env_id": self.env_id, "seed": index(self.seed), "options": dict(self.options)})
 
     @classmethod
     def from_json(cls, text: str) -> "Task":
-        """Read a task back.
+        """Return the task that ``to_json`` wrote.
 
         Raises:
-            TaskError: ``text`` is not what ``to_json`` writes.
+            TaskError: ``text`` was not written by ``to_json``.
         """
         try:
             fields = json.loads(text)
@@ -207,10 +208,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an engine is asked for: continue ``prompt_ids`` by at most ``max_tokens``.
+    """Request to an engine: continue ``prompt_ids`` by at most ``max_tokens``.
 
-    ``prompt_ids`` is the engine's to keep: nobody changes it after ``submit``.
-    ``seed`` differs between any two requests of a rollout; engines that can, sample from it.
+    ``prompt_ids`` must not be changed after ``submit``. ``seed`` is different for each request of a rollout; engines
+    with seeded sampling use it.
     """
 
     id: str
@@ -221,7 +222,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine sampled, verbatim: the ids of end tokens and stop strings are kept.
+    """Sampled tokens of a request, unchanged: the ids of end tokens and stop strings are kept.
 
     ``logprobs`` has one entry per id, in nats, under the distribution that was sampled from.
     """
@@ -235,7 +236,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange: what the model saw, said and did, and what that was worth."""
+    """One response of the model and the step that it caused."""
 
     observation: str
     answer: Answer
@@ -244,20 +245,20 @@ class Turn:
     start: int
     """Index of the first sampled id of this turn in ``Trajectory.completion_ids``."""
     stop: int
-    """Index after the last one."""
+    """Index after the last sampled id of this turn."""
     action: str | None = None
-    """What a wrapper such as ``ParseAction`` read from the answer."""
+    """Action that a wrapper such as ``ParseAction`` read from the response."""
     action_cut: bool = False
-    """``max_tokens`` cut the response off before its action was complete, and nothing was executed."""
+    """``max_tokens`` cut the response off before its action was complete; nothing was executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A finished episode: what the engine saw and sampled, and what the environment made of it.
+    """Finished episode: its token ids, and its turns with their rewards.
 
-    ``prompt_ids + completion_ids`` is exactly what the engine was given and returned. ``mask`` is 1 where the engine
-    sampled and 0 under environment tokens, where ``logprobs`` is 0.0; the three have one length. An episode that
-    failed before the model said anything has empty lists.
+    ``prompt_ids + completion_ids`` is exactly what the engine was given and returned. ``mask`` is 1 for sampled tokens
+    and 0 for environment tokens, whose ``logprobs`` are 0.0; the three lists have the same length. They are empty if
+    the episode failed before the model's first response.
 
     Raises:
         TranscriptError: the three lists have different lengths, or do not end on a sampled id.
@@ -273,15 +274,15 @@ class Trajectory:
     messages: tuple[Message, ...]
     error: str | None = None
     terminated: bool = False
-    """The environment ended the episode; one that is scored and was not terminated was cut off."""
+    """The environment ended the episode; a scored episode that was not terminated was cut off."""
     declared: bool | None = None
-    """Whether the task was solved, as the environment or the spec declares it; see ``success``."""
+    """Success as the environment or the spec declares it; see ``success``."""
     cut_observations: int = 0
-    """How many observations were too long and were shown in part."""
+    """Number of observations that were longer than the limit and shown in part."""
     model_seconds: float = field(default=0.0, compare=False)
-    """From asking the engine to its answer, summed over the turns."""
+    """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)
-    """The same for the environment, its reset included."""
+    """Seconds in the environment, including its reset."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.completion_ids), len(self.mask), len(self.logprobs)}
@@ -292,12 +293,12 @@ class Trajectory:
 
     @property
     def scored(self) -> bool:
-        """Whether the episode says something about the model; its ``episode_return`` is ``None`` otherwise."""
+        """True if the episode says something about the model; otherwise ``episode_return`` is ``None``."""
         return self.stop_reason.scored and bool(self.turns)
 
     @property
     def success(self) -> bool | None:
-        """Whether the task was solved; ``None`` where nothing declares it, or the episode cannot be scored."""
+        """True or false if success is declared; ``None`` if it is not, or if the episode is unscored."""
         if not self.scored:
             return None
         if self.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE):
@@ -306,15 +307,15 @@ class Trajectory:
 
     @property
     def episode_return(self) -> float | None:
-        """The undiscounted sum of the rewards, or ``None`` where the episode cannot be scored."""
+        """Undiscounted sum of the rewards; ``None`` for an unscored episode."""
         return math.fsum(turn.reward for turn in self.turns) if self.scored else None
 
     @property
     def invalid_actions(self) -> int:
-        """How many turns held no action that could be read, or one that the environment rejected."""
+        """Number of turns whose action could not be read or was rejected by the environment."""
         return sum(not turn.action_valid for turn in self.turns)
 
     @property
     def cut_actions(self) -> int:
-        """How many of them ``max_tokens`` had cut off."""
+        """Number of invalid actions that ``max_tokens`` cut off."""
         return sum(turn.action_cut for turn in self.turns)
