@@ -1,4 +1,4 @@
-"""Environments that nobody has measured: stepped in the calling thread, and in threads once they keep it waiting."""
+"""Executor for environments of unknown speed: starts in the calling thread and moves slow environments to threads."""
 
 import logging
 import os
@@ -17,18 +17,18 @@ from gym_trl.types import StopReason, Task
 _log = logging.getLogger(__name__)
 
 WAITS_S = 0.003
-"""Waiting of a step, or of a reset, from which on threads are worth their price."""
+"""Seconds of waiting in a step or reset from which on threads pay off."""
 COMPUTES_S = 0.005
-"""Computing of a step, or of a reset, from which on processes are."""
+"""Seconds of computing in a step or reset from which on processes pay off."""
 LONG_S = 0.02
-"""Waiting that is believed at once; shorter waits must be seen ``LOOKS`` times in a row."""
+"""Seconds of waiting after which one measurement is enough; shorter waits must be seen ``LOOKS`` times in a row."""
 LOOKS = 3
 _MANY_LOOKS = 100
-"""Resets and steps that are looked at closely at first, and after one that took long; of others only that is seen."""
+"""Number of resets and steps that are measured in detail, at first and after a slow one; others are only timed."""
 
 
 class Spent(NamedTuple):
-    """Seconds of a step, or of a reset: what the thread computed, and what it waited."""
+    """Seconds of a step or reset: computing time of the thread, and waiting time."""
 
     computing: float
     waiting: float
@@ -36,7 +36,7 @@ class Spent(NamedTuple):
 
 
 class Watch:
-    """Tells how the calling thread spends its time.
+    """Stopwatch that separates computing from waiting in the calling thread.
 
     >>> watch = Watch()
     >>> watch.start()
@@ -51,12 +51,12 @@ class Watch:
         self._began = self._computed = self._queued = 0.0
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the measurement."""
         self._queued = self._queued_s()
         self._began, self._computed = perf_counter(), thread_time()
 
     def spent(self, of: str = "a step") -> Spent:
-        """Return what was computed and what was waited, less what other programs had the processor for."""
+        """Return computing and waiting time since ``start``, without the waiting for a busy processor."""
         computed = thread_time() - self._computed
         waited = perf_counter() - self._began - computed
         if waited >= WAITS_S:
@@ -64,7 +64,7 @@ class Watch:
         return Spent(computed, max(0.0, waited), of)
 
     def _queued_s(self) -> float:
-        """How long this thread has waited for a processor that others had, where the system tells."""
+        """Return how long this thread has waited for a processor so far; 0 if the system does not report it."""
         if self._thread != (thread := (os.getpid(), get_ident())):
             self._thread, self._descriptor = thread, None
             if self._file is not None:
@@ -80,40 +80,40 @@ class Watch:
 
 @dataclass(slots=True)
 class _Kind:
-    """What is known of the environments of one id."""
+    """Measurements of the environments of one id."""
 
     in_threads: bool = False
     settled: bool = False
-    """That they make others wait, and whether they can live in threads is all that is left to be found out."""
+    """They wait, so all that remains to be found out is if they work in threads."""
     looks: int = _MANY_LOOKS
-    """How many of the next resets and steps are looked at closely."""
+    """Number of the next resets and steps that are measured in detail."""
     proven: set[str] = field(default_factory=set)
-    """Of ``"reset"`` and ``"step"``, what has worked in a thread."""
+    """Those of ``"reset"`` and ``"step"`` that have worked in a thread."""
     recent: dict[str, deque[Spent]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LOOKS)))
     advised: bool = False
 
 
 @dataclass(slots=True)
 class _Played:
-    """An episode so far."""
+    """Episode in progress."""
 
     env_id: str
     kind: _Kind
     asked: list[Task | str]
-    """Its task, and its actions."""
+    """Its task, followed by its actions."""
     replies: list[EnvReply] = field(default_factory=list)
-    """What came of them in the calling thread."""
+    """Results of these in the calling thread."""
     in_thread: bool = False
     caught_up: int | None = None
-    """How many of these replies another instance, which is to take over, has given too."""
+    """Number of these replies that the instance in the thread has reproduced; ``None`` if no move is in progress."""
     stays: bool = False
-    """Another instance says something else, or cannot be used where it is."""
+    """The instance in the thread gave another reply, or does not work there."""
     doubt: str | None = None
-    """What an instance in a thread has raised, until it is known whether it is the thread's fault."""
+    """Error of an instance in a thread, until it is known if the thread caused it."""
 
 
 class AdaptivePool(ClosingPool):
-    """Steps environments in the calling thread while they answer at once, and in threads once they keep it waiting.
+    """Steps environments in the calling thread while they are fast, and in threads once they wait.
 
     >>> import gymnasium as gym
     >>> with AdaptivePool(gym.make) as pool:
@@ -123,11 +123,11 @@ class AdaptivePool(ClosingPool):
     ('a', 'EnvReply', 'inline')
 
     Every reset and step in the calling thread is measured. After one that waits for 20 ms, or three in a row that wait
-    for 3 ms, the environments of that id are made and stepped in threads, which is logged once. Episodes that have
-    begun move at their next step. An instance lives and dies in one thread, so another one is made in a thread and is
-    given the same task and actions; it takes over where it answers the same, and otherwise the episode stays. An
-    environment that cannot be made or stepped in a thread goes on without. One that computes stays too, and the log
-    says once that processes would step it beside others.
+    for 3 ms, the environments of that id are made and stepped in threads, which is logged once. Running episodes move
+    at their next step: all calls of an instance must be made in one thread, so a new instance in a thread is given the
+    same task and actions, and replaces the first one if its replies are the same; otherwise the episode stays.
+    Environments that cannot be made or stepped in a thread stay in the calling thread. So do environments that compute;
+    the log then suggests processes once.
 
     Args:
         make: Makes an environment from its id.
@@ -139,16 +139,16 @@ class AdaptivePool(ClosingPool):
         self._watch = Watch()
         self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
         self._playing: dict[str, _Played] = {}
-        self._work: deque[str] = deque()  # episodes that are asked something in the calling thread
-        self._waiting: set[str] = set()  # those that are asked something in another one
-        self._left_behind = False  # whether there are instances that others have taken over from
+        self._work: deque[str] = deque()  # episodes with a call due in the calling thread
+        self._waiting: set[str] = set()  # episodes with a call in another thread
+        self._left_behind = False  # True if there are instances that were replaced
 
     def executor(self, env_id: str) -> str:
-        """Where environments of an id are made: ``"inline"`` or ``"thread"``."""
+        """Return where environments of an id are made: ``"inline"`` or ``"thread"``."""
         return "thread" if self._kinds[env_id].in_threads else "inline"
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
+        """Start the episode ``key``."""
         if key in self._playing:
             self.release(key)
         kind = self._kinds[task.env_id]
@@ -156,13 +156,13 @@ class AdaptivePool(ClosingPool):
         self._ask(key, played)
 
     def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
+        """Step the environment of the episode ``key``."""
         played = self._playing[key]
         played.asked.append(action)
         self._ask(key, played)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """What the environments have answered; ``block`` waits for at least one answer."""
+        """Return the results since the last call; if ``block``, wait for at least one."""
         replies: list[tuple[str, EnvReply | EnvFailure]] = []
         while True:
             while self._work:
@@ -182,7 +182,7 @@ class AdaptivePool(ClosingPool):
                 return replies
 
     def release(self, key: str) -> None:
-        """End the episode ``key``; its instance may serve another one."""
+        """End the episode ``key``; its instance may be reused."""
         if self._work:
             self._work = deque(other for other in self._work if other != key)
         self._waiting.discard(key)
@@ -212,7 +212,7 @@ class AdaptivePool(ClosingPool):
             self._threads.step(key, work)
 
     def _do(self, key: str, played: _Played, work: Task | str) -> EnvReply | EnvFailure:
-        """Do one thing in the calling thread, and measure it."""
+        """Execute one reset or step in the calling thread, and measure it."""
         kind, began = played.kind, perf_counter()
         looked = kind.looks > 0
         if looked:
@@ -234,7 +234,7 @@ class AdaptivePool(ClosingPool):
         return reply
 
     def _object(self, played: _Played, error: str) -> None:
-        """Use no more threads for environments that can do here what they cannot do there."""
+        """Stop using threads for environments that work in the calling thread only."""
         if played.kind.in_threads:
             played.kind.in_threads = False
             _log.warning("%s cannot be stepped in threads, and goes on without: %s", played.env_id, error)
@@ -263,16 +263,16 @@ class AdaptivePool(ClosingPool):
             )
 
     # -----------------------------------------------------------------------------------------------------------------
-    # From one thread to another
+    # Moving an episode from the calling thread to another one
     # -----------------------------------------------------------------------------------------------------------------
 
     def _move(self, key: str, played: _Played) -> None:
-        """Have an instance in a thread catch up with an episode, to answer what it is asked now."""
+        """Start to replay an episode in a thread, where its current call is executed at the end."""
         played.in_thread, played.caught_up = True, 0
         self._send(key, played.asked[0])
 
     def _heard(self, key: str, played: _Played, answer: EnvReply | EnvFailure) -> EnvReply | EnvFailure | None:
-        """Return what a thread has answered, if somebody but this pool waits for it."""
+        """Process a result from a thread; return it unless it belongs to a replay."""
         place = played.caught_up
         what = name_of(played.asked[-1 if place is None else place])
         if isinstance(answer, EnvFailure):
@@ -298,13 +298,13 @@ class AdaptivePool(ClosingPool):
         return answer
 
     def _back(self, key: str, played: _Played, failure: EnvFailure | None) -> EnvFailure | None:
-        """Go on in the calling thread, where a ``failure`` may be none."""
+        """Continue an episode in the calling thread after its instance in a thread failed or differed."""
         moving, work = played.caught_up is not None, played.asked[-1]
         self._threads.release(key)
         played.in_thread, played.caught_up, played.stays = False, None, True
         played.doubt = failure.error if failure is not None else None
         if failure is not None and not moving and not isinstance(work, Task):
-            # It was begun in the thread, and this was its first step there: begin it again here.
+            # Its reset was in the thread, and this was its first step there: start it again in the calling thread.
             [begun] = played.replies
             again = self._do(key, played, played.asked[0])
             if isinstance(again, EnvFailure) or not _same(again, begun):
@@ -313,14 +313,14 @@ class AdaptivePool(ClosingPool):
         return None
 
     def _clear_away(self) -> None:
-        """Close the instances that nobody will use again."""
+        """Close instances that were replaced and are not needed any more."""
         if self._left_behind and all(one.in_thread and one.caught_up is None for one in self._playing.values()):
             self._left_behind = False
             self._inline.close()
 
 
 def _same(one: EnvReply, other: EnvReply) -> bool:
-    """Whether a model is told the same; ``info`` may hold anything, also what cannot be compared."""
+    """Return whether two replies are the same to the model; ``info`` may hold objects that cannot be compared."""
     return (one.observation, one.reward, one.terminated, one.truncated, one.instructions) == (
         *(other.observation, other.reward, other.terminated, other.truncated, other.instructions),
     )

@@ -1,4 +1,4 @@
-"""The tokens of one episode, appended to and never re-rendered."""
+"""Conversations as token ids that are appended to and never re-rendered."""
 
 import math
 import re
@@ -15,8 +15,8 @@ from gym_trl.parsing import split_thinking
 from gym_trl.rendering import Frame, find_frame
 from gym_trl.types import Answer, Logprobs, Message, TokenIds
 
-# Unicode keeps these code points out of all text ("noncharacters, for internal use"), so no message can hold one
-# once `_Codec.plain` has been over it.
+# Unicode reserves these code points for internal use ("noncharacters"), so `_Codec.plain` can remove them from messages
+# and they are free as marks here.
 _BREAK = "\ufdd0"
 _ASKED = Message("user", "\ufdd1")
 _ANSWERED = Message("assistant", "\ufdd2")
@@ -26,22 +26,22 @@ _UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd3]")
 
 _SAID = [Message("user", "Say it\ufdd1"), Message("assistant", "It."), Message("user", "Again.")]
 
-# Lengths of conversations are checked with so many answers at once, one by one as they come up to so many, and further
-# ahead; as long as a check takes less than these seconds that is done before the first conversation.
+# Numbers of answers for which a template is checked: fewer than _AT_FIRST before the first conversation, doubled as
+# long as one check takes less than _SECONDS; up to _EACH_LENGTH every number when a conversation reaches it, then
+# ahead.
 _AT_FIRST, _EACH_LENGTH, _SECONDS = 7, 32, 0.005
-# Of the numbers in a template so many are tried as thresholds, up to so many answers.
+# Up to _NUMBERS numbers in a template are tried as thresholds, up to _NEAR answers.
 _NUMBERS, _NEAR = 8, 300
-# Openings are told apart by the texts of their system messages as long as there are fewer than this.
+# Openings with different system messages are checked separately as long as fewer than this many are known.
 _KINDS = 16
-# Conversations are compared with what they really say as long as this pays: so many messages at first, and so many of
-# a message more for each turn.
+# Credit for comparing whole conversations, in messages: this much at first, and this much more for each turn.
 _FIRST_CREDIT, _CREDIT = 24.0, 0.05
 _MOST_FACTS = 16
 _FACTS: "dict[Hashable, _Facts]" = {}
 
 
 class _Facts(NamedTuple):
-    """What a template does, found out by rendering short conversations."""
+    """Properties of a template, determined by rendering short conversations."""
 
     parts: bool
     folds_system: bool
@@ -56,40 +56,40 @@ class _Facts(NamedTuple):
 
 
 class Chat(Protocol):
-    """How the text of a conversation becomes token ids, one turn at a time.
+    """Converter of a conversation's text to token ids, one turn at a time.
 
-    An episode asks for ``open`` once, then for one ``reply`` per turn, and appends what it gets to what was sampled.
+    An episode calls ``open`` once, then ``reply`` once per turn, and appends the result to the sampled ids.
     """
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """The ids that end the model's turn; engines stop on them as on the tokenizer's end of sequence."""
+        """Ids that end the model's turn; engines stop at them and at the tokenizer's end-of-sequence id."""
         ...
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """What ends the model's turn where no id says so; engines keep it in what they return."""
+        """Strings that end the model's turn if no single id does; engines include them in what they return."""
         ...
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
-        """The ids that start an episode, up to where the model begins to write."""
+        """Return the ids that start an episode, up to the point where the model's response begins."""
         ...
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
-        """The ids between two sampled turns; ``closed`` says that the first one had ended, see ``closes``."""
+        """Return the ids between two sampled turns; ``closed`` is the result of ``closes`` for the first one."""
         ...
 
     def closes(self, ids: Sequence[int]) -> bool:
-        """Whether these sampled ids end the model's turn, so that ``reply`` need not."""
+        """Return whether these sampled ids end the model's turn, so that ``reply`` need not."""
         ...
 
     def text(self, ids: TokenIds) -> Answer:
-        """What the model said, its thinking apart from its answer."""
+        """Return the text of a response, split into thinking and answer."""
         ...
 
 
 class TemplateChat:
-    """Speak any chat template, of any Hugging Face tokenizer or of a processor that has one.
+    """Chat for any chat template of a Hugging Face tokenizer, or of a processor that has a tokenizer.
 
     >>> class Letters:  # stands in for AutoTokenizer.from_pretrained(...)
     ...     name_or_path, chat_template, all_special_tokens, added_tokens_decoder = "letters", "chat", ["$"], {}
@@ -110,24 +110,24 @@ class TemplateChat:
     >>> letters.decode(chat.reply("Too long.", closed=chat.closes(letters.encode("fou"))))
     '$user: Too long.$assistant: '
 
-    A reply is found by rendering three short messages and keeping what follows the second, so its cost does not
-    depend on the episode's length, and templates that rewrite what was said earlier do no harm. Where the model's turn
-    ends without the template's end-of-turn mark, because its tokens ran out or it chose another end, the reply begins
-    with that mark. A template that refuses system messages gets them in front of the first user message.
+    A reply is found by rendering three short messages and taking the text after the second, so its cost does not depend
+    on the episode's length, and templates that rewrite earlier messages are supported. If the model's turn did not end
+    with the template's end-of-turn token, because ``max_tokens`` was reached or another end was sampled, the reply
+    begins with that token. If a template rejects system messages, they are put in front of the first user message.
 
-    Only the template and the model write control tokens: ``<|im_end|>`` in an observation becomes the ids of its
-    characters, not the id that ends a turn. Control tokens are those that the tokenizer calls special, and other added
-    tokens that stand in the template, such as ``<think>`` and ``<tool_response>`` in Qwen3's, with what closes them,
-    unless they are plain words. The unknown token is none of them, unless it also begins or ends sequences. As
-    normalisers and templates edit texts, the ids of each message are checked: where they hold other control tokens
-    than those of a harmless text, the text is encoded apart from what the template writes around a harmless one. In an
-    assistant message of the prompt, which shows what the model might write, added tokens that are not special keep
-    their meaning.
+    Only the template and the model can write control tokens: ``<|im_end|>`` in an observation is encoded as the ids of
+    its characters, not as the id that ends a turn. Control tokens are the tokenizer's special tokens, and other added
+    tokens that occur in the template, such as ``<think>`` and ``<tool_response>`` in Qwen3's, with their closing
+    tokens, unless they are plain words. The unknown token is not a control token, unless it also begins or ends
+    sequences. Because normalizers and templates can change texts, the ids of each message are checked: if they contain
+    other control tokens than those of a harmless text, the text is encoded separately from the template's text around
+    it. In assistant messages of the prompt, which are examples of the model's output, added tokens that are not special
+    are kept.
 
     Args:
-        tokenizer: Renders and encodes; its ``chat_template`` is used where none is given.
+        tokenizer: Renders and encodes. Its ``chat_template`` is the default template.
         chat_template: A Jinja template, or the name of one of the tokenizer's templates.
-        chat_template_kwargs: Given to every rendering, such as ``enable_thinking=False``.
+        chat_template_kwargs: Passed to every rendering, such as ``enable_thinking=False``.
 
     Raises:
         ChatTemplateError: there is no template, or it cannot be extended turn by turn.
@@ -139,7 +139,7 @@ class TemplateChat:
         self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         self._name = _either("name_or_path", self._tokenizer, tokenizer) or type(tokenizer).__name__
         own = _either("chat_template", self._tokenizer, tokenizer)
-        # Kept as it is now: trainers are known to change their tokenizer's template later on.
+        # A copy: trainers may change the template of their tokenizer later.
         self._template = chat_template or (own.get("default") if isinstance(own, dict) else own)
         if not self._template:
             raise ChatTemplateError(
@@ -159,59 +159,59 @@ class TemplateChat:
         self._anchor = next(iter(facts.closers), getattr(self._tokenizer, "eos_token", None) or "")
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
-        """The ids that start an episode, up to and including the generation prompt."""
+        """Return the ids that start an episode, up to and including the generation prompt."""
         spoken = _fold_system(messages) if self._folds_system else messages
         roles = tuple(message.role for message in spoken)
         return self._codec.write(
             lambda texts: self._render(*map(Message, roles, texts)),
             spoken,
-            # What the template writes may depend on what an answer says, on whether it holds thinking for instance.
+            # The template's text may depend on the content of an assistant message, for example on thinking in it.
             key=None if "assistant" in roles else roles,
         )
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
-        """The ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
+        """Return the ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
 
         Raises:
-            ChatTemplateError: the template has no place for a message of this ``role`` after an answer.
+            ChatTemplateError: the template does not support a message of this ``role`` after an assistant message.
         """
         self._check(role)
 
         def render(texts: Sequence[str]) -> str:
             tail = self._framed(Message(role, texts[0]))
-            # A turn may end on what heads the next user message (GLM); one of another role keeps its own head.
+            # In some templates (GLM) the head of the next user message ends the turn; another role keeps its own head.
             return tail.removeprefix(self._closing) if closed else tail
 
         return self._codec.write(render, [Message(role, text)], after=self._anchor, key=(role, closed))
 
     def closes(self, ids: Sequence[int]) -> bool:
-        """Whether these sampled ids end with the template's own end of turn."""
+        """Return whether these sampled ids end with the template's own end of turn."""
         return bool(ids) and ids[-1] in self._closers
 
     def text(self, ids: TokenIds) -> Answer:
-        """What the model said, without control tokens, its thinking apart from its answer."""
+        """Return the text of a response without control tokens, split into thinking and answer."""
         thinking, answer = split_thinking(self._opened + self._codec.decode(ids))
         if self._header:
             answer = answer.rpartition(self._header)[2]
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
 
     def follow(self, messages: Sequence[Message], answers: int) -> None:
-        """Check that the template writes a conversation as ``open`` and ``reply`` have written its messages.
+        """Check that the template renders a conversation to the text that ``open`` and ``reply`` produced for it.
 
-        Each length is checked once, with other texts. What the conversation really says is checked for the first
-        conversations, and then as often as that costs little.
+        Each number of answers is checked once, with placeholder texts. The actual texts are checked for the first
+        conversations, and later as often as the cost stays small.
 
         Args:
-            messages: The whole conversation, which ends with a message that is about to be answered.
-            answers: How many of the model's answers it holds, each followed by a user message.
+            messages: The whole conversation, which ends with a user message.
+            answers: Number of the model's answers in it, each followed by a user message.
 
         Raises:
-            ChatTemplateError: it does not; says in what and after how many answers.
+            ChatTemplateError: the texts differ; the message names the difference and the number of answers.
         """
         self._credit += _CREDIT
         spoken = _fold_system(messages) if self._folds_system else messages
         first, begun = spoken[0], len(spoken) - 2 * answers
-        # Few templates look at what a system message says, and every row of a dataset may have its own.
+        # Few templates depend on the text of a system message, and every row of a dataset may have its own.
         system = first.content if first.role == "system" and len(self._continuations) < _KINDS else ""
         kind = (system, first.role, *[message.role for message in spoken[1:begun]]) if begun > 1 else ("", first.role)
         try:
@@ -232,14 +232,14 @@ class TemplateChat:
             raise self._refusal(str(error)) from None
 
     def _compare(self, known: Continuation, spoken: Sequence[Message], answers: int) -> None:
-        """Look for all that was said to this model in one rendering of the conversation."""
+        """Check that one rendering of the conversation contains all messages in order, as the model received them."""
         texts = [Message(message.role, self._codec.plain(message.content)) for message in spoken]
         try:
             rendered, *framed = (
                 self._render(*texts),
                 *(self._framed(message) for message in texts[-2 * answers + 1 :: 2]),
             )
-        except ChatTemplateError:  # it refuses one of these texts; see ``_Codec.write``
+        except ChatTemplateError:  # the template rejects one of these texts; see ``_Codec.write``
             return
         if not rendered.endswith(framed[-1]):
             raise DiffersError(f"writes the user message after answer {answers} otherwise after what was said before")
@@ -251,7 +251,7 @@ class TemplateChat:
             position += len(said)
 
     def _facts(self) -> "_Facts":
-        """What is to be known of the template, found out once in a process."""
+        """Return the properties of the template, determined once per process."""
         key = self._key()
         if key is None or key not in _FACTS:
             self._roles, self._frames, self._parts = set(), {}, False
@@ -272,7 +272,7 @@ class TemplateChat:
         return _FACTS[key]
 
     def _key(self) -> Hashable:
-        """All that decides what the template writes; ``None`` where that is not known."""
+        """Return a key of everything that the template's output depends on; ``None`` if that is unknown."""
         if not _renders_jinja(self._tokenizer) or any(
             type(value) not in {bool, int, str, type(None)} for value in self._kwargs.values()
         ):
@@ -292,7 +292,7 @@ class TemplateChat:
                 tokenize=False,
                 add_generation_prompt=prompt,
             )
-        except Exception as error:  # templates are programs and raise what they like
+        except Exception as error:  # templates are programs and can raise anything
             raise self._refusal(f"raises {error!r} on {', '.join(message.role for message in messages)}") from error
         return str(rendered)
 
@@ -306,7 +306,7 @@ class TemplateChat:
         return self._render(_ASKED, _ANSWERED, message).partition(_ANSWERED.content)[2]
 
     def _framed(self, message: Message) -> str:
-        """The same, without rendering where it is known what the template writes around such a message."""
+        """Return the same text, without rendering if the template's text around such a message is known."""
         if message.role not in self._frames:
             self._frames[message.role] = self._find_frame(message.role)
         frame = self._frames[message.role]
@@ -337,9 +337,9 @@ class TemplateChat:
         )
 
     def _check_content(self) -> None:
-        """Find out whether messages are strings, or lists of parts as some templates of models with eyes want them."""
+        """Find out if the template expects strings as contents, or lists of parts as for some vision models."""
         refusals = []
-        for parts in (False, True):  # given a string, such a template raises or silently drops it
+        for parts in (False, True):  # such a template raises on a string, or drops it
             self._parts = parts
             try:
                 return self._check("user")
@@ -359,12 +359,12 @@ class TemplateChat:
             raise self._refusal(f"changes the order of user, assistant, {role}")
         if not self._prompts_alike(history):
             raise self._refusal(f"writes no generation prompt, or another one, after a {role} message")
-        if role != "user":  # for which it is done when all else is known
+        if role != "user":  # _facts does it later for this role
             self._establish(role)
         self._roles.add(role)
 
     def _establish(self, role: str) -> None:
-        """Check that the template writes a message of this role alike wherever it stands, with and without a system."""
+        """Check that the template writes this role's messages the same way everywhere, with or without a system one."""
         told = None
         try:
             plain = self._continuation([Message("user", "")], role)
@@ -379,7 +379,7 @@ class TemplateChat:
         except DiffersError as error:
             if role != "user" or not self._folds_alike():
                 raise self._refusal(str(error)) from None
-            # Mistral writes it into the last user message, wherever that is.
+            # Mistral's template writes the system message into the last user message, wherever that is.
             self._folds_system = True
         if role == "user":
             self._continuations["", "user"] = plain
@@ -387,14 +387,14 @@ class TemplateChat:
                 self._continuations["", "system", "user"] = told
 
     def _continuation(self, opening: Sequence[Message], role: str = "user", *, deep: bool = True) -> Continuation:
-        """What the template writes between messages, checked for as many answers as take little time."""
+        """Return the template's text between messages, checked for as many answers as take little time."""
         found = Continuation(self._render_all, opening, role)
         plain = self._continuations.get(("", "user"))
         if plain and role == "user" and found.differs_from(plain):
             raise DiffersError(f"writes a user message otherwise in a conversation that begins {_shown(opening)}")
         if not deep:
             return found
-        # A threshold stands in the template, most likely, and counts messages or answers.
+        # A threshold is probably a number in the template that counts messages or answers.
         numbers = sorted({int(digits) for digits in re.findall(r"(?<!\d)\d{1,3}(?!\d)", self._source)})[-_NUMBERS:]
         near = {count for number in numbers for count in (*range(number // 2 - 2, number // 2 + 2), number, number + 1)}
         for answers in [*range(2, _AT_FIRST), *sorted(count for count in near if _AT_FIRST <= count <= _NEAR)]:
@@ -411,7 +411,7 @@ class TemplateChat:
         return found
 
     def _check_chance(self) -> None:
-        """Refuse templates that write the same conversation in two ways."""
+        """Refuse templates that render the same conversation in different ways."""
         said = [Message("system", "A"), *_SAID] if self._keeps_system() else _SAID
         if re.search(r"\|\s*random\b|\blipsum\b", self._source) or len({self._render(*said) for _ in range(4)}) > 1:
             raise self._refusal("writes the same conversation in different ways, by chance or by the time")
@@ -427,19 +427,19 @@ class TemplateChat:
             raise self._refusal("writes the date after messages, which may be another one at a later turn")
 
     def _folds_alike(self) -> bool:
-        """Whether a system message in front of the first user message is what the template makes of it anyway."""
+        """Return whether the template renders a system message as ``_fold_system`` writes it."""
         openings = [
             [Message("system", system), Message("user", said)] for system, said in (("A b.", "C"), ("D", "e\nf"))
         ]
         return all(self._render(*opening) == self._render(*_fold_system(opening)) for opening in openings)
 
     def _prompts_alike(self, history: str) -> bool:
-        """Whether a later message is followed by what asks for an answer after the first one."""
+        """Return whether a later message is followed by the same generation prompt as the first one."""
         asked = self._render(_ASKED).partition(_ASKED.content)[2]
         unasked = self._render(_ASKED, prompt=False).partition(_ASKED.content)[2]
         prompt = asked.removeprefix(unasked)
         header = history.partition(_ASKED.content)[2].partition(_ANSWERED.content)[0]
-        # Without a prompt of its own ("[INST] ... [/INST]") the template must head an answer with nothing more.
+        # Without a prompt of its own ("[INST] ... [/INST]") the template must write nothing else before an answer.
         return history.endswith(prompt) if prompt else header.strip() == asked.strip()
 
     def _keeps_system(self) -> bool:
@@ -449,22 +449,23 @@ class TemplateChat:
             return False
 
     def _find_end(self) -> tuple[str, list[str], list[str]]:
-        """What the template writes after an answer, the mark that ends a turn, and all that may have ended one."""
+        """Return the text after an answer, the tokens that end a turn, and all tokens that may have ended one."""
         ended = self._tail(Message("user", _TOLD)).partition(_TOLD)[0]
         last = self._render(_ASKED, _ANSWERED, prompt=False).partition(_ANSWERED.content)[2]
         if last == self._render(_ASKED, _ANSWERED).partition(_ANSWERED.content)[2]:
-            last = ""  # the template prompts whether asked to or not: its marks may head the next turn
+            last = ""  # it always writes the prompt: these tokens may belong to the next turn
         after, final = self._codec.added.findall(ended), self._codec.added.findall(last)
         shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(after, final, strict=False))]
-        # Cohere ends a response, then the turn: the end is the last mark that both have.
+        # Cohere's template ends a response, then the turn: the end is the last token that both have.
         marks = shared or after[:1]
         closing = "".join(re.split(f"({self._codec.added.pattern})", ended)[: 2 * len(marks)])
-        # gpt-oss ends the last turn otherwise than earlier ones, and what ends those also ends its thinking.
+        # gpt-oss ends the last turn differently from earlier ones, and the token that ends those also ends its
+        # thinking.
         stop = final[:1] if final and not shared else marks[-1:]
         return closing, stop, list(dict.fromkeys(marks[-1:] + stop))
 
     def _find_header(self) -> tuple[str, str]:
-        """What heads an answer besides the generation prompt, and the opening of thinking that ends the prompt."""
+        """Return the text between prompt and answer, and the opening of thinking at the end of the prompt."""
         prompt = self._render(_ASKED).partition(_ASKED.content)[2]
         history = self._render(_ASKED, _ANSWERED, _ASKED).partition(_ASKED.content)[2].partition(_ANSWERED.content)[0]
         header = split_thinking(history.removeprefix(prompt)).text if history.startswith(prompt) else ""
@@ -474,7 +475,7 @@ class TemplateChat:
 
 
 class DelimiterChat:
-    r"""Speak with hand-written markers, for tokenizers without a chat template.
+    r"""Chat with hand-written markers, for tokenizers without a chat template.
 
     >>> chat = DelimiterChat(lambda text: text.encode(), lambda ids: bytes(ids).decode(), assistant=("Model: ", "\n"))
     >>> bytes(chat.open([Message("user", "2 + 2?")]))
@@ -484,21 +485,21 @@ class DelimiterChat:
     >>> bytes(chat.reply("Right.", closed=chat.closes([*b"4\n"])))
     b'User: Right.\nModel: '
 
-    Each role has what comes before and after its messages; the model's turn ends with what comes after
-    ``assistant``. Where that is a single id in any surroundings, ``stop_ids`` has it; where it is not, give the
-    engine ``stop_strings``. Messages can write these markers: unlike control tokens, they are plain text.
+    Each role has a marker before and after its messages; the model's turn ends with the second marker of ``assistant``.
+    If that is always a single id, ``stop_ids`` has it; otherwise give ``stop_strings`` to the engine. Unlike control
+    tokens, these markers are plain text, so messages can contain them.
 
     Args:
-        encode: Turns text to ids without adding any, or is a Hugging Face tokenizer.
-        decode: Turns ids to text, control tokens included; a tokenizer brings its own.
-        bos: Starts every conversation.
-        system: Before and after a system message.
-        user: Before and after what the environment says.
-        assistant: Before and after what the model says.
-        roles: Before and after messages of other roles, such as ``tool=("Tool: ", "\n")``.
+        encode: Converts text to ids without adding any, or is a Hugging Face tokenizer.
+        decode: Converts ids to text, control tokens included. Not needed with a tokenizer.
+        bos: Text at the start of every conversation.
+        system: Markers before and after a system message.
+        user: Markers before and after a message of the environment.
+        assistant: Markers before and after a message of the model.
+        roles: Markers before and after messages of other roles, such as ``tool=("Tool: ", "\n")``.
 
     Raises:
-        ChatTemplateError: nothing ends the model's turn.
+        ChatTemplateError: the second marker of ``assistant`` is empty, so nothing ends the model's turn.
     """
 
     def __init__(
@@ -523,7 +524,7 @@ class DelimiterChat:
         self.stop_strings: tuple[str, ...] = () if self._stands_alone(end_ids) else (self._end,)
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
-        """The ids that start an episode, up to and including what heads the model's turn."""
+        """Return the ids that start an episode, up to and including the marker before the model's turn."""
         marks = [self._marks_of(message.role) for message in messages]
 
         def render(texts: Sequence[str]) -> str:
@@ -533,7 +534,7 @@ class DelimiterChat:
         return self._codec.write(render, messages, key=tuple(message.role for message in messages))
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
-        """The ids between two sampled turns: the end of the first unless ``closed``, the message, the next head.
+        """Return the ids between two sampled turns: the first one's end unless ``closed``, the message, the marker.
 
         Raises:
             ChatTemplateError: there are no markers for this ``role``.
@@ -548,12 +549,12 @@ class DelimiterChat:
         )
 
     def closes(self, ids: Sequence[int]) -> bool:
-        """Whether these sampled ids end with the end of turn, also where it is merged into their last id."""
-        # No id stands for less than a byte, so no more of them than this can hold the end.
+        """Return whether these sampled ids end with the end of turn, also if it is merged into their last id."""
+        # Each id decodes to at least one byte, so this many ids are enough to hold the end.
         return self._codec.decode(ids[-len(self._end.encode()) :]).endswith(self._end)
 
     def text(self, ids: TokenIds) -> Answer:
-        """What the model said, without the end of turn, its thinking apart from its answer."""
+        """Return the text of a response without the end of turn, split into thinking and answer."""
         thinking, answer = split_thinking(self._codec.decode(ids).removesuffix(self._end))
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
 
@@ -563,12 +564,12 @@ class DelimiterChat:
         return self._marks[role]
 
     def _stands_alone(self, end_ids: TokenIds) -> bool:
-        """Whether the end is one id whatever it follows; some tokenizers have one for a full stop and a line end."""
+        """Return whether the end is one id after any text; some tokenizers merge a full stop with a line end."""
         return len(end_ids) == 1 and all(self._codec.encode(mark + self._end)[-1:] == end_ids for mark in "a1.!?)]>\"'")
 
 
 class Transcript:
-    """Ids, mask and logprobs of one episode, which grow together and never change.
+    """Ids, mask and logprobs of one episode, which are only appended to.
 
     >>> transcript = Transcript([1, 2])
     >>> transcript.prompt([])
@@ -580,8 +581,8 @@ class Transcript:
     >>> transcript.completion_ids, transcript.mask, transcript.logprobs
     ([3, 8, 9, 4, 5], [1, 0, 0, 1, 1], [-0.5, 0.0, 0.0, -0.25, -1.0])
 
-    The engine's prompts are prefixes of ``prompt_ids + completion_ids``, which always ends on a sampled id. Each
-    request copies the ids once; nothing else takes time that depends on their number. The properties are copies.
+    The engine's prompts are prefixes of ``prompt_ids + completion_ids``, which always ends on a sampled id. Each call
+    of ``prompt`` copies the ids once; no other operation depends on their number. The properties return copies.
     """
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
@@ -595,40 +596,40 @@ class Transcript:
 
     @property
     def completion_length(self) -> int:
-        """How many ids follow the prompt."""
+        """Number of ids after the prompt."""
         return len(self._mask)
 
     @property
     def prompt_ids(self) -> TokenIds:
-        """What the episode was opened with."""
+        """Ids that the episode was opened with."""
         return self._ids[: self._start]
 
     @property
     def completion_ids(self) -> TokenIds:
-        """What was sampled, and what the environment said in between."""
+        """Ids after the prompt: sampled ids and the environment's ids between them."""
         return self._ids[self._start :]
 
     @property
     def mask(self) -> list[int]:
-        """One entry per completion id: 1 where it was sampled, else 0."""
+        """Mask with one entry per completion id: 1 if it was sampled, else 0."""
         return self._mask.copy()
 
     @property
     def logprobs(self) -> Logprobs:
-        """One entry per completion id, in nats; 0.0 where it was not sampled."""
+        """Logprobs in nats with one entry per completion id; 0.0 if it was not sampled."""
         return self._logprobs.copy()
 
     def prompt(self, delta: TokenIds) -> TokenIds:
-        """All ids so far, then ``delta``, as a fresh list; the transcript stays as it was."""
+        """Return all ids so far followed by ``delta``, as a new list; the transcript is not changed."""
         return self._ids + delta
 
     def commit(self, delta: TokenIds, ids: TokenIds, logprobs: Logprobs) -> None:
-        """Append ``delta``, which the environment said, and the ``ids`` that were sampled after it.
+        """Append the environment's ids ``delta`` and the ``ids`` that were sampled after them.
 
-        A logprob that is not a number is kept as ``None``.
+        A logprob that is NaN is stored as ``None``.
 
         Raises:
-            TranscriptError: nothing was sampled, or not as many logprobs as ids were given.
+            TranscriptError: ``ids`` is empty, or the numbers of ids and logprobs differ.
         """
         if not ids:
             raise TranscriptError("a turn needs at least one sampled id, got none")
@@ -642,7 +643,7 @@ class Transcript:
 
 
 class _Written(NamedTuple):
-    """The control tokens that a template writes around harmless texts."""
+    """Control tokens that a template writes around harmless texts."""
 
     head: TokenIds
     """All ids up to the last control token before the first text."""
@@ -652,7 +653,7 @@ class _Written(NamedTuple):
     """All control tokens in their order."""
 
     def around(self, ids: TokenIds, control_ids: frozenset[int], *, alone: bool) -> bool:
-        """Whether these ids hold the same control tokens; ``alone`` says that they stand around one text."""
+        """Return whether ``ids`` contain the same control tokens; ``alone`` means that they surround a single text."""
         head, tail, control = self
         start, stop = len(head), len(ids) - len(tail)
         if start > stop or ids[:start] != head or ids[stop:] != tail:
@@ -663,15 +664,15 @@ class _Written(NamedTuple):
 
 
 class _Codec:
-    """Text to ids and back, where messages can be kept from writing control tokens.
+    """Converter of text to ids and back that can keep messages from writing control tokens.
 
     Args:
         encode: Text to ids.
         decode: Ids to text.
-        special: Tokens that are no part of what a model says.
+        special: Tokens that are removed from a model's response.
         added: Tokens that a template may end a turn with.
-        control: Tokens that messages must not write: ``special`` and what a template marks its messages with.
-        control_ids: Their ids, and those of control tokens that no text stands for.
+        control: Tokens that messages must not write: ``special`` and the tokens that a template marks messages with.
+        control_ids: Ids of ``control``, and of control tokens without a text.
     """
 
     def __init__(
@@ -703,13 +704,13 @@ class _Codec:
         after: str = "",
         key: Hashable = None,
     ) -> TokenIds:
-        """Return the ids of what ``render`` makes of the messages' texts, with no control token of theirs.
+        """Return the ids of ``render`` applied to the messages' texts, without control tokens from these texts.
 
         Args:
-            render: Writes texts, one for each message, with what stands around them.
-            messages: What is said.
-            after: What the ids follow.
-            key: Names a rendering that writes the same control tokens around all harmless texts.
+            render: Returns the template's text around the given texts, one for each message.
+            messages: Messages to write.
+            after: Text that precedes the ids.
+            key: Identifies renderings with the same control tokens around all harmless texts.
         """
         written = self._written.get(key)
         if written is None:
@@ -721,11 +722,11 @@ class _Codec:
             ids = self.encode(render(texts), after=after)
             if written.around(ids, self._control_ids, alone=len(messages) == 1):
                 return ids
-            # The template may write other ones around an empty text, or a long one.
+            # The template may write different control tokens around an empty or a long text.
             masked = [self._harmless.sub("x", message.content) for message in messages]
             if self._controls(ids) == self._controls(self.encode(render(masked), after=after)):
                 return ids
-        except ChatTemplateError:  # it refuses this text, not this kind of message
+        except ChatTemplateError:  # the template rejects this text, not this kind of message
             pass
         pieces = PLACE.split(render([chr(FIRST_PLACE + index) for index in range(len(messages))]))
         for index in range(1, len(pieces), 2):
@@ -734,13 +735,13 @@ class _Codec:
         return self.encode(_BREAK.join(pieces), after=after)
 
     def plain(self, text: str) -> str:
-        """Return a message as it may be rendered: without what tokenizers choke on, its control tokens broken up."""
+        """Return a message that is safe to render: no reserved code points, and its control tokens broken up."""
         if not text.isascii():
             text = _UNWANTED.sub("\ufffd", text)
         return self._breakable.sub(rf"\1{_BREAK}", text) if self._control.search(text) else text
 
     def encode(self, text: str, *, after: str = "") -> TokenIds:
-        """Return the ids of ``text`` as they follow those of ``after``."""
+        """Return the ids of ``text`` in the position after ``after``."""
         first, *others = text.split(_BREAK)
         ids = self._continue(after, first)
         for piece in others:
@@ -752,14 +753,14 @@ class _Codec:
         return self._encode(mark)[-1]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ``ids``, control tokens included; ids that stand for nothing are left out."""
+        """Return the text of ``ids``, control tokens included; unknown ids are left out."""
         try:
             return self._decode(ids)
-        except Exception:  # each tokenizer has its own error for an id that it does not know
+        except Exception:  # each tokenizer has its own error for an unknown id
             return "".join(map(self._decode_one, ids)) if len(ids) != 1 else ""
 
     def strip(self, text: str) -> str:
-        """Return ``text`` without special tokens and the blanks around it."""
+        """Return ``text`` without special tokens and surrounding whitespace."""
         return self._special.sub("", text).strip()
 
     def _plain(self, message: Message) -> str:
@@ -770,7 +771,7 @@ class _Codec:
     def _find_written(
         self, render: Callable[[Sequence[str]], str], messages: Sequence[Message], after: str
     ) -> _Written:
-        # An answer of the prompt keeps its marks: a template that drops thinking finds it by them.
+        # An assistant message of the prompt keeps its marks: a template that drops thinking finds it by them.
         places = [
             self._harmless.sub(lambda found: found[1] or "x", message.content)
             if message.role == "assistant"
@@ -782,7 +783,7 @@ class _Codec:
         head = max((index for index, id_ in enumerate(first) if id_ in self._control_ids), default=-1) + 1
         tail = next((index for index, id_ in enumerate(last) if id_ in self._control_ids), len(last))
         return _Written(
-            # Where no text is left between them, the head is all there is.
+            # Without text between them, the head contains all ids.
             first[:head],
             last[tail:] if len(pieces) > 1 else [],
             self._controls(self.encode(_BREAK.join(pieces), after=after)),
@@ -792,7 +793,7 @@ class _Codec:
         return list(filter(self._control_ids.__contains__, ids))
 
     def _inert(self, text: str, after: str) -> str:
-        """A text broken up until its ids hold no control token; a character that is one is replaced."""
+        """Return a text broken up until its ids contain no control token; a character that is one is replaced."""
         if self._control_ids.isdisjoint(self.encode(text, after=after)):
             return text
         if len(text) == 1:
@@ -804,7 +805,7 @@ class _Codec:
         return self.decode([token_id])
 
     def _continue(self, before: str, text: str) -> TokenIds:
-        # Tokenizers of the sentencepiece kind put a blank in front of whatever they are given first.
+        # Sentencepiece tokenizers put a space in front of the first text that they are given.
         if before not in self._heads:
             self._heads[before] = list(self._encode(before)) if before else []
         head, ids = self._heads[before], list(self._encode(before + text))
@@ -812,12 +813,12 @@ class _Codec:
 
 
 class _FastTokenizer:
-    """What a tokenizer of Transformers does to a text, without what Transformers does around it."""
+    """Fast path to a Transformers tokenizer's Rust backend, without the Python code around it."""
 
     @classmethod
     def of(cls, tokenizer: Any) -> "_FastTokenizer | None":
-        """For tokenizers that are a library's Rust code and add nothing of their own to it."""
-        if "transformers" not in sys.modules:  # then it is nobody's tokenizer
+        """Return the fast path if the tokenizer's class does not override encoding or decoding."""
+        if "transformers" not in sys.modules:  # then it is no Transformers tokenizer
             return None
         from transformers import PreTrainedTokenizerFast
 
@@ -832,11 +833,11 @@ class _FastTokenizer:
 
     def encode(self, text: str) -> Sequence[int]:
         backend = self._tokenizer.backend_tokenizer
-        # Whoever cut or filled batches before has left that switched on; Transformers switches it off.
+        # Truncation and padding of an earlier batch stay switched on in the backend; Transformers switches them off.
         switched = backend.truncation or backend.padding or backend.encode_special_tokens
         if switched or getattr(self._tokenizer, "split_special_tokens", False):
             return list(self._tokenizer.encode(text, add_special_tokens=False))
-        # Of its ways to encode, the one that does not count where in the text each id stands.
+        # The variant that does not compute the offsets of the ids.
         return list(backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -844,12 +845,12 @@ class _FastTokenizer:
 
 
 def _tokenizer_codec(tokenizer: Any, *, written: str = "") -> _Codec:
-    """The codec of a Hugging Face tokenizer, where ``written`` holds the marks that messages are written with."""
+    """Return the codec of a Hugging Face tokenizer; ``written`` contains the marks that messages are written with."""
     tokens: Mapping[int, Any] = tokenizer.added_tokens_decoder
     special = {*tokenizer.all_special_tokens, *(token.content for token in tokens.values() if token.special)}
-    # Some tokenizers add runs of blanks, which end no turn, and users add words.
+    # Some tokenizers add runs of whitespace, which end no turn, and users add words.
     added = {token.content for token in tokens.values() if token.content.strip()}
-    # With what opens something, a template uses what closes it.
+    # A template that uses an opening token also uses the closing one.
     plain, written = {mark: mark.replace("/", "") for mark in added}, written.replace("/", "")
     control = {mark for mark in added if plain[mark] in written and not plain[mark].replace("_", "").isalnum()}
     fast = _FastTokenizer.of(tokenizer)
@@ -869,7 +870,7 @@ def _control_ids(tokenizer: Any, marks: Collection[str]) -> set[int]:
     ids = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.content in marks}
     if hasattr(tokenizer, "all_special_ids"):
         ids.update(tokenizer.all_special_ids)
-    else:  # it has texts only
+    else:  # it lists its special tokens as text only
         for encoded in (tokenizer.encode(mark, add_special_tokens=False) for mark in marks):
             ids.update(encoded if len(encoded) == 1 else ())
     unknown = getattr(tokenizer, "unk_token_id", None)
@@ -878,12 +879,12 @@ def _control_ids(tokenizer: Any, marks: Collection[str]) -> set[int]:
 
 
 def _source(tokenizer: Any, template: str) -> str:
-    """The template itself, which may have been given by its name."""
+    """Return the template itself, which may have been given by its name."""
     own = getattr(tokenizer, "chat_template", None)
     return str(own.get(template, template) if isinstance(own, dict) else template)
 
 
-# Transformers 5.23 hands plain data to templates and no functions, so a clock of ours is a macro of the template's.
+# Transformers 5.23 passes no functions to templates, so this clock is a macro in the template.
 _CLOCK = (
     "{% macro strftime_now(format) %}{% set told = namespace(text=format) %}{% for sign, value in the_clock.items() %}"
     "{% set told.text = told.text | replace(sign, value) %}{% endfor %}{{ told.text }}{% endmacro %}"
@@ -895,7 +896,7 @@ def _clock(time: datetime) -> dict[str, str]:
 
 
 def _renders_jinja(tokenizer: Any) -> bool:
-    """Whether chats are rendered by Transformers itself."""
+    """Return whether chats are rendered by Transformers itself."""
     if "transformers" not in sys.modules:
         return False
     from transformers import PreTrainedTokenizerBase
@@ -913,7 +914,7 @@ def _any_of(texts: Collection[str]) -> re.Pattern[str]:
 
 
 def _breakable(texts: Collection[str]) -> re.Pattern[str]:
-    """The first character of each text, where it can be cut off."""
+    """Return a pattern of the first character of each text that has more than one."""
     return re.compile(f"(?={_any_of([text for text in texts if len(text) > 1]).pattern})(.)", re.DOTALL)
 
 
@@ -923,7 +924,7 @@ def _shown(opening: Sequence[Message]) -> str:
 
 
 def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
-    """The system message put in front of the first user message, separated by a blank line."""
+    """Return messages with the system message in front of the first user message, separated by a blank line."""
     if not messages or messages[0].role != "system":
         return messages
     system, *others = messages

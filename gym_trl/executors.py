@@ -1,4 +1,4 @@
-"""Where environments are stepped: in this thread, in threads, in processes that may hang and die, on other machines."""
+"""Executors: environments stepped in this thread, in threads, in processes that may hang and die, on other machines."""
 
 import os
 import pickle
@@ -27,10 +27,10 @@ from gym_trl.types import StopReason, Task
 from gym_trl.worker import Worker, WorkerEnded, WorkerError, question
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
-"""``"auto"``, ``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or what makes a pool, ``ProcessPool``."""
+"""``"auto"``, ``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or a pool's class or factory (``ProcessPool``)."""
 
 STEPPING = ("executor", "workers", "reset_timeout", "step_timeout")
-"""The arguments that say where environments are stepped, by name."""
+"""Names of the arguments that choose and configure an executor."""
 
 _START_S = 120.0
 _PLAIN = (str, int, float, bool, type(None))
@@ -47,7 +47,7 @@ def make_pool(
     step_timeout: float | None = None,
     deterministic: bool = False,
 ) -> "GuardedPool | OrderedPool":
-    """The pool that ``executor`` names, guarded against environments that do not start.
+    """Return the pool that ``executor`` names, guarded against environments that do not start.
 
     >>> make_pool(gym.make, executor="fork")
     Traceback (most recent call last):
@@ -56,14 +56,14 @@ def make_pool(
 
     Args:
         make: Makes an environment from its id.
-        executor: Where environments are stepped.
-        workers: How many threads or processes.
-        reset_timeout: Seconds that making and resetting an environment may take.
-        step_timeout: Seconds that a step may take.
-        deterministic: Answers come in the order of the questions, all at once: see ``OrderedPool``.
+        executor: Name of an executor, or a function that makes a pool.
+        workers: Maximum number of threads or processes.
+        reset_timeout: Maximum seconds for making and resetting an environment.
+        step_timeout: Maximum seconds for a step.
+        deterministic: Return results in the order of the calls, all at once: see ``OrderedPool``.
 
     Raises:
-        ConfigError: an executor that does not exist, or an option that it has no use for.
+        ConfigError: an unknown executor, or an option that it does not support.
     """
     given = {"workers": workers, "reset_timeout": reset_timeout, "step_timeout": step_timeout}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -97,7 +97,7 @@ def make_pool(
 
 
 class Place(Protocol):
-    """Where episodes live."""
+    """Worker that holds the environments of episodes."""
 
     episodes: set[str]
 
@@ -106,17 +106,17 @@ PlaceT = TypeVar("PlaceT", bound=Place)
 
 
 class HousedPool(ClosingPool, Generic[PlaceT]):
-    """What a pool knows whose episodes live in places that may be lost: who lives where, and waits for what."""
+    """Base class of pools whose workers may be lost: tracks each episode's worker and current call."""
 
     def __init__(self) -> None:
         self._places: dict[str, PlaceT] = {}
-        self._lost: dict[str, EnvFailure] = {}  # episodes whose place was lost while they waited for their model
-        self._tickets: dict[str, int] = {}  # what each episode waits for; an answer to anything else is out of date
+        self._lost: dict[str, EnvFailure] = {}  # episodes whose worker was lost between their steps
+        self._tickets: dict[str, int] = {}  # id of each episode's current call; results of other calls are stale
         self._failed: list[tuple[str, EnvFailure]] = []
         self._counter = count()
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
+        """Start the episode ``key``."""
         self._lost.pop(key, None)
         if key not in self._places:
             place = self._places[key] = self._least_busy()
@@ -124,14 +124,14 @@ class HousedPool(ClosingPool, Generic[PlaceT]):
         self._ask(key, task)
 
     def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
+        """Step the environment of the episode ``key``."""
         if (failure := self._lost.pop(key, None)) is not None:
             self._failed.append((key, failure))
         else:
             self._ask(key, action)
 
     def release(self, key: str) -> None:
-        """End the episode ``key``; its instance will serve another one of its process."""
+        """End the episode ``key``; its instance is reused by other episodes of its worker."""
         self._tickets.pop(key, None)
         self._lost.pop(key, None)
         self._failed = [item for item in self._failed if item[0] != key]
@@ -141,29 +141,29 @@ class HousedPool(ClosingPool, Generic[PlaceT]):
 
     @abstractmethod
     def _gone(self, place: PlaceT, key: str) -> None:
-        """See that the episode, which lived there, is ended there too."""
+        """End the episode in the worker that holds it."""
 
     @abstractmethod
     def _least_busy(self) -> PlaceT:
-        """The place for one more episode."""
+        """Return the worker for a new episode."""
 
     @abstractmethod
     def _send(self, place: PlaceT, ticket: int, key: str, work: Task | str) -> None:
-        """See that the work is done there."""
+        """Have the worker execute a reset or step."""
 
     def _ask(self, key: str, work: Task | str) -> None:
         self._tickets[key] = ticket = next(self._counter)
         self._send(self._places[key], ticket, key, work)
 
     def _answered(self, ticket: int, key: str) -> bool:
-        """Whether this is what the episode waits for; it then waits no longer."""
+        """Return whether this ticket is the episode's current call, and mark the call as finished."""
         if self._tickets.get(key) != ticket:
             return False
         del self._tickets[key]
         return True
 
     def _homeless(self, key: str, failure: EnvFailure) -> None:
-        """Fail an episode whose place was lost: now, or when it acts again."""
+        """Fail an episode whose worker was lost: now if it waits for a result, otherwise at its next step."""
         del self._places[key]
         if self._tickets.pop(key, None) is None:
             self._lost[key] = failure
@@ -177,7 +177,7 @@ class HousedPool(ClosingPool, Generic[PlaceT]):
 
 
 class ProcessPool(HousedPool["_Process"]):
-    """Steps environments in processes: right for those that compute, hang, leak, crash or use global state.
+    """Steps environments in processes, for environments that compute, hang, leak, crash or use global state.
 
     >>> with ProcessPool(gym.make, workers=1) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
@@ -185,24 +185,25 @@ class ProcessPool(HousedPool["_Process"]):
     >>> key, type(reply).__name__
     ('a', 'EnvReply')
 
-    Each process is a new interpreter (no fork, no ``__main__`` guard) with environments of several episodes, which it
-    steps one at a time; an episode goes to the process that has the fewest. A process that ends, or does not answer in
-    time, is killed with everything that it has started, and another one takes its place: the episode whose step it was
-    busy with ends with ``crashed``, or ``env_error`` where a signal from outside ended it (``gym_trl.errors`` has the
-    rule), and others that lived there with ``env_error``. Of an environment's ``info``, texts,
-    numbers, booleans and ``None`` arrive.
+    Each process is a new interpreter (no fork, no ``__main__`` guard) that holds the environments of several episodes
+    and steps them one at a time. A new episode goes to the process with the fewest episodes. A process that ends, or
+    exceeds a time limit, is killed with all its child processes and replaced. The episode whose step it was executing
+    ends with ``crashed``, or with ``env_error`` if a signal from outside ended the process (``gym_trl.errors`` has the
+    rule); the process's other episodes end with ``env_error``. Of an environment's ``info``, strings, numbers, booleans
+    and ``None`` are transferred.
 
     Args:
-        make: Makes an environment from its id; travels by value, also a lambda.
-        workers: How many processes; as many as there are cores by default. More of them wait for more at once.
-        reset_timeout: Seconds that making and resetting an environment may take.
-        step_timeout: Seconds that a step may take.
-        recycle_after: A process is replaced after so many episodes, one process at a time: it gets no more, and another
-            one is started beside it while its last ones are played.
-        memory_limit_mb: A process is replaced in the same way when an episode has ended and it holds more megabytes.
+        make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
+        workers: Maximum number of processes. Default: the number of cores. Use more for environments that wait.
+        reset_timeout: Maximum seconds for making and resetting an environment.
+        step_timeout: Maximum seconds for a step.
+        recycle_after: Replace a process after this many episodes. One process at a time is replaced: it gets no new
+            episodes, and another process starts while its last ones are played.
+        memory_limit_mb: Replace a process in the same way if it uses more megabytes than this when an episode has
+            ended.
 
     Raises:
-        ConfigError: an argument that cannot work.
+        ConfigError: an invalid argument.
     """
 
     def __init__(
@@ -224,12 +225,12 @@ class ProcessPool(HousedPool["_Process"]):
         self._recycle_after, self._memory_limit_mb = recycle_after, memory_limit_mb
         self._processes: list[_Process] = []
         self._leaving: _Process | None = None  # gets no more episodes
-        self._look = float("inf")  # nothing is due before
+        self._look = float("inf")  # time of the earliest deadline
         self._selector = DefaultSelector()
         self._finalizer = finalize(self, _end_all, self._processes)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """What the processes have answered; ``block`` waits for at least one answer."""
+        """Return the results since the last call; if ``block``, wait for at least one."""
         replies: list[tuple[str, EnvReply | EnvFailure]] = []
         while True:
             wait = block and not replies and not self._failed and bool(self._tickets)
@@ -251,11 +252,11 @@ class ProcessPool(HousedPool["_Process"]):
         _end_all(self._processes)
 
     def fileno(self) -> int:
-        """What can be read when ``collect`` may have something to return, for an event loop."""
+        """Return the file descriptor that is readable when ``collect`` may have results, for an event loop."""
         return self._selector.fileno()
 
     def patience(self) -> float | None:
-        """Seconds until ``collect`` has something to do without an answer; ``None`` if never."""
+        """Return the seconds until ``collect`` has to check a deadline; ``None`` if there is none."""
         if self._failed:
             return 0.0
         return None if self._look == float("inf") else max(0.0, self._look - monotonic())
@@ -263,14 +264,14 @@ class ProcessPool(HousedPool["_Process"]):
     def _gone(self, place: "_Process", key: str) -> None:
         place.waiting = deque(question for question in place.waiting if question[1] != key)
         place.released.append(key)
-        if place.due == float("inf"):  # it may be in the middle of what nobody waits for any more
+        if place.due == float("inf"):  # its current call may be one whose result is no longer needed
             self._set_due(place)
         if place is self._leaving or self._worn(place):
             self._leaving = self._leaving or place
             self._end_empty(place)
 
     def _end_empty(self, place: "_Process") -> None:
-        """End a process that is to be replaced, when nobody lives there any more and nothing is being done."""
+        """End a process that is to be replaced, if it has no episodes and no running call."""
         if not place.episodes and not place.asked:
             self._forget(place)
             Thread(target=place.worker.close, name="gym-trl closes environments").start()
@@ -280,7 +281,7 @@ class ProcessPool(HousedPool["_Process"]):
         self._keep_busy(place)
 
     def _keep_busy(self, place: "_Process") -> None:
-        """Send ahead what the pipe holds for certain, so that a process need not wait until its pool looks again."""
+        """Send as many calls ahead as the pipe surely holds, so that a process need not wait for the pool."""
         while place.waiting and len(place.asked) < _AHEAD:
             ticket, key, work = place.waiting[0]
             message = question("answer", place.released, ticket, key, work)
@@ -294,7 +295,7 @@ class ProcessPool(HousedPool["_Process"]):
                 self._set_due(place)
             try:
                 place.worker.send(message)
-            except WorkerError:  # it has ended, which `collect` will see after what it had still answered
+            except WorkerError:  # it has ended; `collect` handles that after its last results
                 return
 
     def _set_due(self, place: "_Process") -> None:
@@ -318,7 +319,7 @@ class ProcessPool(HousedPool["_Process"]):
             place.on_its_way -= place.asked.popleft()[3]
             if self._answered(ticket, key):
                 replies.append((key, EnvReply(*said) if len(said) > 2 else EnvFailure(*said)))
-        if answers or place.worker.answering:  # a long answer comes in pieces
+        if answers or place.worker.answering:  # a long result arrives in pieces
             self._set_due(place)
         self._keep_busy(place)
         if place is self._leaving:
@@ -337,11 +338,11 @@ class ProcessPool(HousedPool["_Process"]):
         self._look = min((place.due for place in self._processes), default=float("inf"))
 
     def _given_up(self, place: "_Process") -> bool:
-        """Whether it is busy with something that nobody waits for any more."""
+        """Return whether its current call is one whose result is no longer needed."""
         return bool(place.asked) and self._tickets.get(place.asked[0][1]) != place.asked[0][0]
 
     def _bury(self, place: "_Process", error: str, reason: StopReason) -> None:
-        """End a process, and fail the episodes that lived there."""
+        """Kill a process, and fail its episodes."""
         self._forget(place)
         place.worker.kill()
         ticket, guilty = place.asked[0][:2] if place.asked else (None, None)
@@ -359,7 +360,7 @@ class ProcessPool(HousedPool["_Process"]):
             self._leaving = None
 
     def _least_busy(self) -> "_Process":
-        if monotonic() >= self._look:  # no new episode should wait for what hangs
+        if monotonic() >= self._look:  # no new episode should go to a process that hangs
             self._give_up()
         staying = [place for place in self._processes if place is not self._leaving]
         idle = min(staying, key=lambda place: place.load, default=None)
@@ -378,13 +379,13 @@ class ProcessPool(HousedPool["_Process"]):
 
 @dataclass(eq=False)
 class _Process:
-    """A process with environments of its own, as its pool sees it."""
+    """Pool's view of a process that holds environments."""
 
     worker: Worker
     episodes: set[str] = field(default_factory=set)
     waiting: deque[tuple[int, str, Task | str]] = field(default_factory=deque)
     asked: deque[tuple[int, str, str, int]] = field(default_factory=deque)
-    """Its questions: ticket, episode, what is to be done, bytes. The first one is what it is busy with."""
+    """Calls that were sent: ticket, episode, reset or step, bytes. The first one is being executed."""
     on_its_way: int = 0
     due: float = float("inf")
     released: list[str] = field(default_factory=list)
@@ -393,24 +394,24 @@ class _Process:
 
     @property
     def stepping(self) -> bool:
-        """Whether it is executing an action."""
+        """True if it is executing an action."""
         return bool(self.asked) and self.asked[0][2] == "step"
 
     @property
     def load(self) -> int:
-        """How many episodes live there; what it is still busy with for one that has gone counts too."""
+        """Number of its episodes, plus running calls of episodes that were released."""
         return len(self.episodes) + sum(key not in self.episodes for _, key, *_ in self.asked)
 
 
 class _Host:
-    """What lives in a process: the environments of its episodes."""
+    """Process's side of a ``ProcessPool``: the environments of its episodes."""
 
     def __init__(self, make: EnvFactory, registered: Iterable[bytes]) -> None:
         register(registered)
         self._pool = InlinePool(make)
 
     def answer(self, released: Iterable[str], ticket: int, key: str, work: Task | str) -> tuple[Any, ...]:
-        """Do one thing, after ending the episodes in ``released``; a reply's or a failure's fields come plain."""
+        """Release the episodes in ``released``, execute one call, and return its result's fields as plain objects."""
         for gone in released:
             self._pool.release(gone)
         if isinstance(work, Task):
@@ -430,7 +431,7 @@ class _Host:
 
 
 def _exact(it: Any) -> Any:
-    """A text or number as its plain class: what an environment derives from it may not exist elsewhere."""
+    """Return a string or number as its plain class; a subclass may not be importable in another process."""
     if type(it) in _PLAIN:
         return it
     if isinstance(it, str):
@@ -439,7 +440,7 @@ def _exact(it: Any) -> Any:
 
 
 def check_limits(*, workers: int | None, recycle_after: int | None, **limits: float | None) -> None:
-    """Check what every pool of processes is told.
+    """Check the options that all pools of processes share.
 
     >>> check_limits(workers=0, recycle_after=None)
     Traceback (most recent call last):
@@ -453,19 +454,19 @@ def check_limits(*, workers: int | None, recycle_after: int | None, **limits: fl
 
 
 def registered() -> list[bytes]:
-    """What this program has registered itself, by classes and functions that cannot be imported elsewhere by name."""
+    """Return pickled specs of this program's environments whose entry points cannot be imported by name."""
     import cloudpickle
 
     found = []
     for spec in gym.registry.values():
         if callable(spec.entry_point):
-            with suppress(Exception):  # another one may be asked for, and this one's episodes will say what is missing
+            with suppress(Exception):  # it may not be needed; if it is, making it raises
                 found.append(cloudpickle.dumps(spec))
     return found
 
 
 def register(specs: Iterable[bytes]) -> None:
-    """Register in this process what another one has, as far as it can be imported here."""
+    """Register in this process the pickled specs of another one, as far as they can be imported."""
     for packed in specs:
         with suppress(Exception):  # as above
             spec: EnvSpec = pickle.loads(packed)  # noqa: S301 -- the parent's
@@ -480,7 +481,7 @@ def _end_all(processes: list[_Process]) -> None:
         thread = Thread(target=worker.close)
         try:
             thread.start()
-        except RuntimeError:  # since Python 3.12 none starts when the program is about to end
+        except RuntimeError:  # since Python 3.12 no thread starts at interpreter shutdown
             worker.close()
         else:
             threads.append(thread)
@@ -489,7 +490,7 @@ def _end_all(processes: list[_Process]) -> None:
 
 
 def _megabytes(pid: int) -> float:
-    """The memory that a process holds; 0 where the system does not tell."""
+    """Return the memory of a process in megabytes; 0 if the system does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except (OSError, ValueError, IndexError):
@@ -505,7 +506,7 @@ _LOOK_S = 0.01
 
 
 class GuardedPool(ClosingPool):
-    """Tries again what does not start, and gives up with a clear error when nothing does.
+    """Pool that repeats failed starts of environments, and raises an error if no environment starts.
 
     >>> with GuardedPool(InlinePool(gym.make), retries=0, give_up_after=1) as pool:
     ...     pool.reset("a", Task("TrlEnv/Chess-v7", seed=0))
@@ -514,14 +515,14 @@ class GuardedPool(ClosingPool):
         ...
     gym_trl.errors.PoolError: no environment starts any more: ... NameNotFound: ... `Chess` doesn't exist ...
 
-    Making and resetting is tried again on another instance, after a pause that doubles; a step never is, because nobody
-    knows what it has done. One episode in ten may be tried again (and ten more), so that what is broken for good does
-    not take its time three times over.
+    Making and resetting is repeated with another instance after a pause that doubles. A step is never repeated, because
+    its effects are unknown. At most one episode in ten (and ten more) is repeated, to limit the time spent on
+    environments that never start.
 
     Args:
         pool: Steps the environments.
-        retries: How often an episode that does not start is tried again.
-        give_up_after: So many episodes in a row that do not start, with none in between that does.
+        retries: Number of times that the start of an episode is repeated.
+        give_up_after: Number of consecutive episodes that fail to start after which ``PoolError`` is raised.
     """
 
     def __init__(self, pool: EnvPool, *, retries: int = 2, give_up_after: int = 64) -> None:
@@ -534,22 +535,22 @@ class GuardedPool(ClosingPool):
         self._begun = self._tried_again = self._failed_in_a_row = 0
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
+        """Start the episode ``key``."""
         self._begun += 1
         self._starting[key], self._attempts[key] = task, 0
         self._asked.add(key)
         self._pool.reset(key, task)
 
     def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
+        """Step the environment of the episode ``key``."""
         self._asked.add(key)
         self._pool.step(key, action)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """What the environments have answered; ``block`` waits for at least one answer.
+        """Return the results since the last call; if ``block``, wait for at least one.
 
         Raises:
-            PoolError: nothing starts any more.
+            PoolError: no environment starts any more.
         """
         while True:
             self._try_again()
@@ -580,7 +581,7 @@ class GuardedPool(ClosingPool):
             self._pool.reset(key, self._starting[key])
 
     def _settled(self, key: str, reply: EnvReply | EnvFailure) -> bool:
-        """Whether a reply is the last word."""
+        """Return whether a result is final; if not, schedule another attempt."""
         self._asked.discard(key)
         task = self._starting.get(key)
         if task is None:
@@ -608,12 +609,12 @@ class GuardedPool(ClosingPool):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The same again
+# Reproducible order
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class OrderedPool(ClosingPool):
-    """Answers in the order of the questions, and all of them at once, wherever environments are stepped.
+    """Pool that returns results in the order of the calls, and all of them at once, with any executor.
 
     >>> with OrderedPool(ThreadPool(gym.make)) as pool:
     ...     for key in "abc":
@@ -621,8 +622,8 @@ class OrderedPool(ClosingPool):
     ...     [key for key, _ in pool.collect(block=False)]
     ['a', 'b', 'c']
 
-    So an engine is asked the same in the same order each time, and what it computes is the same to the last bit, in
-    threads, in processes and inline. The price is that every episode waits for the slowest step.
+    An engine then receives the same requests in the same order each time and computes bit-identical results, with
+    threads, processes and inline. In return, every episode waits for the slowest step.
     """
 
     def __init__(self, pool: EnvPool) -> None:
@@ -630,17 +631,17 @@ class OrderedPool(ClosingPool):
         self._asked: dict[str, None] = {}  # in order
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin the episode ``key``."""
+        """Start the episode ``key``."""
         self._asked[key] = None
         self._pool.reset(key, task)
 
     def step(self, key: str, action: str) -> None:
-        """Act in the episode ``key``."""
+        """Step the environment of the episode ``key``."""
         self._asked[key] = None
         self._pool.step(key, action)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """The answers to all questions since the last call; it waits for them, whatever ``block`` says."""
+        """Wait for the results of all calls since the last one, also without ``block``, and return them in order."""
         answers: dict[str, EnvReply | EnvFailure] = {}
         while len(answers) < len(self._asked):
             answers.update(self._pool.collect(block=True))

@@ -1,4 +1,4 @@
-"""Generation with a model that is spread over several processes, all of which must step alike."""
+"""Generation with a model that is distributed over several processes, all of which must take the same steps."""
 
 import pickle
 import time
@@ -13,63 +13,63 @@ from gym_trl.errors import EngineError
 from gym_trl.types import Completion, Request
 
 _PAUSE_S = 0.001
-"""How long a group waits in which nobody generates before its members ask each other again."""
+"""Seconds between two rounds of a group in which no process has a running request."""
 
 
 class Exchange(Protocol):
-    """Tells the processes of a group what each of them has to say."""
+    """Exchange of Python objects between the processes of a group."""
 
     rank: int
-    """The place of this process."""
+    """Rank of this process."""
 
     def __call__(self, said: Any) -> list[Any]:
-        """Give ``said`` to everybody and return what everybody said, in the order of their ranks.
+        """Send ``said`` to all processes and return what all of them sent, in the order of their ranks.
 
-        Returns when every process of the group has called it as often as this one. ``None`` is cheap.
+        Returns when every process of the group has called it the same number of times. ``None`` is cheap.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """That a process needs no more answers, or with an ``error`` that it cannot go on."""
+    """News of a process that needs no more steps, or with an ``error``, that it cannot continue."""
 
     error: str | None
 
 
 _News: TypeAlias = Request | str | _Left
-"""What one process did: took a request, cancelled the one of this id, or left."""
+"""One thing that a process did: submitted a request, cancelled the request of this id, or left."""
 
 
 class CollectiveEngine:
-    """Samples with an engine whose model is spread over a group of processes, each of which plays its own episodes.
+    """Engine for a model that is distributed over a group of processes, each of which plays its own episodes.
 
     ::
 
         with CollectiveEngine(VLLMEngine(llm), TorchExchange(group)) as engine:
             trajectories = run_episodes(episodes, pool=pool, engine=engine)
 
-    Every process has an engine of its own, and all engines must be given the same requests in the same order and take
-    the same steps. Each ``collect`` is such a round, or with ``block`` as many as it takes: the processes tell each
-    other what they took and cancelled since the last one, each does all of it in the order of the ranks, and their
-    engines step once. A process keeps the completions of its own requests.
+    Every process has its own engine, and all engines must receive the same requests in the same order and take the same
+    steps. Each ``collect`` is one such round, or if ``block``, as many as needed: the processes exchange the requests
+    and cancellations since the last round, each applies all of them in the order of the ranks, and their engines step
+    once. A process keeps the completions of its own requests.
 
-    A process that has nothing to ask for still has to take part. That is what ``shared`` tells ``run_episodes``, and
-    what the end of the ``with`` block does until every process has come to its own. Environments that are stepped in
-    threads (``executor="thread"``) keep nobody waiting; those that are stepped inline keep the group waiting, as they
-    do an engine that has the process for itself.
+    A process without requests still has to take part. For this, ``shared`` makes ``run_episodes`` call ``collect``
+    continuously, and the end of the ``with`` block continues until every process has reached it. Environments that are
+    stepped in threads (``executor="thread"``) do not delay the group; those that are stepped inline delay it, as they
+    delay an engine of a single process.
 
-    Where one process fails, all do: the exception goes on where it was raised, and everywhere else the round raises an
-    ``EngineError`` that names the process and the reason. Nothing is left running in any engine, so a program that
-    survives that can begin another rollout. A process that is killed, or interrupted while it waits for the others,
-    leaves it to the group's own time-out to tell them.
+    If one process fails, all do: the exception propagates in the process that raised it, and in the others the round
+    raises an ``EngineError`` with the process and the reason. No engine has running requests afterwards, so a program
+    that handles the error can start another rollout. If a process is killed, or interrupted while it waits for the
+    others, they find out by the group's own timeout.
 
     Args:
-        engine: Has to do the same on every process when it is asked for the same: the same model, options and seeds.
-        exchange: Between the processes, and not used for anything else at the same time.
+        engine: Must be deterministic across processes: the same model, options and seeds.
+        exchange: Exchange between the processes, not used for anything else at the same time.
 
     Raises:
-        EngineError: another process failed or is gone, or the engines returned different answers.
+        EngineError: another process failed or was lost, or the engines returned different completions.
     """
 
     shared: ClassVar[bool] = True
@@ -79,28 +79,28 @@ class CollectiveEngine:
         self._exchange = exchange
         self._news: list[_News] = []  # since the last round
         self._own: set[str] = set()
-        self._running: set[str] = set()  # of everybody, by the ids that the engine knows
-        self._left: set[int] = set()  # the ranks that need nothing more
+        self._running: set[str] = set()  # of all processes, by the engine's ids
+        self._left: set[int] = set()  # ranks that need no more steps
         self._over = False
         self._failed = False
         self._checksum = 0  # of what finished in the last round
 
     def __enter__(self) -> Self:
-        """Use the engine in a ``with`` block that ends when every process of the group has come to its end."""
+        """Return the engine; the ``with`` block ends when every process of the group has reached its end."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Work for the others until all have finished, or tell them that this process cannot go on."""
+        """Take part in rounds until all processes have finished, or report that this process cannot continue."""
         try:
             self._leave(error)
-        except BaseException as failure:  # of the engine, while it worked for the others
+        except BaseException as failure:  # the engine failed in a round for the others
             self._leave(failure)
             raise
 
     def submit(self, request: Request) -> None:
-        """Take a request; every process has it in the batch of the next step."""
+        """Accept a request; it is in the batch of the next step on every process."""
         if self._over:
             raise EngineError("the group has ended its rollout: make a new CollectiveEngine")
         if request.id in self._own:
@@ -109,7 +109,7 @@ class CollectiveEngine:
         self._news.append(request)
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """Take one step with all others, or with ``block`` as many as it takes for a request of this process."""
+        """Take one step with all processes, or if ``block``, as many as needed for a request of this process."""
         if self._over:
             raise EngineError("the group has ended its rollout: make a new CollectiveEngine")
         finished = self._round()
@@ -118,7 +118,7 @@ class CollectiveEngine:
         return finished
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request and free its slot on every process, before the next step."""
+        """Drop a request and free its slot on every process, before the next step."""
         if request_id in self._own:
             self._own.remove(request_id)
             self._news.append(request_id)
@@ -152,21 +152,21 @@ class CollectiveEngine:
         return [] if self._over else self._step()
 
     def _ask(self) -> list[tuple[int, Sequence[_News]]]:
-        """What everybody has to say: a checksum of what they saw, and what they did."""
+        """Return the message of each process: a checksum of its completions, and its news."""
         said = (self._checksum, self._news)
         self._news, self._checksum = [], 0
         try:
             everyone = self._exchange(said if any(said) else None)
         except Exception as error:
             self._end(f"the group lost a process: {type(error).__name__}: {error}", error)
-            return []  # this process has failed itself, and says of what
-        except BaseException:  # interrupted: nobody knows how far the exchange had come
+            return []  # this process has failed itself and reports its own error
+        except BaseException:  # interrupted: the state of the exchange is undefined
             self._end(None)
             raise
         return [heard or (0, ()) for heard in everyone]
 
     def _do(self, rank: int, what: _News) -> None:
-        """Do what a process did, as every other process does now."""
+        """Apply the news of one process, as every other process does now."""
         if isinstance(what, _Left):
             self._left.add(rank)
         elif isinstance(what, Request):
@@ -195,7 +195,7 @@ class CollectiveEngine:
         return own
 
     def _end(self, error: str | None, cause: Exception | None = None) -> None:
-        """Leave nothing running; every process of the group does so at the same time."""
+        """Cancel everything; every process of the group does so at the same time."""
         self._over = True
         for request_id in sorted(self._running):
             self._engine.cancel(request_id)
@@ -206,14 +206,14 @@ class CollectiveEngine:
 
 
 class TorchExchange:
-    """An ``Exchange`` between the processes of a ``torch.distributed`` group that can send what is in main memory.
+    """``Exchange`` between the processes of a ``torch.distributed`` group that can send CPU tensors.
 
     ::
 
         exchange = TorchExchange(torch.distributed.new_group(backend="gloo"))
 
     Args:
-        group: Of the ``gloo`` backend.
+        group: A group of the ``gloo`` backend.
     """
 
     def __init__(self, group: Any) -> None:
@@ -224,10 +224,10 @@ class TorchExchange:
         self.rank: int = torch.distributed.get_rank(group)
 
     def __call__(self, said: Any) -> list[Any]:
-        """Give ``said`` to everybody and return what everybody said."""
+        """Send ``said`` to all processes and return what all of them sent."""
         import torch
 
-        # As all_gather_object does, which takes its second turn also where nobody has anything to say.
+        # Like all_gather_object, but without the second collective call if every message is None.
         payload = b"" if said is None else pickle.dumps(said)
         lengths = [int(length) for length in self._gather(torch.tensor([len(payload)]))]
         if not max(lengths):

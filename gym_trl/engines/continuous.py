@@ -1,4 +1,4 @@
-"""Generation with a Transformers model by its continuous batching: a request joins the running batch at any step."""
+"""Generation with a Transformers model by continuous batching: a request joins the running batch at any step."""
 
 import copy
 import weakref
@@ -19,44 +19,42 @@ try:
 except ImportError as error:
     raise MissingDependencyError("ContinuousBatchingEngine", extra="train") from error
 
-# Each looks at one token's scores and at nothing that was said before: its rows are those of a changing batch.
+# Each depends on one token's scores only, not on earlier tokens, so it works in a changing batch.
 _SHAPING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
-# Said always: what is left out would be the model's own.
+# Always set: the model's own values would be used otherwise.
 _NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
 _CHANGES_NOTHING = {"repetition_penalty": 1.0, "num_return_sequences": 1, "num_beams": 1}
 _POLL_S = 0.002
 
 
 class ContinuousBatchingEngine:
-    """Samples with the thread that ``model.init_continuous_batching`` starts, where a request joins the running batch.
+    """Engine that uses ``model.init_continuous_batching``: requests join a running batch in a background thread.
 
     ::
 
         with ContinuousBatchingEngine(model, eos_ids=[151645], sampling={"temperature": 0.7}) as engine:
             trajectories = run_episodes(episodes, pool=pool, engine=engine)
 
-    For GPUs without vLLM: nothing waits for the slowest answer of a batch, and an episode's earlier turns are found in
-    the paged cache. Flash attention is used where it is installed and the model is in half precision, scaled dot
-    products elsewhere, on a CPU too. Logprobs are those of the distribution that was sampled from.
+    For GPUs without vLLM: no request waits for the slowest one of a batch, and an episode's earlier turns stay in the
+    paged cache. Flash attention is used if it is installed and the model is in half precision; otherwise, also on a
+    CPU, scaled dot-product attention. Logprobs are those of the distribution that was sampled from.
 
-    All requests draw from one stream of random numbers, which begins at the seed of the first: the same requests are
-    answered by other tokens in another run, because they meet in other batches. Where runs must reproduce, take
-    ``TransformersEngine``, which has a seed per request. The global generators are as before when the engine is
-    closed, and so is the model: its mode, its attention, and its weights, which are used as they are at each step and
-    must not change while the engine is open, or the cache would be of older ones.
+    All requests draw from one stream of random numbers, seeded by the first request. The same requests get different
+    tokens in another run, because they are batched differently. Use ``TransformersEngine``, which has a seed per
+    request, if runs must be reproducible. Closing the engine restores the global random generators and the model's mode
+    and attention. The model's weights must not change while the engine is open, because the cache depends on them.
 
     Args:
         model: A decoder-only Transformers model.
-        eos_ids: Sampling one of these ends the answer; the id is kept.
-        sampling: What shapes the distribution, by the names of ``GenerationConfig`` (``temperature``, ``top_p``,
-            ``top_k``, ``min_p``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` takes the most probable
-            token.
-        stop_strings: Not possible here.
+        eos_ids: Ids that end a response; they are kept in it.
+        sampling: Sampling options by their names in ``GenerationConfig`` (``temperature``, ``top_p``, ``top_k``,
+            ``min_p``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` selects the most probable token.
+        stop_strings: Not supported; must be empty.
         batching: A ``ContinuousBatchingConfig``: the sizes of the cache and of its blocks, CUDA graphs, and so on. On a
-            CPU without psutil it has to say ``num_blocks`` and ``max_batch_tokens``.
+            CPU without psutil it must set ``num_blocks`` and ``max_batch_tokens``.
 
     Raises:
-        ConfigError: an option that continuous batching cannot apply, such as a repetition penalty or a stop string.
+        ConfigError: an option that continuous batching does not support, such as a repetition penalty or a stop string.
     """
 
     def __init__(
@@ -79,28 +77,29 @@ class ContinuousBatchingEngine:
         self._batching = copy.copy(batching) if batching is not None else ContinuousBatchingConfig()
         self._batching.return_logprobs = True
         if self._batching.use_async_batching is None:
-            # A batch that is prepared ahead still has a request that is cancelled meanwhile; its cache is gone when it
-            # ends a block (transformers 5.17, continuous_batching/cache.py): an error for all requests.
+            # A batch that is prepared ahead still contains requests that were cancelled meanwhile. At the end of a
+            # block their cache is missing (transformers 5.17, continuous_batching/cache.py), which is an error for all
+            # requests.
             self._batching.use_async_batching = False
         self._manager: Any = None
         self._tickets = count()
-        self._running: dict[str, str] = {}  # the id of each request, by that under which the model knows it
+        self._running: dict[str, str] = {}  # request id by the id given to Transformers
         self._opened = ExitStack()
-        # Transformers' thread would keep the process alive.
+        # Transformers' thread would keep the process running.
         self._finalizer = weakref.finalize(self, self._opened.close)
 
     def __enter__(self) -> Self:
-        """Use the engine in a ``with`` block that closes it."""
+        """Return the engine, which the ``with`` block closes."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the thread and leave the model as it was."""
+        """Stop the thread and restore the model."""
         self.close()
 
     def submit(self, request: Request) -> None:
-        """Take a request; it is in the batch of the next step."""
+        """Accept a request; it is in the batch of the next step."""
         if not self._finalizer.alive:
             raise EngineError("this ContinuousBatchingEngine is closed")
         if request.id in self._running.values():
@@ -116,7 +115,7 @@ class ContinuousBatchingEngine:
         self._running[ticket] = request.id
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """What has been answered; waits for at least one answer with ``block``, and two milliseconds without."""
+        """Return finished requests; if ``block``, wait for at least one, otherwise for up to two milliseconds."""
         finished: list[Completion] = []
         while self._running:
             output = self._manager.get_result(timeout=0.0 if finished else 1.0 if block else _POLL_S)
@@ -129,19 +128,19 @@ class ContinuousBatchingEngine:
         return finished
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request and free its slot."""
+        """Drop a request and free its slot."""
         for ticket in [ticket for ticket, running in self._running.items() if running == request_id]:
             del self._running[ticket]
             self._manager.cancel_request(ticket)
 
     def close(self) -> None:
-        """Cancel what is running, end the thread and leave the model as it was."""
+        """Cancel running requests, stop the thread and restore the model."""
         self._running.clear()
         self._finalizer()
 
     def _start(self, seed: int) -> None:
         device = self._model.device
-        # It seeds the global generators.
+        # Continuous batching seeds the global generators.
         self._opened.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
         self._opened.enter_context(evaluating(self._model))
         self._opened.enter_context(_paged(self._model))
@@ -158,7 +157,7 @@ class ContinuousBatchingEngine:
         request_id = self._running.pop(output.request_id, None)
         if request_id is None:  # cancelled meanwhile
             return []
-        if output.error is not None:  # what one request alone could do wrong is ruled out: it ends them all
+        if output.error is not None:  # an error of one request alone is ruled out above
             raise EngineError(f"Transformers' continuous batching failed: {output.error}")
         ids = list(output.generated_tokens)
         finish = FinishReason.STOP if ids and ids[-1] in self._eos_ids else FinishReason.LENGTH
@@ -177,9 +176,9 @@ def _generation_config(sampling: Mapping[str, Any], eos_ids: list[int]) -> Any:
             "leave it out or use TransformersEngine (use_transformers_continuous_batching=False)"
         )
     shaping = {} if greedy else {**_NEUTRAL, **options}
-    if shaping.get("top_k", 0) < 0:  # as vLLM says that all tokens may be sampled
+    if shaping.get("top_k", 0) < 0:  # vLLM's value for no limit
         shaping["top_k"] = 0
-    # -1 is how continuous batching says that no id ends an answer.
+    # -1 disables end ids in continuous batching.
     return GenerationConfig(do_sample=not greedy, eos_token_id=eos_ids or -1, pad_token_id=0, **shaping)
 
 
@@ -190,7 +189,7 @@ def _stop(manager: Any) -> None:
 
 @contextmanager
 def _paged(model: Any) -> Iterator[None]:
-    """Keep a model in full precision from flash attention, which could not run it, and which would be chosen for it."""
+    """Use a paged attention other than flash attention if the model is in full precision, which that cannot run."""
     attention = model.config._attn_implementation
     chosen = None
     if "paged|" not in attention and model.dtype not in (torch.bfloat16, torch.float16):

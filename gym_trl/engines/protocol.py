@@ -1,4 +1,4 @@
-"""The seam to whatever samples tokens: ids in, sampled ids and logprobs out, no strings and no environments."""
+"""Engine protocol: token ids in, sampled ids and logprobs out, without strings or environments."""
 
 from typing import Protocol
 
@@ -8,23 +8,23 @@ from gym_trl.types import Completion, Request
 class Engine(Protocol):
     """Samples continuations of token ids.
 
-    Every submitted request comes back from ``collect`` exactly once, finished or with the reason why not, unless it
-    was cancelled before. An engine that others wait for, too, has a true attribute ``shared``: a rollout then calls
-    ``collect`` all the time, also when it has no request.
+    ``collect`` returns every submitted request exactly once, completed or with an error, unless it was cancelled. An
+    engine that other processes also wait for has a true attribute ``shared``: a rollout then calls ``collect``
+    continuously, even if it has no request.
     """
 
     def submit(self, request: Request) -> None:
-        """Take a request; returns at once."""
+        """Accept a request; return at once."""
         ...
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Advance generation and return what has finished since the last call.
 
-        With ``block`` it returns at least one completion if a request is pending; without, it returns after one
-        small piece of work (an engine step, some milliseconds), possibly with nothing.
+        If ``block`` and a request is pending, return at least one completion. Otherwise return after a small piece of
+        work (an engine step, some milliseconds), possibly with an empty list.
         """
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request and free its slot; unknown and finished ids are ignored."""
+        """Drop a request and free its slot; unknown and finished ids are ignored."""
         ...

@@ -1,4 +1,4 @@
-"""An engine that answers from a script on a clock of its own, so that schedules are tested without a model."""
+"""Engine that answers from a script on a simulated clock, for tests of scheduling without a model."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,10 +11,10 @@ _LOGPROB = -1.0
 
 
 class ScriptedEngine:
-    """Answers every request with ``answer(request)`` after ``delay(request)`` ticks of its clock.
+    """Engine that answers every request with ``answer(request)`` after ``delay(request)`` ticks of its clock.
 
-    A tick is one engine step. ``slots`` requests are worked on at once and the others wait, as in a real engine;
-    ``steps`` counts the ticks in which there was work. What was asked is kept in ``requests``.
+    A tick is one engine step. At most ``slots`` requests run at once and the others wait, as in a real engine;
+    ``steps`` counts the ticks with running requests. ``requests`` lists all submitted requests.
 
     >>> engine = ScriptedEngine(lambda request: [7, 8], delay=lambda request: 3)
     >>> engine.submit(Request("a", [1, 2], max_tokens=1, seed=0))
@@ -23,7 +23,7 @@ class ScriptedEngine:
     >>> engine.steps
     3
 
-    ``answer`` may also return a ``Completion``, for what can go wrong.
+    ``answer`` may also return a ``Completion``, to simulate failures.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ScriptedEngine:
         self._alive: set[str] = set()
 
     def submit(self, request: Request) -> None:
-        """Take a request."""
+        """Accept a request."""
         if request.id in self._alive:
             raise ValueError(f"request {request.id!r} is already running")
         self._alive.add(request.id)
@@ -53,7 +53,7 @@ class ScriptedEngine:
         self._waiting.append(request)
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """Let one tick pass, or with ``block`` as many as it takes for a request to finish."""
+        """Advance the clock by one tick, or if ``block``, until a request finishes."""
         self._fill_slots()
         if not self._running:
             return []
@@ -64,12 +64,12 @@ class ScriptedEngine:
             if request.id in self._alive:
                 self._alive.remove(request.id)
                 finished.append(self._complete(request))
-        if block and not finished and self._alive:  # what was due had been cancelled
+        if block and not finished and self._alive:  # the due request had been cancelled
             return self.collect(block=True)
         return finished
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request and free its slot."""
+        """Drop a request and free its slot."""
         if request_id in self._alive:
             self._alive.remove(request_id)
             self.cancelled.append(request_id)
@@ -78,7 +78,7 @@ class ScriptedEngine:
 
     @property
     def pending(self) -> int:
-        """How many requests have not been answered."""
+        """Number of requests without a completion."""
         return len(self._alive)
 
     def _fill_slots(self) -> None:

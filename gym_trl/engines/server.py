@@ -1,4 +1,4 @@
-"""Generation on vLLM servers: token ids out and back over HTTP, one request a turn, and whatever fails fails alone."""
+"""Generation on vLLM servers: token ids in and out over HTTP, one request per turn, each failing independently."""
 
 import asyncio
 import json
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import aiohttp
     import httpx
 
-# Said with every request: what is left out is filled in from the model's generation_config.json (vLLM's
-# --generation-config, "auto" by default), and would be neither what was asked for nor what the trainer knows of.
+# Sent with every request: the server would otherwise fill in the model's generation_config.json (vLLM's
+# --generation-config, "auto" by default), which neither the user nor the trainer has set.
 _NEUTRAL = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -36,7 +36,7 @@ _NEUTRAL = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-# How an answer comes back, and nothing about how it is sampled; trl 1.16 asks for the same (vllm_client.py).
+# Format of the completion, without influence on the sampling; trl 1.16 sends the same (vllm_client.py).
 _VERBATIM = {
     "return_token_ids": True,
     "return_tokens_as_token_ids": True,  # else the server decodes each token for its table of logprobs
@@ -68,15 +68,15 @@ _CONNECT_S = 10.0
 # Shorter than the 5 s after which vLLM's server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
 _IDLE_S = 2.0
 _REST_S = 30.0
-"""How long a server that was down is left out before a request tries it again."""
+"""Seconds for which a server that was down is not used."""
 _POLL_S = 0.002
 _REMEMBERED = 2**16
-"""How many episodes' servers are remembered."""
+"""Maximum number of episodes whose server is remembered."""
 _SERVE = "vllm serve MODEL --logprobs-mode processed_logprobs"
 
 
 class ServerEngine:
-    """Samples on one or more ``vllm serve``, through a thread of its own that keeps many requests in flight.
+    """Engine that samples on one or more ``vllm serve``, with many concurrent requests from a background thread.
 
     ::
 
@@ -84,32 +84,31 @@ class ServerEngine:
             trajectories = run_episodes(episodes, pool=pool, engine=engine)
 
     Start each server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. Request ids are
-    ``<episode>-<turn>``: an episode stays with the server that has its earlier turns in the prefix cache, a new one
-    (turn 1) goes to where the fewest requests are. A completion request changes nothing on a server, so one that was
-    not answered (no connection, half an answer, status 429 or 5xx) is asked again, with growing pauses; a server that
-    stays away is left out for half a minute and its episodes move on. What the server refuses, and what stays
-    without an answer, comes back with the reason, and no other request notices.
+    ``<episode>-<turn>``: an episode stays on the server that has its earlier turns in the prefix cache, and a new one
+    (turn 1) goes to the server with the fewest requests. Completion requests have no side effects on a server, so
+    failed ones (no connection, an incomplete response, status 429 or 5xx) are repeated with growing pauses. A server
+    that remains down is not used for half a minute, and its episodes move to others. A request that the server rejects,
+    or that is never answered, comes back with the error; other requests are not affected.
 
     Args:
-        base_urls: One or more, such as ``"http://localhost:8000"``.
-        model: Which of the models that the servers have; by default their first.
-        eos_ids: Sampling one of these, or what the model's own configuration names, ends the answer; the id is kept.
-        sampling: What shapes the distribution, by the names of vLLM's completion requests (``temperature``, ``top_p``,
-            ``top_k``, ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
-        stop_strings: An answer ends when it contains one of these, special tokens included; its ids are kept.
-        concurrency: How many requests each server has at once; the others wait here.
-        deadline_s: How long an answer may take from when the request is first sent, repetitions included but not the
-            time in which it waits here for room. What waits for a server that has answered nobody for as long as
-            this is not sent any more.
-        retries: How often a request is sent again; the 10 pauses take about 25 seconds together, and each further one
-            takes 5. A server of which this is known already is asked once.
-        api_key: What the servers were started with, if they were.
-        data_parallel_size: How many ranks each server spreads requests over (``vllm serve --data-parallel-size``);
-            each has a prefix cache of its own, so an episode stays with one.
-        check: Whether the first request waits for ``check``.
+        base_urls: One or more addresses, such as ``"http://localhost:8000"``.
+        model: Name of the model on the servers. Default: their first model.
+        eos_ids: Ids that end a response, in addition to those of the model's own configuration; they are kept in it.
+        sampling: Sampling options by their names in vLLM's completion requests (``temperature``, ``top_p``, ``top_k``,
+            ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
+        stop_strings: Strings, or special tokens, that end a response; their ids are kept in it.
+        concurrency: Maximum number of requests on each server at once; the others wait in this process.
+        deadline_s: Maximum seconds for a request from when it is first sent, repetitions included, without the time in
+            which it waits in this process. Waiting requests fail if their server has answered none for this long.
+        retries: Number of times that a request is repeated. The first 10 pauses take about 25 seconds together, each
+            further one 5 seconds. A request to a server that is known to be down is not repeated.
+        api_key: Key that the servers were started with, if any.
+        data_parallel_size: Number of ranks that each server distributes requests over
+            (``vllm serve --data-parallel-size``). Each has its own prefix cache, so an episode stays on one rank.
+        check: Call ``check`` before the first request.
 
     Raises:
-        ConfigError: an argument that cannot work.
+        ConfigError: an invalid argument.
         MissingDependencyError: aiohttp or httpx is not installed.
     """
 
@@ -153,12 +152,12 @@ class ServerEngine:
             self._servers, self._options, self._headers, max_tokens=max_tokens, deadline_s=deadline_s, retries=retries
         )
         self._tickets = count()
-        self._running: dict[str, int] = {}  # the ticket of each request: an answer with another one is out of date
-        # The thread must not keep an engine alive that nobody has closed.
+        self._running: dict[str, int] = {}  # current ticket of each request; completions with others are stale
+        # The thread must not keep an unclosed engine alive.
         self._finalizer = weakref.finalize(self, self._sender.close)
 
     def __enter__(self) -> Self:
-        """Use the engine in a ``with`` block that closes it."""
+        """Return the engine, which the ``with`` block closes."""
         return self
 
     def __exit__(
@@ -168,14 +167,14 @@ class ServerEngine:
         self.close()
 
     def check(self, *, logprobs: bool = True) -> None:
-        """Ask every server what it serves, and whether it samples and answers as this engine needs it.
+        """Check that every server has the model, accepts the options and returns what this engine needs.
 
         Args:
-            logprobs: Whether theirs matter.
+            logprobs: Check the logprobs, too.
 
         Raises:
             EngineError: a server is missing, has another model, or was started without a flag that the logprobs need.
-            ConfigError: an option that the servers do not know, or refuse.
+            ConfigError: an option that the servers do not support.
         """
         import httpx
 
@@ -192,7 +191,7 @@ class ServerEngine:
         self._checked = True
 
     def submit(self, request: Request) -> None:
-        """Take a request; it is sent as soon as its server has room."""
+        """Accept a request; it is sent as soon as its server has room."""
         if request.id in self._running:
             raise ValueError(f"request {request.id!r} is already running")
         if not self._checked:
@@ -202,7 +201,7 @@ class ServerEngine:
         self._running[request.id] = ticket
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """What has been answered; waits for at least one answer with ``block``, and two milliseconds without."""
+        """Return finished requests; if ``block``, wait for at least one, otherwise for up to two milliseconds."""
         finished: list[Completion] = []
         while self._running:
             wait_s = 0.0 if finished else 1.0 if block else _POLL_S
@@ -220,18 +219,18 @@ class ServerEngine:
         return finished
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request and hang up, upon which the server stops generating."""
+        """Drop a request and close its connection, which makes the server stop generating."""
         if (ticket := self._running.pop(request_id, None)) is not None:
             self._sender.cancel(ticket)
 
     def close(self) -> None:
-        """Cancel what is running, close every connection and end the thread."""
+        """Cancel running requests, close every connection and stop the thread."""
         self._running.clear()
         self._finalizer()
 
 
 def context_length(base_url: str) -> int | None:
-    """How many tokens a prompt and its answer may have together on the server, if it answers and says so."""
+    """Return the maximum number of tokens of prompt and completion on the server; ``None`` if it does not report it."""
     httpx = _import_httpx()
     try:
         with httpx.Client(base_url=base_url, timeout=_CONNECT_S) as client:
@@ -250,13 +249,13 @@ def _import_httpx() -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Requests: what lives on the thread
+# Requests: code that runs on the thread
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class _Server:
-    """A server, or a data-parallel rank of one, with what this engine has there."""
+    """Server, or a data-parallel rank of one, with this engine's use of it."""
 
     url: str
     headers: dict[str, str]
@@ -274,7 +273,7 @@ class _Server:
 
 
 class _Reply(NamedTuple):
-    """A response, as ``httpx.Response`` calls its parts."""
+    """HTTP response with the field names of ``httpx.Response``."""
 
     url: str
     status_code: int
@@ -289,7 +288,7 @@ class _Reply(NamedTuple):
 
 
 class _Unanswered(Exception):  # noqa: N818 -- not an error yet
-    """A request that may be sent again."""
+    """Failed request that may be repeated."""
 
     def __init__(self, message: str, *, unreachable: bool) -> None:
         super().__init__(message)
@@ -297,11 +296,11 @@ class _Unanswered(Exception):  # noqa: N818 -- not an error yet
 
 
 class _Refused(Exception):  # noqa: N818 -- the end of one request
-    """A request that would not be answered another time either."""
+    """Failed request that would fail again."""
 
 
 class _Sender:
-    """A thread with an event loop, on which every request is a task; ``answers`` leads out of it."""
+    """Thread with an event loop in which every request is a task; ``answers`` receives the completions."""
 
     def __init__(
         self,
@@ -322,25 +321,25 @@ class _Sender:
         self._retries = retries
         self._homes: dict[str, _Server] = {}
         self._arrivals: deque[tuple[int, Request]] = deque()
-        self._woken = False  # to see them
+        self._woken = False  # to read _arrivals
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._chance = random.Random()
-        self.ssl = _import_httpx().create_ssl_context()  # takes 20 ms: made once
+        self.ssl = _import_httpx().create_ssl_context()  # takes 20 ms, so it is made once
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, name="gym-trl server engine", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether requests can be sent; not after ``close``, nor in a process that was forked off."""
+        """True if requests can be sent: before ``close``, and not in a forked process."""
         return self._thread.is_alive()
 
     def start(self, ticket: int, request: Request) -> None:
         if not self.alive:
             raise EngineError("this ServerEngine is closed, or of another process: make a new one")
         self._arrivals.append((ticket, request))
-        if not self._woken:  # once for what comes together: to wake a thread costs as much as half a request
+        if not self._woken:  # once per burst: waking a thread costs as much as half a request
             self._woken = True
             self._loop.call_soon_threadsafe(self._start_all)
 
@@ -351,9 +350,9 @@ class _Sender:
     def close(self) -> None:
         if not self.alive:
             return
-        with suppress(RuntimeError):  # the loop has ended by itself a moment ago
+        with suppress(RuntimeError):  # the loop has just ended
             self._loop.call_soon_threadsafe(self._loop.stop)
-        # A garbage collection may finalize an engine on any thread, this one too, which cannot wait for itself.
+        # Garbage collection may finalize an engine on any thread, even on this one, which cannot join itself.
         if current_thread() is not self._thread:
             self._thread.join()
 
@@ -365,13 +364,13 @@ class _Sender:
             self._loop.close()
 
     def _start_all(self) -> None:
-        self._woken = False  # before the look, so that what arrives after it wakes the thread again
+        self._woken = False  # before reading, so that later arrivals wake the thread again
         while self._arrivals:
             self._start(*self._arrivals.popleft())
 
     def _start(self, ticket: int, request: Request) -> None:
         self._tasks[ticket] = task = self._loop.create_task(self._serve(ticket, request))
-        # Not in the task itself: what is cancelled at once never begins.
+        # Not in the task itself: a task that is cancelled at once never starts.
         task.add_done_callback(lambda _: self._tasks.pop(ticket))
 
     def _cancel(self, ticket: int) -> None:
@@ -385,12 +384,12 @@ class _Sender:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._session:
             await self._session.close()
-        await asyncio.sleep(0)  # in which the event loop closes the sockets
+        await asyncio.sleep(0)  # lets the event loop close the sockets
 
     async def _serve(self, ticket: int, request: Request) -> None:
         try:
             self.answers.put((ticket, await self._answer(request)))
-        except Exception as error:  # ours, and still only this request's: the thread must go on
+        except Exception as error:  # a bug here fails this request only: the thread must continue
             self.answers.put((ticket, _failed(request, f"{type(error).__name__}: {error}")))
 
     async def _answer(self, request: Request) -> Completion:
@@ -404,10 +403,10 @@ class _Sender:
             return Completion(request.id, [], [], FinishReason.TIMEOUT, error)
 
     async def _insist(self, request: Request, deadline: asyncio.Timeout) -> Completion:
-        """Ask the episode's server, again if need be, and the next one if it is down."""
+        """Send a request to its episode's server, repeatedly if it fails, and to the next server if that is down."""
         episode, dash, turn = request.id.rpartition("-")
         episode = episode if dash else request.id
-        if dash and turn == "1" and (last := self._homes.pop(episode, None)):  # of that name, in another rollout
+        if dash and turn == "1" and (last := self._homes.pop(episode, None)):  # same name in an earlier rollout
             last.episodes -= 1
         while True:
             server = self._home(episode)
@@ -425,7 +424,7 @@ class _Sender:
             try:
                 completion = await self._ask(server, request, deadline)
             except _Unanswered as failure:
-                # Known to be down: somebody has waited for it already.
+                # Known to be down: another request has already waited for it.
                 if attempt >= self._retries or (failure.unreachable and server.failed_at is not None):
                     if failure.unreachable:
                         server.failed_at = self._loop.time()
@@ -460,8 +459,8 @@ class _Sender:
         return _read(reply, request)
 
     def _body(self, server: _Server, request: Request) -> bytes:
-        # The server refuses what does not fit into the context; in-process engines end the answer there, so ask for
-        # no more than fits. What leaves no room at all is for the server to explain.
+        # The server rejects requests that exceed the context, but in-process engines end the completion there: ask for
+        # no more than fits. If nothing fits, the server explains the error.
         room = math.inf if server.context is None else max(1, server.context - len(request.prompt_ids))
         tokens = int(min(request.max_tokens, self._max_tokens, room))
         own = {"prompt": request.prompt_ids, "seed": request.seed}
@@ -469,7 +468,7 @@ class _Sender:
         return json.dumps({**self._options, **model, **own, **_at_most(tokens, self._options)}).encode()
 
     def _connections(self) -> "aiohttp.ClientSession":
-        """As many as there are requests at once; made on the thread that uses them."""
+        """Return the HTTP session, made on the thread that uses it, with one connection per concurrent request."""
         import aiohttp
 
         if self._session is None:
@@ -478,12 +477,12 @@ class _Sender:
                 headers={"Content-Type": "application/json", **self._headers},
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=bool(getproxies()),  # it takes a look at the environment for every request
+                trust_env=bool(getproxies()),  # it reads the environment for every request
             )
         return self._session
 
     def _home(self, episode: str) -> _Server:
-        """The server that an episode is with; another one if it is down and another one is up."""
+        """Return the server of an episode; another one if it is down and another is up."""
         home = self._homes.get(episode)
         up = [server for server in self._servers if self._up(server)]
         if home is not None and (home in up or not up):
@@ -503,10 +502,10 @@ class _Sender:
 
 @asynccontextmanager
 async def _room(server: _Server, deadline: asyncio.Timeout, deadline_s: float) -> AsyncIterator[None]:
-    """Room for one request on the server; the time that it takes to get there does not count.
+    """Wait for a free slot for one request on the server, without counting the wait against its deadline.
 
     Raises:
-        _Unanswered: meanwhile the server was found to hang, and whatever is sent to it would wait for its own deadline.
+        _Unanswered: the server was found to hang meanwhile, so this request would exceed its own deadline.
     """
     time = asyncio.get_running_loop().time
     came, due = time(), deadline.when()
@@ -521,11 +520,11 @@ async def _room(server: _Server, deadline: asyncio.Timeout, deadline_s: float) -
 
 
 def _read(response: _Reply, request: Request) -> Completion:
-    """What the server answered.
+    """Return the completion in a server's response.
 
     Raises:
-        _Unanswered: nothing that would not be different another time.
-        _Refused: that it will not answer, or an answer that cannot be used.
+        _Unanswered: a failure that may not happen again.
+        _Refused: the server rejected the request, or the response cannot be used.
     """
     if response.status_code != 200:
         _raise_status(response)
@@ -536,7 +535,7 @@ def _read(response: _Reply, request: Request) -> Completion:
             error
         )
     finish = _FINISH.get(choice.get("finish_reason"))
-    if finish is None:  # "abort" or "error": the server is shutting down, or somebody has told it to stop
+    if finish is None:  # "abort" or "error": the server is shutting down, or aborted the request
         said = choice.get("finish_reason")
         raise _Unanswered(f"{response.url} ended the request with {said!r}", unreachable=False)
     ids, logprobs = _sampled(choice)
@@ -562,7 +561,7 @@ def _raise_status(response: _Reply) -> None:
 
 
 def _error_text(response: "_Reply | httpx.Response") -> str:
-    """What an error says in words; vLLM wraps them as ``{"error": {"message": ...}}``."""
+    """Return the message of an error response; vLLM wraps it as ``{"error": {"message": ...}}``."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, LookupError, TypeError):
@@ -582,12 +581,12 @@ def _unreachable(url: str, error: Exception) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Before the first request
+# Checks before the first request
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def _options(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> dict[str, Any]:
-    """What all requests say alike."""
+    """Return the fields common to all requests."""
     own = dict(options)
     if own.get("n") == 1:
         del own["n"]
@@ -600,12 +599,12 @@ def _options(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings:
 
 
 def _at_most(tokens: int, options: Mapping[str, Any]) -> dict[str, int]:
-    """How long an answer may be, and as a last turn may have no room for the least that was asked for, how short."""
+    """Return the token limit of a completion, with a lower minimum if it has no room for the one in ``options``."""
     return {"max_tokens": tokens, **({"min_tokens": tokens} if options.get("min_tokens", 0) > tokens else {})}
 
 
 def _check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | None]:
-    """The name of the model and the length of its context."""
+    """Return the name of the model and the length of its context."""
     response = _get(client, "/v1/models")
     if response.status_code in _LOCKED:
         raise EngineError(f"the vLLM server at {client.base_url} wants another api_key: {_said(client, response)}")
@@ -625,7 +624,7 @@ def _check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | 
 
 
 def _check_options(client: "httpx.Client", model: str, options: Mapping[str, Any]) -> None:
-    """Have the server look at the sampling options: it ignores what it does not know."""
+    """Check the sampling options on the server, which ignores unknown ones."""
     response = _get(client, "/openapi.json")
     if response.status_code == 200:  # vLLM leaves it out with --disable-fastapi-docs
         schemas = response.json().get("components", {}).get("schemas", {})
@@ -645,10 +644,10 @@ def _check_options(client: "httpx.Client", model: str, options: Mapping[str, Any
 
 
 def _check_logprobs(client: "httpx.Client", model: str, options: Mapping[str, Any]) -> None:
-    """Find out whose logprobs the server returns: of what it sampled from, or of what the model said before that.
+    """Check that the server returns logprobs of the distribution that it samples from, not of the model's own.
 
-    No endpoint says so unless the server is in development mode. But where only one token is allowed its
-    probability is one, and the model alone would not say so.
+    Only a server in development mode reports its mode. But if a single token is allowed, its probability is one in the
+    sampled distribution, and less in the model's own.
     """
     response = _sample_one(client, {**_NEUTRAL, **_VERBATIM, "model": model, "allowed_token_ids": [0]})
     if response.status_code != 200:

@@ -1,4 +1,4 @@
-"""Generation with a Transformers model: batches of whatever is pending, one seed per request, measured logprobs."""
+"""Generation with a Transformers model: batches of all pending requests, one seed per request, measured logprobs."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -51,27 +51,27 @@ _SET_ELSEWHERE = {
 
 
 class TransformersEngine:
-    """Samples with ``model.generate``: each ``collect`` runs one batch of the pending requests to its end.
+    """Engine that samples with ``model.generate``: each ``collect`` runs one batch of the pending requests to its end.
 
-    Every request is sampled from its own seed, so that an answer does not depend on what else is in the batch (up to
-    the rounding of batched arithmetic) and the global generators stay untouched. Logprobs are those of the
-    distribution that was sampled from, after temperature, top-k and so on. A model in training is switched to
-    evaluation for the call and back.
+    Every request is sampled from its own seed, so a completion does not depend on the other requests of its batch (up
+    to the rounding of batched arithmetic), and the global generators are not used. Logprobs are those of the
+    distribution that was sampled from, after temperature, top-k and so on. A model in training mode is switched to
+    evaluation mode for the call.
 
     Args:
         model: A decoder-only Transformers model.
-        pad_id: The id to pad with, on the left; never attended to.
-        eos_ids: Sampling one of these ends the answer; the id is kept.
-        sampling: What shapes the distribution, by the names of ``GenerationConfig`` (``temperature``, ``top_p``,
-            ``top_k``, ``min_p``, ``repetition_penalty``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` takes
-            the most probable token. ``cache_implementation`` is the one other name: with another cache than the
-            ``"dynamic"`` one, a prompt that several requests share is computed for each.
-        stop_strings: An answer ends when it contains one of these; its ids are kept. Needs ``decode``.
-        decode: Ids to text, for ``stop_strings``.
-        max_batch: The most requests in one batch; all by default.
+        pad_id: Id for padding on the left; never attended to.
+        eos_ids: Ids that end a response; they are kept in it.
+        sampling: Sampling options by their names in ``GenerationConfig`` (``temperature``, ``top_p``, ``top_k``,
+            ``min_p``, ``repetition_penalty``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` selects the most
+            probable token. ``cache_implementation`` is also accepted: with a cache other than ``"dynamic"``, a prompt
+            that several requests share is computed for each of them.
+        stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
+        decode: Function from ids to text, for ``stop_strings``.
+        max_batch: Maximum number of requests in a batch. Default: no limit.
 
     Raises:
-        ConfigError: an option that changes what is sampled in a way that cannot be measured.
+        ConfigError: an unsupported option, such as one that changes the sampling in a way that cannot be measured.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TransformersEngine:
             if name in options:
                 raise ConfigError(f"{name} cannot shape the sampling: {why}")
         if options.get("cache_implementation") == "dynamic":
-            del options["cache_implementation"]  # the default, and generate takes it from us
+            del options["cache_implementation"]  # the default: _shared_prefill passes it to generate
         self._own_cache = _check_cache(options.get("cache_implementation"), model.device)
         if stop_strings and decode is None:
             raise ConfigError("stop_strings need decode=tokenizer.decode")
@@ -114,15 +114,15 @@ class TransformersEngine:
         self._pending: deque[Request] = deque()
 
     def submit(self, request: Request) -> None:
-        """Take a request."""
+        """Accept a request."""
         self._pending.append(request)
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request that no batch has taken yet."""
+        """Drop a request that is not in a batch yet."""
         self._pending = deque(request for request in self._pending if request.id != request_id)
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """Run one batch of what is pending."""
+        """Run one batch of the pending requests."""
         size = min(len(self._pending), self._max_batch or len(self._pending))
         return self._generate([self._pending.popleft() for _ in range(size)]) if size else []
 
@@ -136,7 +136,7 @@ class TransformersEngine:
         finished = _Finished(batch, width, self._eos_ids, self._stop_strings, self._decode)
         config = GenerationConfig(
             max_new_tokens=max(request.max_tokens for request in batch),
-            do_sample=False,  # the sampler has chosen, and leaves the model nothing to choose from
+            do_sample=False,  # the sampler leaves one token to choose from
             pad_token_id=self._pad_id,
             **{**self._options, "repetition_penalty": 1.0},  # the sampler applies it
             disable_compile=True,
@@ -149,7 +149,7 @@ class TransformersEngine:
                 generation_config=config,
                 logits_processor=LogitsProcessorList([sampler]),
                 stopping_criteria=[finished],
-                synced_gpus=False,  # each process has turns of its own, and would wait for the others' tokens
+                synced_gpus=False,  # processes play different episodes and must not wait for each other
             )
         lengths = finished.lengths.tolist()
         sampled = ids[:, width:].tolist()
@@ -162,10 +162,10 @@ class TransformersEngine:
         ]
 
     def _shared_prefill(self, prompts: list[TokenIds], mask: list[list[int]]) -> Any:
-        """The keys and values of all but the last token, computed once for prompts that are the same.
+        """Return the keys and values of all but the last token, computed once for equal prompts, or ``None``.
 
-        The members of a GRPO group begin with one prompt, and many go on alike: without this, a batch of 256 episodes
-        of a small game would compute most of its prompts dozens of times.
+        The episodes of a GRPO group begin with the same prompt, and many continue alike: without this, a batch of 256
+        episodes of a small game would compute most of its prompts dozens of times.
         """
         rows: dict[tuple[int, ...], int] = {}
         places = [rows.setdefault(tuple(prompt), len(rows)) for prompt in prompts]
@@ -175,12 +175,12 @@ class TransformersEngine:
         device = self.model.device
         cache = DynamicCache(config=self.model.config)
         if not all(type(layer) is DynamicLayer for layer in cache.layers):
-            return None  # sliding windows and recurrent states are not known to be copied right
+            return None  # copying sliding windows and recurrent states is untested
         attended = torch.tensor([mask[place][:-1] for place in first], device=device)
         self.model(
             torch.tensor([prompts[place][:-1] for place in first], device=device),
             attention_mask=attended,
-            position_ids=(attended.cumsum(dim=1) - 1).clamp(min=0),  # as generate counts them: padding has no place
+            position_ids=(attended.cumsum(dim=1) - 1).clamp(min=0),  # like generate: padding has no position
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
@@ -190,10 +190,10 @@ class TransformersEngine:
 
 
 def _check_cache(name: str | None, device: Any) -> bool:
-    """Return whether the cache is the engine's own to fill.
+    """Return whether the engine fills the cache itself.
 
     Raises:
-        ConfigError: one that cannot be used, or that Transformers does not know.
+        ConfigError: a cache that the engine or Transformers does not support.
     """
     if name is None:
         return True
@@ -222,7 +222,7 @@ def _warpers(
 
 
 class _Sampler(LogitsProcessor):  # type: ignore[misc]  # Transformers is untyped
-    """Chooses each row's next token from that row's own random numbers, and leaves no other choice."""
+    """Logits processor that samples each row's next token from the row's own seed and masks all others."""
 
     def __init__(self, batch: list[Request], padding: list[int], warpers: list[Any], *, greedy: bool) -> None:
         self.logprobs: list[Any] = []
@@ -234,7 +234,8 @@ class _Sampler(LogitsProcessor):  # type: ignore[misc]  # Transformers is untype
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         if self._warpers:
-            # The padding must not count as said, or an answer would depend on how long the others' prompts are.
+            # Padding must not count as earlier tokens, or a completion would depend on the lengths of the other
+            # prompts.
             places = torch.arange(input_ids.shape[1], device=input_ids.device)
             padded = places < self._padding.to(input_ids.device)
             said = torch.where(padded, self._first.to(input_ids.device), input_ids)
@@ -249,21 +250,22 @@ class _Sampler(LogitsProcessor):  # type: ignore[misc]  # Transformers is untype
 
     def _choose(self, logprobs: Any) -> Any:
         assert self._uniform is not None
-        # Rounding in single precision would starve rare tokens of a large vocabulary; Apple's GPUs have no other.
+        # Single precision would round away rare tokens of a large vocabulary; Apple's GPUs have nothing else.
         precision = torch.float32 if logprobs.device.type == "mps" else torch.float64
         cumulative = logprobs.to(precision).exp().cumsum(dim=-1)
         point = self._uniform[:, len(self.logprobs), None].to(logprobs.device, precision)
-        # A hair under the total, so that rounding never points behind the last token that has any probability.
+        # Slightly below the total, so that rounding never selects an index after the last token with a positive
+        # probability.
         return torch.searchsorted(cumulative, point * cumulative[:, -1:] * (1 - 1e-7), right=True)
 
 
 def _uniform(request: Request, steps: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """The request's random numbers in [0, 1), one a token; the same however many are drawn."""
+    """Return the request's random numbers in [0, 1), one per token; a longer list begins with the same numbers."""
     return np.random.default_rng(request.seed).random(steps)
 
 
 class _Finished(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
-    """Ends each row by itself: at an end id, at a stop string, or when its tokens are used up."""
+    """Stopping criterion that ends each row separately: at an end id, at a stop string, or at its ``max_tokens``."""
 
     def __init__(
         self,
@@ -304,7 +306,7 @@ class _Finished(StoppingCriteria):  # type: ignore[misc]  # Transformers is unty
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Switch every module that is training to evaluation, and only those back."""
+    """Switch all modules in training mode to evaluation mode, and back at the end."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -316,7 +318,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _configured(model: Any, config: Any) -> Iterator[None]:
-    """Transformers fills what a configuration leaves open from the model's own: put ours there for the call."""
+    """Replace the model's generation config, from which Transformers takes options that a config leaves open."""
     previous, model.generation_config = model.generation_config, config
     try:
         yield

@@ -1,4 +1,4 @@
-"""Generation with a vLLM engine of this process, driven one step at a time so that nothing waits for a batch to end."""
+"""Generation with a vLLM engine in this process, one step at a time, so that no request waits for a batch to end."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,27 +26,27 @@ _PREFIXES = count()
 
 
 class VLLMEngine:
-    """Samples with a ``vllm.LLM`` of this process: a ``collect`` is one engine step, or as many as it takes.
+    """Engine that samples with a ``vllm.LLM`` in this process; ``collect`` runs one of its steps, or as many as needed.
 
     ::
 
         llm = LLM("Qwen/Qwen3-0.6B", logprobs_mode="processed_logprobs")
         engine = VLLMEngine(llm, eos_ids=[151645], sampling={"temperature": 0.7})
 
-    A request joins the running batch at the next step and leaves it when it is finished or cancelled, whatever the
-    others do. Each is sampled from its own seed. A request that vLLM refuses, because its prompt does not fit into the
-    context for example, comes back with the reason; one whose ``max_tokens`` do not fit is cut where the context ends.
+    A request joins the running batch at the next step and leaves it when it is finished or cancelled, independent of
+    the others. Each is sampled from its own seed. A request that vLLM rejects, for example because its prompt exceeds
+    the context, comes back with the error; a completion is cut where the context ends.
 
     Args:
-        llm: Made with ``logprobs_mode="processed_logprobs"``; its weights are used as they are at each step.
-        eos_ids: Sampling one of these, or what the model's own configuration names, ends the answer; the id is kept.
-        sampling: What shapes the distribution, by the names of vLLM's ``SamplingParams`` (``temperature``, ``top_p``,
-            ``top_k``, ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
-        stop_strings: An answer ends when it contains one of these, special tokens included; its ids are kept.
+        llm: Made with ``logprobs_mode="processed_logprobs"``; its weights may change between steps.
+        eos_ids: Ids that end a response, in addition to those of the model's own configuration; they are kept in it.
+        sampling: Sampling options by their names in vLLM's ``SamplingParams`` (``temperature``, ``top_p``, ``top_k``,
+            ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
+        stop_strings: Strings, or special tokens, that end a response; their ids are kept in it.
 
     Raises:
-        ConfigError: an option that vLLM refuses, or an ``llm`` whose logprobs are of another distribution.
-        EngineError: the ``llm`` sleeps.
+        ConfigError: an option that vLLM rejects, or an ``llm`` whose logprobs are of another distribution.
+        EngineError: the ``llm`` is asleep.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class VLLMEngine:
                 "the logprobs must be those of the distribution that is sampled from: make the engine with "
                 f"LLM(..., logprobs_mode='processed_logprobs'), not {mode!r}"
             )
-        if self._engine.is_sleeping():  # it would take requests and never finish them
+        if self._engine.is_sleeping():  # it would accept requests and never finish them
             raise EngineError("vLLM sleeps: load its weights and call wake_up first")
-        # Requests that somebody else has left in the engine must not be taken for ours.
+        # Separates this engine's requests from others that are still in the LLM.
         self._prefix = f"gym-trl-{next(_PREFIXES)}-"
         self._running: set[str] = set()
         self._refused: list[Completion] = []
@@ -79,7 +79,7 @@ class VLLMEngine:
         self._check_params()
 
     def submit(self, request: Request) -> None:
-        """Take a request; it is in the batch of the next step."""
+        """Accept a request; it is in the batch of the next step."""
         if request.id in self._running:
             raise ValueError(f"request {request.id!r} is already running")
         try:
@@ -90,7 +90,7 @@ class VLLMEngine:
             self._running.add(request.id)
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """Run one engine step, or with ``block`` as many as it takes for a request to finish."""
+        """Run one engine step, or if ``block``, as many as needed for a request to finish."""
         finished, self._refused = self._refused, []
         while self._running:
             finished += self._step()
@@ -99,22 +99,22 @@ class VLLMEngine:
         return finished
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request and free its slot."""
+        """Drop a request and free its slot."""
         self._refused = [completion for completion in self._refused if completion.request_id != request_id]
         if request_id in self._running:
             self._running.remove(request_id)
             self._engine.abort_request([self._prefix + request_id])
 
     def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int | None, seed: int) -> None:
-        # With its type said, vLLM takes the prompt as it is; raw prompts are deprecated (input_processor.py, 0.31).
+        # With a type, vLLM uses the prompt unchanged; raw prompts are deprecated (input_processor.py, 0.31).
         prompt = {"type": "token", "prompt_token_ids": prompt_ids}
-        # A last turn may have room for fewer, and then says as many as there is room for.
+        # The last turn may have room for fewer tokens than the minimum.
         least = self._min_tokens if max_tokens is None else min(self._min_tokens, max_tokens)
         params = self._params(max_tokens=max_tokens, min_tokens=least, seed=seed)
         self._engine.add_request(self._prefix + request_id, prompt, params)
 
     def _check_params(self) -> None:
-        """Have vLLM check the options now, with a request that never runs, and not once per request."""
+        """Have vLLM check the sampling options once, with a request that never runs."""
         refusals: tuple[type[Exception], ...] = (TypeError, *self._refusals)
         try:
             self._add("check", [0], None, 0)
@@ -132,7 +132,7 @@ class VLLMEngine:
         ]
 
     def _own(self, external_id: str) -> str | None:
-        """Which of the running requests this is, if any; it is not running any more."""
+        """Return the id of the running request with this external id, if any, and stop tracking it."""
         request_id = external_id.removeprefix(self._prefix)
         if request_id == external_id or request_id not in self._running:
             return None
@@ -141,12 +141,12 @@ class VLLMEngine:
 
 
 def context_length(llm: Any) -> int:
-    """How many tokens a prompt and its answer may have together."""
+    """Return the maximum number of tokens of a prompt and its completion together."""
     return int(llm.llm_engine.model_config.max_model_len)
 
 
 def tensor_parallel_group() -> Any:
-    """The processes that the engine is spread over, as a ``torch.distributed`` group that sends from main memory."""
+    """Return the processes of the engine's tensor parallelism, as a ``torch.distributed`` group for CPU tensors."""
     from vllm.distributed.parallel_state import get_tp_group
 
     return get_tp_group().cpu_group
@@ -154,9 +154,9 @@ def tensor_parallel_group() -> Any:
 
 @contextmanager
 def cache_awake(llm: Any) -> Iterator[None]:
-    """Give a sleeping engine, whose weights are awake, its cache; put everything to sleep afterwards.
+    """Wake the cache of a sleeping engine whose weights are awake; put everything to sleep at the end.
 
-    What sleeps at level 2 is forgotten: whoever wakes the weights again must load them.
+    Sleep level 2 discards the weights: they must be loaded again after waking up.
     """
     llm.wake_up(tags=["kv_cache"])
     try:
@@ -166,7 +166,7 @@ def cache_awake(llm: Any) -> Iterator[None]:
 
 
 def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> Any:
-    """Makes a request's ``SamplingParams`` from its ``max_tokens`` and ``seed``."""
+    """Return a function of ``max_tokens``, ``min_tokens`` and ``seed`` that makes a request's ``SamplingParams``."""
     try:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -183,12 +183,12 @@ def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_
     ids = set(own.get("stop_token_ids") or ()) | (set() if own.get("ignore_eos") else set(eos_ids))
     if isinstance(constraint := own.get("structured_outputs"), Mapping):
         own["structured_outputs"] = StructuredOutputsParams(**constraint)
-    # What follows says how an answer ends and comes back, and nothing about how it is sampled.
+    # These options set how a response ends and is returned, not how it is sampled.
     own |= {
         "stop": strings,
         "stop_token_ids": sorted(ids),
         "include_stop_str_in_output": True,
-        "detokenize": bool(strings),  # text is needed for nothing else
+        "detokenize": bool(strings),  # text is needed for stop strings only
         "skip_special_tokens": False,  # a stop string may be one
         "logprobs": 0,  # of the sampled id
         "flat_logprobs": True,
@@ -198,10 +198,10 @@ def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """What vLLM raises at a request that it cannot take."""
+    """Return the exception classes that vLLM raises for a request that it rejects."""
     from vllm import exceptions
 
-    # A class of its own since 0.31; a ValueError before.
+    # Since 0.31 a separate class; before, a ValueError.
     return ValueError, getattr(exceptions, "VLLMClientError", ValueError)
 
 
