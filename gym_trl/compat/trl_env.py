@@ -1,8 +1,8 @@
-"""What trl-env offers, by its names: functional environments, processors and rollouts, on this library's own loop.
+"""trl-env's interface, under its own names: environments, processors and rollouts, run by this library's own loop.
 
 trl-env's modules are one module here: ``from trl_env.rollout import make_rollout_func`` becomes
-``from gym_trl.compat.trl_env import make_rollout_func``. Both of its protocols are understood: ``reset`` and ``step``
-that return a delta (0.1.8), and those that return an environment and a delta (from 0.1.10 on).
+``from gym_trl.compat.trl_env import make_rollout_func``. Both of its protocols are supported: ``reset`` and ``step``
+that return a delta (0.1.8), and those that return an environment and a delta (since 0.1.10).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,42 +31,42 @@ Delta: TypeAlias = str
 Seed: TypeAlias = str
 Language: TypeAlias = str
 
-_ENV = "trl-env"  # the one id of the pools below
+_ENV = "trl-env"  # the only id in the pools below
 
 
 class Env(Protocol):
-    """trl-env's environments: text in, text out, a reward that is true at any time."""
+    """Protocol of trl-env's environments, with text observations, text actions and a cumulative reward."""
 
     reward: float
-    """Of the whole episode so far."""
+    """Sum of the rewards of the episode so far."""
     alive: bool
 
     def reset(self, seed: Seed) -> "Delta | tuple[Env, Delta]":
-        """Start an episode and return what is said first, with the environment where it is an immutable one."""
+        """Start an episode; return the first text, or the environment and the text if environments are immutable."""
         ...
 
     def step(self, action: Action) -> "Delta | tuple[Env, Delta]":
-        """Act, and return what is said to it."""
+        """Step with an action; return like ``reset``."""
         ...
 
 
 EnvFactory = Callable[[], Any]
-"""Makes an ``Env``."""
+"""Function that makes an ``Env``."""
 
 
 class Processor(Protocol):
-    """How text is marked up for a model, without a chat template."""
+    """Protocol of text mark-up for a model, without a chat template."""
 
     def init_system_input(self, prompt: Language) -> str:
-        """A conversation's beginning."""
+        """Return the beginning of a conversation."""
         ...
 
     def append_user_input(self, prompt: Language) -> str:
-        """What the environment says, up to where the model begins to write."""
+        """Return the environment's text and the beginning of the model's turn."""
         ...
 
     def parse_agent_output(self, completion: Language) -> tuple[str, str]:
-        """What the model thought, and what it answered."""
+        """Return the model's thinking and its response."""
         ...
 
 
@@ -76,7 +76,7 @@ class Processor(Protocol):
 
 
 class GymFromEnv(Adapter):
-    """A Gymnasium environment of what makes a trl-env one.
+    """Gymnasium environment around a trl-env environment.
 
     >>> class Twice:
     ...     def reset(self, seed):
@@ -91,10 +91,13 @@ class GymFromEnv(Adapter):
     >>> env.step("oxox")[:3]
     ('Thanks.', 1.0, True)
 
-    trl-env's seeds are strings: give one as the reset option ``seed``; without one it is the number that Gymnasium's
-    seed leads to. trl-env's ``reward`` is of the episode so far: a step pays by how much it changed, so that the return
-    is what trl-env would have reported. trl-env says nowhere what a success is, and neither does this. A missing
-    ``reward`` counts as none yet. The global random generators are the episode's own while it plays.
+    trl-env's seeds are strings: pass one as the reset option ``seed``. Default: a number derived from Gymnasium's seed.
+    trl-env's ``reward`` is cumulative; a step's reward is its change, so the return equals the ``reward`` that trl-env
+    would report. trl-env does not define success, so success is undeclared. A missing ``reward`` counts as 0. During
+    an episode the global random generators are replaced by the episode's own.
+
+    Args:
+        make: Function that makes the trl-env environment.
     """
 
     declares_success = False
@@ -108,7 +111,7 @@ class GymFromEnv(Adapter):
         self._paid = 0.0
 
     def close(self) -> None:
-        """Close the environment, where it can be."""
+        """Close the environment if it has ``close``."""
         close, self._env = getattr(self._env, "close", None), None
         if close is not None:
             close()
@@ -133,7 +136,7 @@ class GymFromEnv(Adapter):
 
 
 class EnvFromGym:
-    """An environment for trl-env of any Gymnasium one.
+    """trl-env environment around any Gymnasium environment.
 
     >>> env = EnvFromGym("TrlEnv/GuessNumber-v0", high=8, turns=4)
     >>> env, delta = env.reset("7")
@@ -145,13 +148,13 @@ class EnvFromGym:
     >>> EnvFromGym("TrlEnv/Echo-v0", functional=False).reset("a word")[-5:]  # as trl-env 0.1.8 wants it
     'ltsbz'
 
-    The rules come before the first observation. A seed that is a number is the environment's; any other text has a
-    number of its own. The reward is the return so far. What ended answers every action as it did the last one.
+    The instructions precede the first observation. A seed of digits is used as the environment's seed; any other text
+    is hashed to a seed. The reward is the return so far. After the end every action returns the last observation again.
 
     Args:
-        env: An id, or what makes an environment.
+        env: Environment id, or a function that makes an environment.
         functional: Return the environment with each delta, as trl-env does since 0.1.10.
-        env_kwargs: For ``gym.make``.
+        env_kwargs: Arguments for ``gym.make``.
     """
 
     def __init__(
@@ -171,7 +174,7 @@ class EnvFromGym:
         return self._say("\n\n".join(part for part in (read_instructions(self._env), observation) if part))
 
     def step(self, action: Action) -> Any:
-        """Act."""
+        """Step with an action."""
         if not self.alive:
             return self._say(self._last)
         observation, reward, terminated, truncated, _ = self._env.step(action)
@@ -195,7 +198,7 @@ class EnvFromGym:
 
 @dataclass
 class Type1ProcessorConfig:
-    """The marks around what is said."""
+    """Marks around the texts of a conversation."""
 
     prefix_system: str
     suffix_system: str
@@ -204,11 +207,11 @@ class Type1ProcessorConfig:
     begin_answer: str
     end_answer: str
     after_answer: str = ""
-    """What the model's template writes between the end of an answer and the next message; trl-env leaves it out."""
+    """Text of the model's template between the end of a response and the next message; trl-env leaves it out."""
 
 
 class Type1Processor:
-    r"""Marks text up by a configuration, and splits answers at its marks.
+    r"""Processor that marks up text by a configuration, and splits responses at its marks.
 
     >>> qwen3_processor.append_user_input("Guess.")
     '<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n<think>\n'
@@ -220,15 +223,15 @@ class Type1Processor:
         self.config = config
 
     def init_system_input(self, prompt: Language) -> str:
-        """A conversation's beginning."""
+        """Return the beginning of a conversation."""
         return self.config.prefix_system + prompt + self.config.suffix_system
 
     def append_user_input(self, prompt: Language) -> str:
-        """What the environment says, up to where the model begins to write."""
+        """Return the environment's text and the beginning of the model's turn."""
         return self.config.prefix_user + prompt + self.config.suffix_user
 
     def parse_agent_output(self, completion: Language) -> tuple[str, str]:
-        """What the model thought, and what it answered."""
+        """Return the model's thinking and its response."""
         said = completion.partition(self.config.end_answer)[0]
         thought, _, answer = said.rpartition(self.config.begin_answer)
         return thought, answer
@@ -279,7 +282,7 @@ deepseekr1_processor = Type1Processor(
 
 
 class ProcessorChat:
-    """A ``Chat`` that speaks what a ``Processor`` writes.
+    """``Chat`` that uses a ``Processor``'s mark-up.
 
     >>> class Letters:  # stands in for AutoTokenizer.from_pretrained(...)
     ...     eos_token, all_special_tokens, added_tokens_decoder = "$", ["$"], {}
@@ -296,17 +299,17 @@ class ProcessorChat:
     >>> letters.decode(chat.reply("Higher.", closed=chat.closes(letters.encode("4$"))))
     '|U:Higher.|A:'
 
-    A conversation is encoded once and without a tokenizer's own beginning of text in every turn, what was sampled is
-    never encoded again, and no message can write a control token. A processor of one's own ends its turns with
-    ``config.end_answer`` if it has that, else with the tokenizer's end of sequence. One that cannot read an answer and
-    raises has said it as it is.
+    Every text is encoded once, without the tokenizer's beginning-of-text token in every turn; sampled ids are never
+    encoded again; and no message can write a control token. The turns of a custom processor end with
+    ``config.end_answer`` if it exists, otherwise with the tokenizer's end-of-sequence token. If a processor raises an
+    exception while parsing a response, the whole text is the response.
 
     Args:
-        processor: Marks up text.
-        tokenizer: A Hugging Face tokenizer, or anything with ``encode`` and ``decode``.
+        processor: Processor that marks up text.
+        tokenizer: Hugging Face tokenizer, or any object with ``encode`` and ``decode``.
 
     Raises:
-        ChatTemplateError: nothing ends the model's turn.
+        ChatTemplateError: Nothing ends the model's turn.
     """
 
     def __init__(self, processor: Processor, tokenizer: Any) -> None:
@@ -327,7 +330,7 @@ class ProcessorChat:
         self.stop_strings: tuple[str, ...] = () if self.stop_ids else (self._end,)
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
-        """The ids that start an episode, up to where the model begins to write."""
+        """Return the ids that start an episode, up to the beginning of the model's turn."""
         system = "\n\n".join(message.content for message in messages if message.role == "system")
         said = "\n\n".join(message.content for message in messages if message.role != "system")
 
@@ -337,10 +340,10 @@ class ProcessorChat:
         return self._codec.write(render, [Message("system", system), Message("user", said)], key="open")
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
-        """The ids between two sampled turns.
+        """Return the ids between two sampled turns.
 
         Raises:
-            ChatTemplateError: a processor has words for the user only.
+            ChatTemplateError: ``role`` is not ``"user"``; a processor has no other.
         """
         if role != "user":
             raise ChatTemplateError(f"a processor writes what the user says, it has no {role!r}")
@@ -353,23 +356,23 @@ class ProcessorChat:
         )
 
     def closes(self, ids: Sequence[int]) -> bool:
-        """Whether these sampled ids end the model's turn."""
+        """Return True if these sampled ids end the model's turn."""
         if self.stop_ids:
             return bool(ids) and ids[-1] in self.stop_ids
         return self._codec.decode(ids[-len(self._end.encode()) :]).endswith(self._end)
 
     def text(self, ids: TokenIds) -> Answer:
-        """What the model said, its thinking apart from its answer."""
+        """Return the model's thinking and its response."""
         said = self._codec.decode(ids)
         try:
             thought, answer = self._processor.parse_agent_output(said)
-        except Exception:  # a processor of one's own: what it cannot read goes to the environment as it is
+        except Exception:  # of a custom processor: pass the whole text on to the environment
             thought, answer = "", said.removesuffix(self._end)
         return Answer(thought.strip(), answer.strip())
 
 
 class TemplateProcessor:
-    """A ``Processor`` of any tokenizer that has a chat template, so that none has to be written by hand.
+    """``Processor`` made from a tokenizer's chat template.
 
     >>> from gym_trl.tiny import tiny_tokenizer
     >>> processor = TemplateProcessor(tiny_tokenizer())
@@ -379,11 +382,11 @@ class TemplateProcessor:
     Answer(thinking='Half.', text='4')
 
     Args:
-        tokenizer: With a chat template.
-        chat_template_kwargs: For the template, such as ``enable_thinking=False``.
+        tokenizer: Tokenizer with a chat template.
+        chat_template_kwargs: Arguments for the template, such as ``enable_thinking=False``.
 
     Raises:
-        ChatTemplateError: the template cannot be extended turn by turn, or has no system message of its own.
+        ChatTemplateError: The template cannot be extended turn by turn, or has no separate system message.
     """
 
     def __init__(self, tokenizer: Any, **chat_template_kwargs: Any) -> None:
@@ -391,7 +394,7 @@ class TemplateProcessor:
         self._chat = TemplateChat(tokenizer, **chat_template_kwargs)
 
     def init_system_input(self, prompt: Language) -> str:
-        """A conversation's beginning."""
+        """Return the beginning of a conversation."""
         opened = self._decode(self._chat.open([Message("system", prompt), Message("user", "?")]))
         asked = self.append_user_input("?")
         if not opened.endswith(asked):
@@ -402,11 +405,11 @@ class TemplateProcessor:
         return opened.removesuffix(asked)
 
     def append_user_input(self, prompt: Language) -> str:
-        """What the environment says, up to where the model begins to write."""
+        """Return the environment's text and the beginning of the model's turn."""
         return self._decode(self._chat.reply(prompt, closed=True))
 
     def parse_agent_output(self, completion: Language) -> tuple[str, str]:
-        """What the model thought, and what it answered."""
+        """Return the model's thinking and its response."""
         return self._chat.text(self._tokenizer.encode(completion, add_special_tokens=False))
 
     def _decode(self, ids: TokenIds) -> str:
@@ -420,72 +423,72 @@ class TemplateProcessor:
 
 @dataclass
 class RolloutState:
-    """One episode's tokens, by trl-env's names."""
+    """Tokens of one episode, under trl-env's names."""
 
     initial_length: int
-    """How many of ``conversation`` are the prompt."""
+    """Number of prompt ids at the beginning of ``conversation``."""
     conversation: TokenIds
     env_mask: list[int]
-    """1 where the model sampled; of the completion only, as are the logprobs."""
+    """1 for sampled tokens; covers only the completion, as do the logprobs."""
     logprobs: Logprobs
     reward: float | None
-    """``None`` where the model never acted, or the environment failed."""
+    """Return of the episode; ``None`` if the model never acted or the environment failed."""
     error: str | None = None
 
     @classmethod
     def of(cls, played: Trajectory) -> Self:
-        """An episode of this library's."""
+        """Return the state of one of this library's episodes."""
         ids = played.prompt_ids + played.completion_ids
         return cls(len(played.prompt_ids), ids, played.mask, played.logprobs, played.episode_return, played.error)
 
 
 class TransformerTokenizer:
-    """trl-env's tokenizer: no special tokens are added, which it put into every turn of Llama, Gemma and DeepSeek."""
+    """trl-env's tokenizer, without the special tokens that trl-env adds to every turn of Llama, Gemma and DeepSeek."""
 
     def __init__(self, processing_class: Any) -> None:
         self.processing_class = processing_class
 
     @property
     def tokenizer(self) -> Any:
-        """The processing class, by its name up to trl-env 0.1.19."""
+        """Alias of ``processing_class``, the name up to trl-env 0.1.19."""
         return self.processing_class
 
     def encode(self, text: str) -> TokenIds:
-        """The ids of ``text`` and no others."""
+        """Return the ids of ``text``, without special tokens."""
         return list(self.processing_class.encode(text, add_special_tokens=False))
 
     def decode(self, token_list: Sequence[int]) -> str:
-        """The text of ids, control tokens included."""
+        """Return the text of ids, including control tokens."""
         return str(self.processing_class.decode(token_list))
 
 
 class Model(Protocol):
-    """What ``batch_rollout`` plays with."""
+    """Protocol of the models of ``batch_rollout``."""
 
     def tokenizer_encode(self, input_text: str) -> TokenIds:
-        """Text to ids."""
+        """Return the ids of a text."""
         ...
 
     def tokenizer_decode(self, completion_ids: TokenIds) -> str:
-        """Ids to text."""
+        """Return the text of ids."""
         ...
 
     def model_batch_generate(self, input_ids_list: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
-        """Continue each by one answer; its ids, and their logprobs."""
+        """Generate one response to each prompt; return their ids and logprobs."""
         ...
 
 
 class TransformerModel:
-    """A Transformers model and its tokenizer.
+    """Transformers model with its tokenizer.
 
     Args:
-        tokenizer: Of the model.
-        model: Decoder-only.
-        generation_kwargs: By the names of ``GenerationConfig``; ``max_new_tokens`` (256) is what a turn may have, and
-            ``eos_token_id`` what ends it besides the tokenizer's own.
+        tokenizer: The model's tokenizer.
+        model: Decoder-only model.
+        generation_kwargs: Options of ``GenerationConfig``; ``max_new_tokens`` (default 256) limits a turn, and
+            ``eos_token_id`` ends it in addition to the tokenizer's own.
 
     Raises:
-        ConfigError: an argument that ``generate`` gets from the rollout.
+        ConfigError: ``generation_kwargs`` has an argument that the rollout sets.
     """
 
     def __init__(self, tokenizer: Any, model: Any, generation_kwargs: Mapping[str, Any] | None = None) -> None:
@@ -501,15 +504,15 @@ class TransformerModel:
         self.sampling = options
 
     def tokenizer_encode(self, input_text: str) -> TokenIds:
-        """Text to ids, without special ones."""
+        """Return the ids of a text, without special tokens."""
         return TransformerTokenizer(self.tokenizer).encode(input_text)
 
     def tokenizer_decode(self, completion_ids: TokenIds) -> str:
-        """Ids to text."""
+        """Return the text of ids."""
         return TransformerTokenizer(self.tokenizer).decode(completion_ids)
 
     def model_batch_generate(self, input_ids_list: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
-        """Continue each by one answer, sampled apart; logprobs are of the distribution that was sampled from."""
+        """Sample one response to each prompt; return their ids, and their logprobs under the sampling distribution."""
         engine = self.engine()
         for index, ids in enumerate(input_ids_list):
             engine.submit(Request(str(index), ids, self.max_new_tokens, derive_seed("trl-env", index, len(ids))))
@@ -518,7 +521,7 @@ class TransformerModel:
         return [answer.ids for answer in answers], [answer.logprobs for answer in answers]
 
     def engine(self, chat: ProcessorChat | None = None) -> Any:
-        """An engine that samples from the model."""
+        """Return an engine that samples from the model."""
         from gym_trl.engines.transformers import TransformersEngine
 
         pad = self.tokenizer.pad_token_id
@@ -533,7 +536,7 @@ class TransformerModel:
 
 
 class _CallEngine:
-    """Generates with a function of whole prompts, which says itself when to stop."""
+    """Engine that generates with a function of whole prompts, which decides itself when to stop."""
 
     def __init__(self, generate: Callable[[list[TokenIds]], tuple[list[TokenIds], list[Logprobs]]]) -> None:
         self._generate = generate
@@ -570,18 +573,18 @@ def batch_rollout(
         states = batch_rollout(TransformerModel(tokenizer, model), qwen3_processor, GuessEnv, "Be brief.", 512, ["36"])
         states[0].reward
 
-    Dead episodes generate nothing more, none waits for another, and one that fails fails alone: its ``reward`` is
-    ``None`` and its ``error`` says why. A conversation ends on what the model said and never exceeds
-    ``max_conversation_length`` tokens.
+    Finished episodes generate nothing more, and episodes do not wait for each other. If an episode fails, its
+    ``reward`` is ``None``, its ``error`` holds the cause, and the others continue. A conversation ends with a response
+    of the model and never exceeds ``max_conversation_length`` tokens.
 
     Args:
-        model: A ``TransformerModel``, or whatever has its three methods.
-        processor: Marks up text.
-        env_factory: Makes environments, which are used again.
-        system_prompt: Said first.
-        max_conversation_length: Tokens that prompt and completion may have together.
-        seed_list: One for each episode.
-        log: Is called with lines of text.
+        model: ``TransformerModel``, or any object with its three methods.
+        processor: Processor that marks up text.
+        env_factory: Function that makes environments, which are reused.
+        system_prompt: First message.
+        max_conversation_length: Maximum tokens of prompt and completion together.
+        seed_list: One seed per episode.
+        log: Called with lines of text.
     """
     if isinstance(model, TransformerModel):
         chat = ProcessorChat(processor, model.tokenizer)
@@ -604,7 +607,7 @@ def rollout(
     seed: Seed,
     conversation_logger: Callable[[str, str], Any] | None = None,
 ) -> RolloutState:
-    """Play one episode on ``env`` with whatever has ``generate(ids) -> (ids, logprobs)``."""
+    """Play one episode on ``env`` with a decoder that has ``generate(ids) -> (ids, logprobs)``."""
 
     def generate(prompts: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
         sampled, logprobs = zip(*(decoder.generate(prompt) for prompt in prompts), strict=True)
@@ -664,27 +667,26 @@ def _task(seed: str) -> Task:
 
 @dataclass
 class TransformerDecoder:
-    """Samples one answer after the other from a Transformers model, for ``rollout``.
+    """Decoder for ``rollout`` that samples one response at a time from a Transformers model.
 
-    The numbers that choose are drawn from torch's global generator, as trl-env's own are: ``torch.manual_seed`` repeats
-    them.
+    Random numbers come from torch's global generator, as in trl-env: ``torch.manual_seed`` makes them repeatable.
     """
 
     model: Any
     temperature: float
     eos_token_set: set[int]
     max_completion_length: int
-    """Of a turn."""
+    """Maximum tokens of a turn."""
 
     def generate(self, input_ids: TokenIds) -> tuple[TokenIds, Logprobs]:
-        """Continue a conversation by one answer: its ids, and their logprobs."""
+        """Generate one response; return its ids and logprobs."""
         import torch
 
         from gym_trl.engines.transformers import TransformersEngine
 
         ends = sorted(self.eos_token_set)
         sampling = {"temperature": self.temperature}
-        # One request needs no padding, and any id will do.
+        # One request needs no padding, so any id serves.
         engine = TransformersEngine(self.model, pad_id=ends[0] if ends else 0, eos_ids=ends, sampling=sampling)
         seed = int(torch.randint(2**31, ()))
         engine.submit(Request("answer", list(input_ids), self.max_completion_length, seed))
@@ -693,43 +695,43 @@ class TransformerDecoder:
 
 
 TransformerRolloutDecoder = TransformerDecoder
-"""Its name up to trl-env 0.1.19."""
+"""Name of ``TransformerDecoder`` up to trl-env 0.1.19."""
 
 
 @dataclass
 class TransformerDecoderFactory:
-    """How to sample from the model in training; the trainer's own engine does it, vLLM too if it has that."""
+    """Sampling options for training; the trainer's own engine samples, including vLLM if the trainer uses it."""
 
     temperature: float
     eos_token_set: set[int]
     max_completion_length: int
-    """Of a turn."""
+    """Maximum tokens of a turn."""
 
     def check(self, trainer: Any) -> None:
-        """Any trainer will do."""
+        """Accept any trainer."""
 
     def make_decoder(self, trainer: Any) -> TransformerDecoder:
-        """Return a decoder of the trainer's model, for ``rollout``; trainings do not need it."""
+        """Return a decoder of the trainer's model for ``rollout``; training does not need it."""
         return TransformerDecoder(trainer.model, self.temperature, self.eos_token_set, self.max_completion_length)
 
 
 @dataclass
 class VLLMDecoderFactory:
-    """How to sample with the trainer's own vLLM, of which trl-env would have built a second one.
+    """Sampling options for the trainer's own vLLM; trl-env would start a second one.
 
     Raises:
-        ConfigError: the trainer has no vLLM, or one that is set up otherwise; at the first rollout.
+        ConfigError: At the first rollout: the trainer has no vLLM, or its vLLM has other settings.
     """
 
     temperature: float
     eos_token_set: set[int]
     max_completion_length: int
-    """Of a turn."""
+    """Maximum tokens of a turn."""
     gpu_memory_utilization: float | None = None
     enable_sleep_mode: bool | None = None
 
     def check(self, trainer: Any) -> None:
-        """Refuse a trainer whose own vLLM is not what was asked for."""
+        """Check that the trainer's vLLM has the requested settings."""
         if not trainer.use_vllm:
             raise ConfigError(
                 "VLLMDecoderFactory needs the trainer's vLLM: set GRPOConfig(use_vllm=True, vllm_mode='colocate'); a "
@@ -757,26 +759,27 @@ def make_rollout_func(
     make_decoder: _DecoderMaker | None = None,
     on_rollout: Callable[[grpo.Rollout], None] | None = None,
 ) -> grpo.RolloutFunc:
-    """A ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
+    """Return a ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
 
-    Rows come in order, with trl-env's column ``reward`` for ``make_reward_func`` beside this library's own; a failed
-    episode has the reward ``None``, which TRL leaves out of its group. All episodes play at once.
+    Rows are in order, with trl-env's column ``reward`` for ``make_reward_func`` in addition to this library's columns.
+    An unscored episode has the reward ``None``, which TRL excludes from its group. All episodes are played
+    concurrently.
 
     Args:
-        processor: Marks up text.
-        tokenizer: A ``TransformerTokenizer``, or a Hugging Face tokenizer.
-        decoder_factory: How to sample: the temperature, what ends a turn, and how many tokens it may have.
-        env_factory: Makes environments, which are used again.
-        system_prompt: Said first.
-        max_conversation_length: Tokens that prompt and completion may have together; ``max_completion_length`` of the
-            trainer bounds the completion.
-        make_decoder: Up to trl-env 0.1.19, in the place of ``decoder_factory``: a function from the model to a
-            ``TransformerRolloutDecoder``, whose numbers are taken; the trainer's own engine samples.
-        on_rollout: Is called with everything that was played, for records.
+        processor: Processor that marks up text.
+        tokenizer: ``TransformerTokenizer``, or a Hugging Face tokenizer.
+        decoder_factory: Sampling options: temperature, end tokens and maximum tokens of a turn.
+        env_factory: Function that makes environments, which are reused.
+        system_prompt: First message.
+        max_conversation_length: Maximum tokens of prompt and completion together; the trainer's
+            ``max_completion_length`` bounds the completion.
+        make_decoder: Replacement of ``decoder_factory`` up to trl-env 0.1.19: a function from the model to a
+            ``TransformerRolloutDecoder``, of which only the options are used; the trainer's own engine samples.
+        on_rollout: Callback that receives every finished rollout.
 
     Raises:
-        ConfigError: a ``decoder_factory`` of another kind, or neither of the two; a ``make_decoder`` that makes another
-            kind of decoder is refused at the first rollout.
+        ConfigError: ``env_factory`` is missing, or not exactly one of ``decoder_factory`` and ``make_decoder`` is
+            given, or it has another type; a decoder of another type is reported at the first rollout.
     """
     if env_factory is None or (decoder_factory is None) == (make_decoder is None):
         raise ConfigError("make_rollout_func needs an env_factory, and either a decoder_factory or a make_decoder")
@@ -820,7 +823,7 @@ def make_rollout_func(
 
 
 make_rollout_func_mp = make_rollout_func
-"""trl-env's own starts a process for each row; here episodes do not wait for each other in the first place."""
+"""Alias: trl-env starts a process per row, which is unnecessary here because episodes run concurrently."""
 
 
 def _trainer_rollout(
@@ -833,7 +836,7 @@ def _trainer_rollout(
 ) -> grpo.RolloutFunc:
     play = grpo.make_rollout_func(
         lambda _: GymFromEnv(env_factory),
-        assign=lambda split, number: _task(str(number)),  # never asked: every prompt has a task
+        assign=lambda split, number: _task(str(number)),  # never called: every prompt has a task
         chat=chat,
         **options,
     )
@@ -856,7 +859,7 @@ def _with_task(prompt: Any, system_prompt: str) -> list[dict[str, str | None]]:
 
 
 def make_reward_func() -> Callable[..., list[float | None]]:
-    """The environment's own reward as a reward function.
+    """Return a reward function that returns the environment's own reward.
 
     >>> make_reward_func()(prompts=["7"], completions=["4"], reward=[0.5])
     [0.5]
@@ -869,9 +872,9 @@ def make_reward_func() -> Callable[..., list[float | None]]:
 
 
 class RolloutWithLog:
-    """trl-env 0.1.8's rollout for a trainer: ``rollout_func`` and ``reward_func`` are methods.
+    """trl-env 0.1.8's rollout for a trainer, with the attributes ``rollout_func`` and ``reward_func``.
 
-    The model in training samples, as ``model.generation_kwargs`` says.
+    The model in training samples with ``model.generation_kwargs``.
     """
 
     def __init__(
@@ -910,17 +913,17 @@ class RolloutWithLog:
 
 @dataclass
 class TrainConfig:
-    """trl-env 0.1.8's description of a training, for ``train``."""
+    """trl-env 0.1.8's configuration of ``train``."""
 
     mode: str
-    """``"prepare"`` finds the peak memory, ``"train"`` trains."""
+    """``"prepare"`` measures the peak memory, ``"train"`` trains."""
     output_dir: str
     env_factory: EnvFactory
     system_prompt: str
     processor: Processor
     model: TransformerModel
     data: "LazyDataset | Sequence[Seed]"
-    """Seeds."""
+    """Seeds of the episodes."""
     per_device_batch_size: int
     num_generations: int
     max_turn_length: int
@@ -929,7 +932,7 @@ class TrainConfig:
     deepspeed: str | None = None
     generation_kwargs: dict[str, Any] | None = None
     train_config_kwargs: dict[str, Any] | None = None
-    """For ``GRPOConfig``; over everything that is set here."""
+    """Arguments for ``GRPOConfig``, which override all settings here."""
     push_to_hub: bool = False
     save_every_seconds: float = 3600
     log_every_seconds: float = 0
@@ -938,16 +941,16 @@ class TrainConfig:
 
 
 def train(config: TrainConfig) -> Any:
-    """Train as ``config`` says, from the newest checkpoint in its folder if there is one.
+    """Train with ``config``, resuming from the newest checkpoint in its folder if there is one.
 
-    With ``mode="prepare"`` nothing is trained: two steps with completions of full length say what memory a training
-    will need (``gym_trl.grpo.prepare``).
+    With ``mode="prepare"`` nothing is trained: two steps with completions of full length measure the memory that a
+    training needs (``gym_trl.grpo.prepare``).
 
     Returns:
-        The trainer, or in the mode ``"prepare"`` a ``PeakMemory``.
+        The trainer; with ``mode="prepare"`` a ``PeakMemory``.
 
     Raises:
-        ConfigError: an unknown mode.
+        ConfigError: ``mode`` is unknown.
     """
     if config.mode not in ("prepare", "train"):
         raise ConfigError(f"mode must be 'prepare' or 'train', got {config.mode!r}")
@@ -1010,7 +1013,7 @@ def _grpo_config(config: TrainConfig) -> Any:
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
         "num_generations": config.num_generations,
         "max_completion_length": config.max_conversation_length,
-        "temperature": sampling.get("temperature", 1.0),  # what is sampled from is what is trained
+        "temperature": sampling.get("temperature", 1.0),  # train with the sampling temperature
         "bf16": cuda,
         "use_cpu": not cuda and not torch.backends.mps.is_available(),
         "gradient_checkpointing": True,
@@ -1025,7 +1028,7 @@ def _grpo_config(config: TrainConfig) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LazyDataset":  # is a Dataset, which takes a second to import
+    if name == "LazyDataset":  # lazy, because importing datasets takes a second
         from gym_trl.compat.lazy_dataset import LazyDataset
 
         return LazyDataset

@@ -1,1 +1,1 @@
-"""Adapters that speak TRL."""
+"""Training of models with TRL's GRPO trainers."""

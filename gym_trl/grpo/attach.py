@@ -1,13 +1,13 @@
-"""Attaches a ``rollout_func`` to the trainer that calls it: everything that relies on TRL's private methods.
+"""Attachment of a ``rollout_func`` to the trainer that calls it; all use of TRL's private methods is here.
 
-TRL calls ``rollout_func(prompts, trainer)`` and nothing else of ours, so the first call attaches, and no user has to.
-Tried with TRL 1.14, 1.15 and 1.16. On a ``GRPOTrainer`` or a subclass it
+TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches without any action of the user.
+Tested with TRL 1.14, 1.15 and 1.16. On a ``GRPOTrainer`` or a subclass the attachment
 
-* wraps ``_calculate_rewards``: the rewards of an unscored episode become NaN in every column, whatever the reward
-  functions returned for it, and TRL gives such a row no advantage and no part in its group's mean and deviation;
-* leaves out of an evaluation's rewards and metrics the rows that accelerate repeats to fill the last batch;
-* writes the metrics of all processes into ``_metrics``, as one exact value that TRL's averaging leaves as it is;
-* sets ``mask_truncated_completions`` to False and masks, in its stead, the episodes that a budget cut off.
+* wraps ``_calculate_rewards``: the rewards of an unscored episode become NaN in every column, regardless of the reward
+  functions; TRL then gives the row no advantage and excludes it from its group's mean and deviation;
+* excludes the rows that accelerate repeats to fill the last batch from an evaluation's rewards and metrics;
+* writes the metrics of all processes into ``_metrics`` as one exact value, which TRL's averaging leaves unchanged;
+* sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off.
 """
 
 import sys
@@ -24,7 +24,7 @@ from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason
 
 CUT_OFF = frozenset({StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT})
-"""Ends by a budget and not by the environment, which ``mask_truncated_completions`` masks."""
+"""Stop reasons of episodes that a budget cut off, which ``mask_truncated_completions`` masks."""
 
 _OLDEST_TRL = (1, 14)
 _NAME = "_gym_trl_attachment"
@@ -32,10 +32,10 @@ OnTotals = Callable[[StepTotals], None]
 
 
 def check_trl() -> None:
-    """Check that the TRL that is installed is new enough.
+    """Check that the installed TRL is new enough.
 
     Raises:
-        ConfigError: it is older than 1.14.
+        ConfigError: TRL is older than 1.14.
     """
     import trl
 
@@ -47,9 +47,9 @@ def check_trl() -> None:
 
 
 def attach(trainer: Any) -> "Attachment":
-    """Return the attachment of ``trainer``, made at the first call.
+    """Return the attachment of ``trainer``, creating it at the first call.
 
-    A stand-in without TRL's methods gets one that only counts its calls.
+    A stand-in trainer without TRL's methods gets an attachment that only counts calls.
     """
     made: Attachment | None = getattr(trainer, _NAME, None)
     if made is None:
@@ -59,9 +59,9 @@ def attach(trainer: Any) -> "Attachment":
 
 
 def attach_caller() -> None:
-    """Attach the trainer that is calling an ``environment_factory``'s object, which TRL does not hand over.
+    """Attach the trainer on the call stack, because TRL does not pass it to objects of ``environment_factory``.
 
-    It does so from ``_generate_and_score_completions``, before that calculates rewards; any other caller is left alone.
+    The trainer is found as ``self`` of ``_generate_and_score_completions``. Without such a frame nothing is attached.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -73,46 +73,46 @@ def attach_caller() -> None:
 
 
 class Place(NamedTuple):
-    """Where a call of a ``rollout_func`` is in a training or an evaluation, by what the trainer itself counts."""
+    """Position of a ``rollout_func`` call in a training or an evaluation, from the trainer's own counters."""
 
     split: str
     """``"train"`` or ``"eval"``."""
     step: int
     """The trainer's global step."""
     call: int
-    """Tells the calls of one step apart; 0 where there is but one, and in evaluations."""
+    """Number that differs between the calls of one step; 0 for a single call and in evaluations."""
     first: int
-    """The number of this process's first row, among those of all processes; in an evaluation, of all its batches."""
+    """Index of this process's first row among the rows of all processes; in an evaluation, over all its batches."""
     generation: int
-    """How many batches of episodes the training has had before; 0 in evaluations."""
+    """Number of generation batches before this one; 0 in evaluations."""
 
 
 class _Notes(NamedTuple):
-    """What one call of a ``rollout_func`` has played on this process."""
+    """Rows and trained tokens of one call of a ``rollout_func`` on this process."""
 
     rows: list[Row]
     trained_tokens: int
 
 
 class Attachment:
-    """What this library keeps of one trainer, and does with its rewards and metrics."""
+    """State kept for one trainer, and the wrappers around its reward and evaluation methods."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._notes: list[_Notes] = []  # since the last rewards
-        self._noted: tuple[Any, ...] = ()  # where
-        self._began = (-1, 0)  # the global step, and the micro-step of its first rollout
+        self._noted: tuple[Any, ...] = ()  # the position of these calls
+        self._began = (-1, 0)  # global step and micro-step of its first rollout
         self._evaluated = 0  # rows of this evaluation, over all processes
         self._evaluating = False
         self._on_totals: list[OnTotals] = []
         self._windows: dict[str, StepTotals] = {}  # since the trainer last logged
         self.masks_cut_off = bool(getattr(trainer, "mask_truncated_completions", False))
-        """Whether episodes that a budget cut off are not trained on."""
+        """True if episodes that a budget cut off are masked."""
         calculate = getattr(trainer, "_calculate_rewards", None)
         if calculate is None:
             return
         check_trl()
-        trainer.mask_truncated_completions = False  # TRL's own rule looks at the last token only
+        trainer.mask_truncated_completions = False  # TRL's own rule checks the last token only
 
         @wraps(calculate)
         def calculate_rewards(inputs: Sequence[Mapping[str, Any]], *given: Any, **named: Any) -> Any:
@@ -139,19 +139,19 @@ class Attachment:
                 self._evaluate(begins=False)
 
         trainer.evaluation_loop = evaluation_loop
-        # In front of what restores a checkpoint. A new list: this may be one of its callbacks.
+        # Before the callbacks that restore a checkpoint. A new list, because one of these may be the caller.
         handler = trainer.callback_handler
         handler.callbacks = [_callback(self), *handler.callbacks]
         if trainer.model.training:
             self._check_resumed()
-        else:  # this may be in the middle of the first evaluation
+        else:  # the first call may come from within an evaluation
             self._evaluating = handler.eval_dataloader is not None
 
     def place(self, rows: int) -> Place:
-        """Return where the call is that is given ``rows`` prompts on this process.
+        """Return the position of the current call, which has ``rows`` prompts on this process.
 
-        Nothing here outlives a training or an evaluation: the same call of a training that is run again, or resumed,
-        has the same place, and so the same tasks and samples.
+        It depends on nothing outside the current training or evaluation: in a repeated or resumed training the same
+        call has the same position, and so the same tasks and samples.
         """
         trainer = self._trainer
         split, step = "train" if trainer.model.training else "eval", trainer.state.global_step
@@ -172,7 +172,7 @@ class Attachment:
         now = (split, step, micro, self._evaluated)
         if self._noted != now:
             self._notes, self._noted = [], now
-        again = len(self._notes)  # a rollout_func of a user's own may call this one more than once
+        again = len(self._notes)  # a user's own rollout_func may call ours more than once
         return Place(split, step, derive_seed(micro, again) if again else micro, first, generation)
 
     def _check_resumed(self) -> None:
@@ -183,33 +183,33 @@ class Attachment:
     def _begin_training(self) -> None:
         self._check_resumed()
         self._notes, self._noted, self._began = [], (), (-1, 0)
-        # Of what this trainer did before, if it did.
+        # Discard what is left of an earlier training with this trainer.
         self._trainer._step, self._trainer._buffered_inputs = 0, None
 
     def _evaluate(self, *, begins: bool) -> None:
         self._notes, self._noted, self._evaluated, self._evaluating = [], (), 0, begins
         if begins:
-            self._trainer._metrics["eval"].clear()  # of rollouts that nothing was logged of
+            self._trainer._metrics["eval"].clear()  # left over from rollouts that were not logged
 
     def note(self, columns: Mapping[str, Sequence[Any]], on_totals: OnTotals | None = None) -> None:
-        """Keep what a call of a ``rollout_func`` returns until its rewards are calculated.
+        """Keep the result of a ``rollout_func`` call until its rewards are calculated.
 
         Args:
-            columns: All that it returns.
-            on_totals: Is then called with the totals of all processes, on every process; what it raises ends the
-                training everywhere at once.
+            columns: The result.
+            on_totals: Called afterwards on every process with the totals of all processes; an exception that it raises
+                ends the training on all processes.
         """
         self._notes.append(_Notes(rows_of(columns), sum(map(sum, columns["env_mask"]))))
         if on_totals is not None and on_totals not in self._on_totals:
             self._on_totals.append(on_totals)
 
     def _mask_environments(self, ids: list[list[int]], masks: list[list[int]] | None, completions: list[Any]) -> None:
-        """Mask episodes of an ``environment_factory``; a ``rollout_func`` has made its own mask."""
+        """Mask unscored and cut-off episodes of an ``environment_factory``; a ``rollout_func`` sets its own mask."""
         if getattr(self._trainer, "environments", None) is None or masks is None:
             return
         ends = {*end_ids(self._trainer), tokenizer_of(self._trainer).pad_token_id}
         for mask, row, sampled, messages in zip(masks, self._rows(()), ids, completions, strict=True):
-            # Left by the model, or cut off in the middle of an answer or before its call was played.
+            # Unfinished: left by the model, or cut off within a response or before its call was executed.
             cut = row is not None and row.stop_reason == UNFINISHED
             cut = cut and (sampled[-1] not in ends or bool(messages[-1].get("tool_calls")))
             if (row is not None and row.episode_return is None) or (cut and self.masks_cut_off):
@@ -217,7 +217,7 @@ class Attachment:
         self._notes = [_Notes([], sum(map(sum, masks)))]
 
     def _settle(self, inputs: Sequence[Mapping[str, Any]], rewards: Any) -> Any:
-        """Take unscored episodes out of the rewards of all processes, and log what was played."""
+        """Set the rewards of unscored episodes to NaN on all processes, and log the metrics."""
         from accelerate.utils import gather_object
 
         trainer = self._trainer
@@ -253,28 +253,28 @@ class Attachment:
         return said + (advice if totals.scored and self.masks_cut_off else "")
 
     def _left_to_evaluate(self, rows: int) -> int:
-        """How many of this batch's rows are not repeated only so that each process has as many."""
+        """Return how many of this batch's rows are not repetitions that fill up the last batch."""
         if not self._evaluating:
             return rows
         before, self._evaluated = self._evaluated, self._evaluated + rows
         try:
             total = len(sampler_of(self._trainer.callback_handler.eval_dataloader))
-        except (AttributeError, TypeError):  # of a stream
+        except (AttributeError, TypeError):  # of a streamed dataset
             return rows
         return min(rows, max(0, total - before))
 
     def _rows(self, inputs: Sequence[Mapping[str, Any]]) -> list[Row | None]:
-        """This process's rows in the trainer's order; ``None`` for one that this library did not play."""
+        """Return this process's rows in the trainer's order; ``None`` for a row that this library did not play."""
         if (environments := getattr(self._trainer, "environments", None)) is not None:
             return [Row.of(env._column()) if hasattr(env, "_column") else None for env in environments]
         known = [Row.of(row) if "stop_reason" in row and "episode_return" in row else None for row in inputs]
         noted = [row for note in self._notes for row in note.rows]
-        # A user's rollout_func around ours may keep the columns to itself.
+        # A user's rollout_func around ours may not return our columns.
         return list(noted) if not any(known) and len(noted) == len(inputs) else known
 
     def _log(self, totals: StepTotals) -> None:
         metrics = self._trainer._metrics[totals.split]
-        if "env/unscored" in metrics:  # TRL clears them as it logs; until then every episode weighs the same
+        if "env/unscored" in metrics:  # TRL clears metrics when it logs; until then weigh all episodes equally
             totals = self._windows[totals.split] + totals
         self._windows[totals.split] = totals
         for name, value in totals.metrics().items():
@@ -282,18 +282,18 @@ class Attachment:
 
 
 def tokenizer_of(trainer: Any) -> Any:
-    """Return the trainer's tokenizer, also where it processes images."""
+    """Return the trainer's tokenizer; for a multimodal processor, the tokenizer inside it."""
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def end_ids(trainer: Any) -> list[int]:
-    """Return the ids that end an answer."""
+    """Return the token ids that end a response."""
     ids = getattr(trainer, "eos_token_ids", None)  # since TRL 1.15; 1.14 has the tokenizer's
     return list(ids) if ids else [tokenizer_of(trainer).eos_token_id]
 
 
 def sampler_of(dataloader: Any) -> Any:
-    """Return TRL's own sampler, below what spreads it over processes."""
+    """Return TRL's own sampler from below the wrappers that distribute it over processes."""
     found = dataloader.batch_sampler
     while hasattr(found, "batch_sampler"):
         found = found.batch_sampler
@@ -304,7 +304,7 @@ def _callback(attachment: Attachment) -> Any:
     from transformers import TrainerCallback
 
     class Begin(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-        """Tells the attachment that a training begins, and the checkpoints how its tasks are cut into batches."""
+        """Callback that resets the attachment when a training begins and stores the batch settings in checkpoints."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             attachment._begin_training()

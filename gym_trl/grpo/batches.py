@@ -1,4 +1,4 @@
-"""How a trainer cuts its tasks into batches, which a training that is resumed must not change."""
+"""Settings by which a trainer cuts its tasks into batches; a resumed training must keep them."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -7,11 +7,11 @@ from typing import Any
 from gym_trl.errors import ConfigError
 
 BATCHES = "gym_trl.batches"
-"""What the trainer's state, and so a checkpoint, says of the settings below."""
+"""Key of these settings in the trainer's state, and so in its checkpoints."""
 
 
 def batches(trainer: Any) -> dict[str, int]:
-    """Return the settings that say which tasks a step trains on."""
+    """Return the settings that determine which tasks a step trains on."""
     args = trainer.args
     return {
         "per_device_train_batch_size": args.per_device_train_batch_size,
@@ -24,7 +24,7 @@ def batches(trainer: Any) -> dict[str, int]:
 
 
 def check_batches(saved: Mapping[str, int], now: Mapping[str, int], step: int) -> None:
-    """Check that a training can go on after ``step`` steps with the tasks, groups and episodes that it would have had.
+    """Check that a training resumed after ``step`` steps has the same tasks, groups and episodes as without a break.
 
     >>> saved = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 4,
     ...          "num_iterations": 1, "num_generations": 4, "num_processes": 2}
@@ -36,11 +36,11 @@ def check_batches(saved: Mapping[str, int], now: Mapping[str, int], step: int) -
         ...
     gym_trl.errors.ConfigError: the checkpoint was saved with steps_per_generation=4 and it is 2 now: ...
 
-    A generation of as many rows that lasts as many steps may be cut otherwise, at a step where one begins. With another
-    number of processes it may be in the middle of one: its tasks are played again, and a warning says so.
+    A generation batch with the same number of rows and steps may be divided differently, if ``step`` is at the start of
+    one. With another number of processes ``step`` may be within one: its tasks are then played again, with a warning.
 
     Raises:
-        ConfigError: it cannot; the message names each setting, the saved value and the value now.
+        ConfigError: The settings are incompatible; the message names each changed setting, its saved and its new value.
     """
     changed = [name for name in saved if saved[name] != now.get(name)]
     if not changed or (_plan(saved) == _plan(now) and ("num_processes" in changed or step % _plan(now)[1] == 0)):
@@ -53,7 +53,7 @@ def check_batches(saved: Mapping[str, int], now: Mapping[str, int], step: int) -
 
 
 def _plan(settings: Mapping[str, int]) -> tuple[int, Fraction, int, int]:
-    """The rows of a generation, for how many steps it lasts, and how they are grouped and repeated."""
+    """Return the rows and steps of a generation batch, the group size and the number of iterations."""
     size, accumulation, pieces, iterations, group, processes = (settings[name] for name in _ORDER)
     return size * processes * pieces, Fraction(pieces * iterations, accumulation), group, iterations
 

@@ -1,4 +1,4 @@
-"""Difficulty that follows what the model can do."""
+"""Difficulty schedule that follows the model's success rate."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ _SAVED_AS = "gym_trl.curriculum"  # in the trainer's state, which its checkpoint
 
 
 class Curriculum:
-    """Levels that a training climbs: one up when most episodes of a level are won, one down when hardly any is.
+    """Difficulty levels: one level up if most episodes succeed, one level down if hardly any does.
 
     >>> curriculum = Curriculum([{"high": 10}, {"high": 50}, {"high": 1000, "turns": 10}], episodes=4)
     >>> curriculum.report([(0, True), (0, True), (0, False), (0, True)])
@@ -26,22 +26,21 @@ class Curriculum:
     >>> curriculum.level
     0
 
-    ``GymSpec("TrlEnv/GuessNumber-v0", curriculum=curriculum)`` plays every task of a rollout on the level that the
-    curriculum has when the rollout begins, and reports all processes' episodes to it when it ends. So the level is the
-    same for all members of a group, also when a group straddles two processes. Evaluations play the last level, so that
-    their numbers can be compared. Where it stands is saved with the trainer's checkpoints, and a resumed training goes
-    on there.
+    ``GymSpec("TrlEnv/GuessNumber-v0", curriculum=curriculum)`` plays every task of a rollout on the level at the start
+    of the rollout, and reports the episodes of all processes to the curriculum at its end. The level is therefore the
+    same for all members of a group, even if the group is split between two processes. Evaluations play the last level,
+    so their numbers are comparable. The state is saved with the trainer's checkpoints and restored on resume.
 
     Args:
-        levels: Arguments of the environment by level, from easy to hard, beside ``GymSpec``'s ``env_kwargs``.
-        rise: The share of episodes won from which on the next level is played.
-        fall: The share up to which the level before it is played; a negative one never falls.
-        episodes: How many episodes are counted before the level may change.
-        level: Where to begin.
+        levels: Arguments of the environment by level, from easy to hard, in addition to ``GymSpec``'s ``env_kwargs``.
+        rise: Success rate at or above which the level rises by one.
+        fall: Success rate at or below which the level falls by one; a negative number never falls.
+        episodes: Number of episodes counted before the level may change.
+        level: Initial level.
 
     Raises:
-        ConfigError: no levels, shares that are not in order, or a number that cannot work; in training, an environment
-            that declares no success.
+        ConfigError: ``levels`` is empty, ``fall`` is not below ``rise``, or a number is out of range; in training, the
+            environment declares no success.
     """
 
     def __init__(
@@ -66,20 +65,20 @@ class Curriculum:
 
     @property
     def state(self) -> dict[str, int]:
-        """Where it stands, as JSON; what is assigned to it is where it goes on."""
+        """Current level and counts as a JSON-compatible dict; can be assigned to restore them."""
         return {"level": self.level, "won": self._won, "played": self._played}
 
     @state.setter
     def state(self, state: Mapping[str, int]) -> None:
-        # Levels may have been taken away since.
+        # The list of levels may be shorter than when the state was saved.
         self.level = min(int(state["level"]), len(self.levels) - 1)
         self._won, self._played = int(state["won"]), int(state["played"])
 
     def report(self, played: Iterable[tuple[int, bool | None]]) -> None:
-        """Count episodes, each with its level and whether it was won; those of other levels say nothing.
+        """Count episodes, given as ``(level, success)``; episodes of other levels are ignored.
 
         Raises:
-            ConfigError: nothing declares whether these, and so many before them, were won.
+            ConfigError: The last ``episodes`` episodes or more declared no success.
         """
         said = [won for level, won in played if level == self.level]
         here = [won for won in said if won is not None]
@@ -102,12 +101,12 @@ class Curriculum:
 
 
 def at_level(task: Task, level: int) -> Task:
-    """A task on a level."""
+    """Return the task with its level set."""
     return replace(task, options={**task.options, "level": level})
 
 
 def climbing(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
-    """A rollout whose training episodes are played on the curriculum's level, and reported to it."""
+    """Return a rollout function that plays training episodes on the curriculum's level and reports them to it."""
     begun: Any = None
 
     def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -115,7 +114,7 @@ def climbing(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
         if not trainer.model.training:
             return rollout(prompts, trainer)
         saved = trainer.state.stateful_callbacks
-        if trainer.state is not begun:  # a training has begun, perhaps from a checkpoint
+        if trainer.state is not begun:  # a new training, possibly from a checkpoint
             begun, curriculum.state = trainer.state, saved.get(_SAVED_AS, curriculum.state)
         columns = rollout([_placed(prompt, curriculum.level) for prompt in prompts], trainer)
         curriculum.report(_everywhere(columns))
@@ -133,7 +132,7 @@ def _placed(prompt: Any, level: int) -> Any:
 
 
 def _everywhere(columns: Mapping[str, list[Any]]) -> list[tuple[int, bool | None]]:
-    """The scored episodes of all processes, the same list on each."""
+    """Return level and success of the scored episodes of all processes; the same list on each process."""
     from accelerate.utils import gather_object
 
     rows = zip(columns["task"], columns["success"], columns["episode_return"], strict=True)

@@ -1,4 +1,4 @@
-"""Tasks as rows of a dataset: the task of a row rides in its prompt, because only the prompt reaches a rollout."""
+"""Datasets of tasks. The task of a row is stored in its prompt, because a rollout receives only the prompt."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,19 +10,19 @@ from gym_trl.types import Message, Task
 def make_dataset(
     tasks: Sequence[Task], *, system_prompt: str | None = None, instructions: Mapping[str, str] | None = None
 ) -> Any:
-    """A ``datasets.Dataset`` with one row, and one game, per task.
+    """Return a ``datasets.Dataset`` with one row per task.
 
     >>> dataset = make_dataset([Task("TrlEnv/Echo-v0", seed=3)], instructions={"TrlEnv/Echo-v0": "Repeat words."})
     >>> dataset[0]["prompt"]
     [{'role': 'user', 'content': 'Repeat words.', 'task': '{"env_id": "TrlEnv/Echo-v0", "seed": 3, "options": {}}'}]
 
-    The content of the last message is there for people who look at the dataset: in a rollout the environment itself
-    opens the conversation, with its instructions and the first observation of the task.
+    The content of the last message is for people who inspect the dataset. In a rollout it is replaced by the
+    environment's instructions and the first observation of the task.
 
     Args:
-        tasks: What to play.
-        system_prompt: Becomes the first message of every prompt.
-        instructions: What to show in the last message, by environment id.
+        tasks: The tasks.
+        system_prompt: First message of every prompt.
+        instructions: Content of the last message, by environment id. Default: the id.
     """
     try:
         from datasets import Dataset
@@ -39,7 +39,7 @@ def make_dataset(
 
 
 def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
-    """What a prompt says before the environment speaks, and the task that it carries, if any.
+    """Return the messages of a prompt that precede the environment's first message, and its task if it has one.
 
     >>> read_prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Play."}])
     ([Message(role='system', content='Be brief.'), Message(role='user', content='Play.')], None)
@@ -47,7 +47,7 @@ def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
     ([Message(role='user', content='Play.')], None)
 
     Raises:
-        TaskError: the prompt is neither text nor a list of messages, or its task cannot be read.
+        TaskError: The prompt is neither text nor a list of messages, or its task cannot be read.
     """
     if isinstance(prompt, str):
         return [Message("user", prompt)], None
@@ -60,5 +60,5 @@ def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
 
 
 def _text(content: str | Sequence[Mapping[str, str]]) -> str:
-    """A message's text; a list of parts is how multimodal datasets write it."""
+    """Return the text of a message, whose content may be a list of parts as in multimodal datasets."""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)

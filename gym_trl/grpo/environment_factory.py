@@ -1,4 +1,4 @@
-"""TRL's ``environment_factory``: a game as an object whose public functions are what the model can call."""
+"""TRL's ``environment_factory``: environments as objects whose public methods are the model's tools."""
 
 import inspect
 import re
@@ -23,7 +23,7 @@ _TAKEN = {"reset", "get_reward"}
 
 
 class EnvironmentFactory:
-    """Makes one environment's objects for ``GRPOTrainer(environment_factory=...)``.
+    """Factory of one environment's tool objects for ``GRPOTrainer(environment_factory=...)``.
 
     >>> from gym_trl import GymSpec
     >>> spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, num_tasks=8)
@@ -42,34 +42,33 @@ class EnvironmentFactory:
     >>> game.get_reward()
     1.0
 
-    TRL shows the model every public function of the object's class but ``reset`` and ``get_reward``. These are the
-    environment's ``action_tools``: functions that make an action, as text, of their arguments, with type hints and a
-    docstring from which TRL makes the JSON schema. An environment without them has ``act(action)``.
+    TRL offers the model every public method of the object's class except ``reset`` and ``get_reward`` as a tool. The
+    methods are the environment's ``action_tools``: functions that return an action as text, with type hints and a
+    docstring from which TRL makes the JSON schema. An environment without ``action_tools`` has ``act(action)``.
 
-    ``reset`` takes the task out of the prompt of a row of ``spec.train_dataset``, so that all members of a group play
-    the same game, and returns what TRL adds to the prompt: the rules, where the prompt does not show them already, and
-    the first observation. A call is one step. Calls after the end change nothing and are counted; a call with
-    arguments that do not fit is an error that the model is told of, and no step.
+    ``reset`` reads the task from the prompt of a row of ``spec.train_dataset``, so all members of a group play the same
+    task. It returns the text that TRL appends to the prompt: the instructions, unless the prompt contains them already,
+    and the first observation. Each call is one step. Calls after the end are counted and have no effect. A call with
+    invalid arguments is an error, which TRL reports to the model, and not a step.
 
-    ``get_reward`` is the return so far: TRL ends an episode when the model calls nothing any more or its tokens are
-    used up, whatever the environment thinks; then it is settled like a lost game (``gym_trl.settlement``), and
-    ``unfinished_penalty`` is subtracted. It is ``None`` for an
-    environment that failed, which TRL keeps out of the group's baseline.
+    ``get_reward`` returns the sum of the rewards so far. TRL ends an episode when the model stops calling tools or has
+    used up its tokens, even if the environment has not ended it; the rest is then settled as a loss
+    (``gym_trl.settlement``) and ``unfinished_penalty`` is subtracted. If the environment failed, ``get_reward`` returns
+    ``None``, which TRL excludes from the group's baseline.
 
-    A factory can be pickled where what makes the environments can be, and so can a game that is played in the calling
-    thread. An object closes its environment when it is
-    garbage or the process ends: TRL itself never closes any.
+    A factory can be pickled if its ``make`` can be, and so can an object that is stepped in the calling thread. An
+    object closes its environment when it is garbage-collected or the process ends, because TRL never closes any.
 
     Args:
-        make: Makes the environment.
-        env_id: What ``make`` is given.
-        unfinished_penalty: What it costs to leave a game before its end.
-        make_pool: Makes what resets and steps an object's one environment; in the calling thread by default, where one
-            that hangs hangs the training.
+        make: Function that makes the environment from its id.
+        env_id: Id passed to ``make``.
+        unfinished_penalty: Reward subtracted if the model leaves an episode before its end.
+        make_pool: Function that makes the pool of an object's one environment. Default: the calling thread, where an
+            environment that hangs blocks the training.
 
     Raises:
-        ConfigError: when the first object is made: a tool that TRL could not show to a model.
-        MissingDependencyError: transformers is not installed.
+        ConfigError: When the first object is made: TRL could not offer one of the tools to a model.
+        MissingDependencyError: Transformers is not installed.
     """
 
     def __init__(
@@ -86,12 +85,12 @@ class EnvironmentFactory:
         self.make_pool = make_pool
 
     def __call__(self) -> "ToolEnvironment":
-        """A new object, which has no game yet."""
+        """Return a new object, on which ``reset`` must be called first."""
         made: ToolEnvironment = self._class(self)
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        # The class is made again wherever it is needed.
+        # The class is made again after unpickling.
         return {name: value for name, value in self.__dict__.items() if name != "_class"}
 
     @cached_property
@@ -107,14 +106,14 @@ class EnvironmentFactory:
             raise ConfigError(
                 f"the action_tools of {self.env_id} need names of their own, other than reset and get_reward: {names}"
             )
-        # The class's name is that of its column of rewards in TRL's logs.
+        # TRL's logs name the column of rewards after the class.
         return type(re.sub(r"\W", "_", self.env_id), (ToolEnvironment,), methods)
 
 
 class ToolEnvironment:
-    """What every generated class shares; see ``EnvironmentFactory``.
+    """Base class of every generated class; see ``EnvironmentFactory``.
 
-    All but ``reset`` and ``get_reward`` is private, because TRL makes a tool of every other public function.
+    Methods other than ``reset`` and ``get_reward`` are private, because TRL makes a tool of every public method.
     """
 
     def __init__(self, factory: EnvironmentFactory) -> None:
@@ -123,26 +122,26 @@ class ToolEnvironment:
         self._rewards: list[float] = []
         self._invalid_actions = 0
         self._calls_after_end = 0
-        self._owed = 0.0  # if it is left now
+        self._owed = 0.0  # settlement if the episode is left now
         self._stop_reason: StopReason | None = None
         self._error: str | None = None
-        self._declares = False  # success, as far as is known
+        self._declares = False  # success, as far as known
         self._info: Mapping[str, Any] = {}  # of the last step
         self._own(factory.make_pool(factory.make))
 
     def reset(self, *, prompt: Any = None, **columns: Any) -> str:
-        """Start the game whose task ``prompt`` carries.
+        """Start an episode of the task in ``prompt``.
 
         Args:
             prompt: The prompt of a row of the spec's dataset.
-            **columns: The row's other columns, which mean nothing here.
+            **columns: The row's other columns, which are ignored.
 
         Returns:
-            What TRL adds to the last message of ``prompt``.
+            The text that TRL appends to the last message of ``prompt``.
 
         Raises:
-            TaskError: the prompt carries no task: TRL says nowhere which group a row belongs to.
-            ConfigError: the task is another environment's.
+            TaskError: The prompt has no task, and TRL does not pass the group of a row.
+            ConfigError: The task belongs to another environment.
         """
         _, task = read_prompt([] if prompt is None else prompt)
         if task is None:
@@ -170,7 +169,7 @@ class ToolEnvironment:
         return f"\n\n{added}" if shown and added else added
 
     def get_reward(self) -> float | None:
-        """The return of the episode, or ``None`` where it cannot be scored."""
+        """Return the episode's return, or ``None`` if it is unscored."""
         if self._task is None or (self._stop_reason is not None and not self._stop_reason.scored):
             return None
         left = self._stop_reason is None
@@ -215,7 +214,7 @@ class ToolEnvironment:
         ((_, reply),) = self._pool.collect(block=True)
         if isinstance(reply, EnvFailure):
             self._stop_reason, self._error = reply.reason, reply.error
-            if reply.reason is StopReason.CRASHED:  # the call is a turn, for which it is scored
+            if reply.reason is StopReason.CRASHED:  # the call counts as a turn of a scored episode
                 self._rewards.append(self._owed)
                 self._invalid_actions += 1
         else:
@@ -223,12 +222,12 @@ class ToolEnvironment:
         return reply
 
     def _success(self) -> bool | None:
-        # One that the model left before its end was cut off like any other.
+        # An episode that the model left counts as cut off.
         reason = self._stop_reason or StopReason.TURN_LIMIT
         return success_of(reason, self._info, declares=self._declares)
 
     def _column(self) -> dict[str, Any]:
-        """What ``env_reward`` reports of this episode."""
+        """Return the columns that ``env_reward`` reports for this episode."""
         assert self._task is not None
         return {
             "episode_return": self.get_reward(),
@@ -243,10 +242,10 @@ class ToolEnvironment:
 
 
 def outcomes(environments: Sequence[Any]) -> dict[str, list[Any]]:
-    """How the episodes of ``environments`` went, as columns: what ``rollout_func`` returns for reward functions.
+    """Return the outcomes of the episodes of ``environments``, in the columns of ``rollout_func``.
 
     Raises:
-        ConfigError: one of them was made by somebody else.
+        ConfigError: One of them was not made by an ``EnvironmentFactory``.
     """
     for environment in environments:
         if not isinstance(environment, ToolEnvironment):
@@ -258,7 +257,7 @@ def outcomes(environments: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def bare_rules(instructions: str, action_format: str | re.Pattern[str] | None, *, strict: bool = False) -> str:
-    """The instructions without what ``ParseAction`` adds about how to mark an action, which tools do not need.
+    """Return the instructions without the sentence of ``ParseAction`` on the action format, which tools do not need.
 
     >>> bare_rules("Guess a word. Put your action between <action> and </action>.", "tag")
     'Guess a word.'
@@ -278,7 +277,7 @@ def act(action: str) -> str:
 
 
 def _method(function: Callable[..., str]) -> Callable[..., str]:
-    """A function of an environment's ``action_tools`` as a method that plays what it returns."""
+    """Return a method that calls a function of ``action_tools`` and plays the action that it returns."""
     tool = function_tool(function)
     _check_schema(function, tool)
     signature = inspect.signature(function)
@@ -301,7 +300,7 @@ def _method(function: Callable[..., str]) -> Callable[..., str]:
 
 
 def _check_schema(function: Callable[..., Any], tool: Tool) -> None:
-    """Let the library that shows tools to models look at this one now, instead of when a prompt is rendered."""
+    """Check now that Transformers can make a JSON schema of the tool, instead of when a prompt is rendered."""
     try:
         from transformers.utils import get_json_schema
     except ImportError as error:
@@ -311,7 +310,7 @@ def _check_schema(function: Callable[..., Any], tool: Tool) -> None:
         raise ConfigError(f"the tool {tool.name} would be hidden: its name must not begin with an underscore")
     try:
         get_json_schema(function)
-    except Exception as error:  # it has no common root for what it raises
+    except Exception as error:  # its exceptions have no common base class
         raise ConfigError(
             f"the tool {tool.name} needs a docstring that describes every argument under Args:, and type hints: {error}"
         ) from error

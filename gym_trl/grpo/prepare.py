@@ -1,4 +1,4 @@
-"""A rehearsal before a long training: two steps at full length, which say what memory it will need."""
+"""Dry run: two full-length steps that measure peak memory before a long training."""
 
 import sys
 import time
@@ -11,27 +11,27 @@ from gym_trl.types import Completion, FinishReason, Request
 
 
 class PeakMemory(NamedTuple):
-    """The most that a process used, in bytes.
+    """Peak memory of a process in bytes, and the sizes that it was measured with.
 
     >>> print(PeakMemory(device=3 << 30, reserved=4 << 30, process=2 << 30, prompt=200, completion=512, seconds=9))
     3.0 GiB on the device (4.0 GiB reserved), 2.0 GiB in main memory; 9.0 s a step with 200 + 512 tokens a row
     """
 
     device: int | None
-    """Tensors on this process's GPU; ``None`` without one. vLLM's own memory is not among them."""
+    """Tensors on this process's GPU; ``None`` without a GPU. vLLM's own memory is not included."""
     reserved: int | None
-    """What PyTorch took of the GPU to hold them."""
+    """GPU memory that PyTorch reserved for them."""
     process: int
-    """Main memory, since the process began."""
+    """Main memory, since the start of the process."""
     prompt: int
-    """The longest prompt, in tokens."""
+    """Length of the longest prompt, in tokens."""
     completion: int
-    """The longest completion, in tokens."""
+    """Length of the longest completion, in tokens."""
     seconds: float
-    """The last step, with its rollout."""
+    """Duration of the last step, including its rollout."""
 
     def __str__(self) -> str:
-        """The figures in words."""
+        """Format the figures as one line."""
         gib = {name: f"{value / 2**30:.1f} GiB" for name, value in self._asdict().items() if name in _BYTES and value}
         on_device = f"{gib['device']} on the device ({gib['reserved']} reserved), " if self.device else ""
         rows = f"{self.prompt} + {self.completion} tokens a row"
@@ -42,26 +42,26 @@ _BYTES = ("device", "reserved", "process")
 
 
 def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
-    """Train for some steps on completions of full length, change no weight, and say how much memory that took.
+    """Train for some steps on completions of full length without changing a weight, and return the peak memory.
 
     ::
 
         trainer = GRPOTrainer(..., rollout_func=spec.rollout_func)
         print(prepare(trainer))   # then make the trainer again and train
 
-    An untrained model often answers in a few tokens, and the training that began well runs out of memory hours later.
-    Here each row's prompt is what the trainer's ``rollout_func`` made, and its completion goes on to
-    ``max_completion_length``, or as far as the context reaches. The first step makes the optimiser's state, so the peak
-    is in the second. The learning rate is 0 and nothing is saved. The trainer is used up afterwards. A prompt longer
-    than any that was met costs more.
+    An untrained model often responds in a few tokens, so a training may start well and run out of memory hours later.
+    Here each row's prompt comes from the trainer's ``rollout_func``, and its completion is continued to
+    ``max_completion_length`` or to the end of the context. The first step creates the optimizer's state, so the peak
+    occurs in the second. The learning rate is 0 and nothing is saved. The trainer cannot be used afterwards. Prompts
+    longer than those of the dry run need more memory.
 
     Args:
-        trainer: With a ``rollout_func``.
-        steps: At least 2, so that a step with the optimiser's state is among them.
+        trainer: Trainer with a ``rollout_func``.
+        steps: Number of steps, at least 2, so that one step runs with the optimizer's state.
 
     Raises:
-        ConfigError: a trainer without ``rollout_func``, or fewer than two steps.
-        torch.OutOfMemoryError: what the training would have raised later.
+        ConfigError: The trainer has no ``rollout_func``, or ``steps`` is below 2.
+        torch.OutOfMemoryError: The training would run out of memory.
     """
     if getattr(trainer, "rollout_func", None) is None:
         raise ConfigError("prepare needs a trainer with a rollout_func: GRPOTrainer(rollout_func=spec.rollout_func)")
@@ -88,7 +88,7 @@ def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
 
 
 class _Rehearsal:
-    """A ``rollout_func`` whose completions are as long as any can be."""
+    """``rollout_func`` that replaces the completions by ones of maximum length."""
 
     def __init__(self, trainer: Any) -> None:
         self._play = trainer.rollout_func
@@ -110,7 +110,7 @@ class _Rehearsal:
 
 
 def _peak_bytes() -> int:
-    """The most that this process has held."""
+    """Return the peak main memory of this process."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -139,7 +139,7 @@ def _train_nothing(trainer: Any, steps: int) -> None:
     from transformers import TrainerCallback
 
     class Nothing(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-        """Neither saves nor evaluates, whatever asked for it: the last callback has the last word."""
+        """Callback that prevents saving and evaluating; it is added last and so overrides the others."""
 
         def _refuse(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             control.should_save = control.should_evaluate = False

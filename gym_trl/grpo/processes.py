@@ -1,17 +1,17 @@
-"""How a script that trained on several processes ends."""
+"""Shutdown of the process group at the end of a distributed script."""
 
 import time
 
 
 def leave_process_group() -> None:
-    """Leave the other processes: the last line of a training script that is started on several.
+    """Shut down the process group; call this in the last line of a distributed training script.
 
     >>> leave_process_group()  # alone there is nothing to leave
 
-    A process that just ends is now and then aborted by gloo's threads. One that frees the trainer (or the group)
-    right after its last collective can hang for ever: in torch 2.13 the destructor holds the interpreter's lock while
-    it waits for gloo's thread, and that thread waits for the lock to free the collective's tensors. So those threads
-    get a moment before.
+    A process that ends without it is sometimes aborted by gloo's threads. A process that frees the trainer (or the
+    group) right after its last collective can deadlock: in torch 2.13 the destructor holds the interpreter's lock while
+    it waits for gloo's thread, which waits for the same lock to free the collective's tensors. The function therefore
+    gives these threads 0.5 s before it destroys the group.
     """
     import torch.distributed as dist
 

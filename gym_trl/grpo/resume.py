@@ -1,4 +1,4 @@
-"""A training that is resumed goes on as if it had not been interrupted."""
+"""Exact resume of an interrupted training."""
 
 import math
 import warnings
@@ -19,7 +19,7 @@ except ImportError as error:
 
 
 class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Saves with each checkpoint what TRL forgets, so that no task is trained on twice or left out.
+    """Callback that adds the state TRL omits to each checkpoint, so that no task is trained on twice or left out.
 
     ::
 
@@ -27,27 +27,26 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         ExactResume().attach(trainer)
         trainer.train(resume_from_checkpoint=True)
 
-    TRL 1.16 by itself goes on where it was if every step plays episodes of its own (the default) and
-    ``shuffle_dataset=False``. This mends the other cases:
+    TRL 1.16 alone resumes exactly if every step plays its own episodes (the default) and ``shuffle_dataset=False``.
+    This callback adds the other cases:
 
     * A checkpoint between two steps that train on the same episodes (``num_iterations``, ``steps_per_generation``)
-      does not have those episodes: a resumed training would play their tasks once more, with another model, and
-      from then on cut its rollouts at other places. Here they are saved, by each process in a file of its own
-      (``rollouts-RANK.pt``: tensors, no code).
-    * With ``shuffle_dataset`` a resumed training goes through the tasks in the order of the first epoch, also in later
-      ones. Here it draws the order of the epoch that it is in.
+      does not contain these episodes: TRL would play their tasks again with another model, and cut all later rollouts
+      at other places. The callback saves the episodes, one file per process (``rollouts-RANK.pt``: tensors, no code).
+    * With ``shuffle_dataset`` TRL always resumes in the order of the first epoch, even in later epochs. The callback
+      restores the order of the current epoch.
 
-    Attach it in the training that is interrupted and in the one that goes on. What is saved is of as many processes as
-    there were: with another number of them the episodes are played anew, with a warning. What else would change which
-    tasks a step trains on (``steps_per_generation``, ``gradient_accumulation_steps``, ``num_generations``, ...) is
-    refused with a ``ConfigError`` that names it; without this class it is at the first rollout. On a CPU the rest of
-    the training is the same to the last bit; what was logged over several steps (``logging_steps`` above 1) begins
-    anew.
+    Attach it both in the training that is interrupted and in the one that resumes. The saved episodes require the same
+    number of processes; with another number the episodes are played again, with a warning. Any other setting that
+    changes which tasks a step trains on (``steps_per_generation``, ``gradient_accumulation_steps``,
+    ``num_generations``, ...) is rejected with a ``ConfigError`` that names it; without this callback this happens at
+    the first rollout. On a CPU the rest of the training is then identical to the last bit. Averages logged over several
+    steps (``logging_steps`` above 1) start anew.
 
-    ``AsyncGRPOTrainer`` with ``spec.rollout_worker`` would begin at the first task again. There it saves which groups
-    were trained on; the others are played, also those that were given up as too old or that nobody could score. A group
-    of which the trainer has fetched a part counts as trained on, as in TRL. A curriculum goes on at its level. TRL's
-    own worker resumes by itself and is left alone.
+    ``AsyncGRPOTrainer`` with ``spec.rollout_worker`` would restart at the first task. There the callback saves which
+    groups were trained on; all others are played, including those dropped as too old and those without a scored
+    episode. A group of which the trainer has fetched a part counts as trained on, as in TRL. A curriculum resumes at
+    its level. TRL's own worker resumes by itself and is not changed.
     """
 
     def __init__(self) -> None:
@@ -55,35 +54,35 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         self._checkpoint: str | None = None
 
     def attach(self, trainer: Any) -> None:
-        """Save and restore what ``trainer`` is in the middle of."""
-        if hasattr(trainer, "rollout_worker"):  # in AsyncGRPOTrainer; on the main process it is one
+        """Add this callback to ``trainer``."""
+        if hasattr(trainer, "rollout_worker"):  # AsyncGRPOTrainer; None except on the main process
             if trainer.rollout_worker is None or isinstance(trainer.rollout_worker, RolloutWorker):
-                # Before the callback with which the trainer starts the worker.
+                # Before the trainer's callback that starts the worker.
                 trainer.callback_handler.callbacks.insert(0, _Groups(trainer))
             return
         _know_numbered_cpus()
-        attach(trainer)  # whose callback, which checks what was resumed, goes before this one
+        attach(trainer)  # first, because its callback checks the resumed settings
         self._trainer = trainer
         trainer.add_callback(self)
         train = trainer.train
 
         @wraps(train)
         def train_from(resume_from_checkpoint: str | bool | None = None, *given: Any, **named: Any) -> Any:
-            # No callback is told, and it may be one of another training's folder.
+            # Callbacks do not get this argument, and it may name a checkpoint of another training.
             self._checkpoint = resume_from_checkpoint if isinstance(resume_from_checkpoint, str | Path) else None
             return train(resume_from_checkpoint, *given, **named)
 
         trainer.train = train_from
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Go on where the checkpoint was, if there is one."""
+        """Restore the state of the checkpoint if the training is resumed."""
         if state.global_step:
             _go_to_epoch(given["train_dataloader"], state.global_step, args.gradient_accumulation_steps)
             if (saved := state.stateful_callbacks.get(UNFINISHED)) is not None and saved["unfinished"]:
                 self._restore(saved)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Say in the trainer's state, which may be saved now, how far it is with its episodes."""
+        """Store the progress within the current episodes in the trainer's state, which may be saved now."""
         state.stateful_callbacks[UNFINISHED] = {
             "micro_steps": self._trainer._step,
             "unfinished": self._unfinished,
@@ -91,10 +90,10 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         }
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save the episodes that are still to be trained on."""
+        """Save the episodes that are not trained on completely."""
         if self._unfinished:
             file = self._file(self._own_folder)
-            file.parent.mkdir(parents=True, exist_ok=True)  # which the first process may not have made here
+            file.parent.mkdir(parents=True, exist_ok=True)  # the first process may not have made it on this machine
             new = file.with_suffix(".new")
             torch.save(self._trainer._buffered_inputs, new)
             new.replace(file)
@@ -119,7 +118,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         file = self._file(self._own_folder if self._checkpoint is None else Path(self._checkpoint))
         if saved["processes"] != trainer.accelerator.num_processes:
             problem = f"it is of {saved['processes']} processes"
-        elif not all(gather_object([file.exists()])):  # all processes go the same way, or they wait for ever
+        elif not all(gather_object([file.exists()])):  # all processes must decide alike, or they deadlock
             problem = f"{file.parent} has no such file of each process"
         else:
             saved_inputs = torch.load(file, map_location="cpu", weights_only=True)
@@ -130,14 +129,14 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
 
 
 class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Which groups ``AsyncGRPOTrainer`` has trained on, over all interruptions."""
+    """Callback that keeps the groups ``AsyncGRPOTrainer`` has trained on, over all interruptions."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._before: set[int] = set()  # this training was resumed
+        self._before: set[int] = set()  # before this training was resumed
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Tell the worker, which has not started yet, and the trainer."""
+        """Restore the state of the trainer and of the worker, which has not started yet."""
         saved = state.stateful_callbacks.get(TRAINED) if state.global_step else None
         self._before = set(range(saved["next"])).difference(saved["left_out"]) if saved else set()
         # As in AsyncGRPOTrainer._inner_training_loop (trl 1.16), which does it for TRL's own worker only.
@@ -156,7 +155,7 @@ class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             worker.update_model_version(trainer.model_version)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Say in the trainer's state, which may be saved now, what was trained on."""
+        """Store the trained groups in the trainer's state, which may be saved now."""
         curriculum = getattr(self._trainer.rollout_worker, "curriculum", None)
         trained = self._before | self._trainer._trained_groups
         end = max(trained, default=-1) + 1
@@ -170,14 +169,14 @@ class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
 @cache
 def _know_numbered_cpus() -> None:
-    """Let torch load what several processes on CPUs have saved: Transformers 5.17 asks it to load that to ``cpu:1``."""
+    """Make torch accept ``cpu:1`` as a location, which Transformers 5.17 uses to load what CPU processes have saved."""
     torch.serialization.register_package(
         0, lambda storage: None, lambda storage, location: storage if location.startswith("cpu:") else None
     )
 
 
 def _go_to_epoch(dataloader: Any, step: int, accumulation: int) -> None:
-    """Let the sampler draw the orders of the epochs that are over."""
+    """Advance the sampler past the orders of the finished epochs."""
     sampler = sampler_of(dataloader)
     if getattr(sampler, "shuffle", False):  # as in Trainer._init_training_state (transformers 5.17)
         for _ in range(step // max(1, math.ceil(len(dataloader) / accumulation))):

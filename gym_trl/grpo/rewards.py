@@ -1,4 +1,4 @@
-"""The environment's return as a reward function, and its episodes in the trainer's table of completions."""
+"""Reward function that returns the environment's return and fills the trainer's table of completions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,21 +14,21 @@ def env_reward(
     log_extra: Callable[[str, list[Any]], None] | None = None,
     **columns: Sequence[Any],
 ) -> list[float | None]:
-    """Return the return of each episode, as the environment gave it; ``None`` where an episode could not be scored.
+    """Return the environment's return of each episode; ``None`` for an unscored episode.
 
     >>> env_reward(episode_return=[1.0, None], stop_reason=["success", "env_error"])
     [1.0, None]
 
-    An unscored episode has no advantage and no part in its group's baseline, whatever other reward functions return
-    for it. The trainer's table of completions gets each episode's stop reason, turns, invalid actions, task and error;
-    its metrics (``env/return``, ``env/success``, ...) need no reward function: the rollout logs them.
+    An unscored episode gets no advantage and is excluded from its group's baseline, regardless of other reward
+    functions. The function adds each episode's stop reason, turns, invalid actions, task and error to the trainer's
+    table of completions. The metrics (``env/return``, ``env/success``, ...) are logged by the rollout, without it.
 
-    With ``environment_factory`` each environment's ``get_reward`` is a reward by itself, which must not be counted
-    twice: all of this function's rewards are ``None`` then.
+    With ``environment_factory`` TRL adds each environment's ``get_reward`` itself. This function then returns ``None``
+    for all episodes, so that the return is not counted twice.
 
     Raises:
-        ConfigError: there are no returns, because the trainer was given neither ``rollout_func`` nor
-            ``environment_factory``, or it was given both, of which TRL uses parts.
+        ConfigError: There are no returns because the trainer has neither ``rollout_func`` nor ``environment_factory``,
+            or it has both, of which TRL uses parts.
     """
     if environments is not None:
         if episode_return is not None:

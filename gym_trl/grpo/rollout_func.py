@@ -1,4 +1,4 @@
-"""TRL's ``rollout_func``: prompts in, whole episodes out, with the exact tokens that the model sampled."""
+"""TRL's ``rollout_func``: from prompts to whole episodes, with the exact tokens that the model sampled."""
 
 import warnings
 import weakref
@@ -23,27 +23,27 @@ from gym_trl.types import StopReason, Task, Trajectory
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""What TRL's configurations say of how to sample."""
-# What cuts nothing off the distribution.
+"""Sampling options of TRL's configurations."""
+# Values with which an option leaves the distribution as it is.
 _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 
-# Instances of TRL's VLLMGeneration: one for each trainer.
+# Keys are instances of TRL's VLLMGeneration, one per trainer.
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 _CONTEXTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Ends(Protocol):
-    """What of a ``Chat`` an engine needs to know."""
+    """Part of a ``Chat`` that an engine needs."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """The ids that end the model's turn."""
+        """Token ids that end the model's turn."""
         ...
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """What ends it where no id says so."""
+        """Strings that end the model's turn where no token id does."""
         ...
 
 
@@ -53,7 +53,7 @@ class _NoEnds:
 
 
 class Rollout(NamedTuple):
-    """What one call of a ``rollout_func`` played on this process."""
+    """Episodes of one call of a ``rollout_func`` on this process."""
 
     split: str
     """``"train"`` or ``"eval"``."""
@@ -84,42 +84,43 @@ def make_rollout_func(
     on_rollout: Callable[[Rollout], None] | None = None,
     on_totals: OnTotals | None = None,
 ) -> RolloutFunc:
-    """A function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
+    """Return a function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
 
-    It has TRL's signature ``(prompts, trainer)`` and returns a row per prompt, in order: ``prompt_ids``,
+    The function has TRL's signature ``(prompts, trainer)`` and returns one row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
-    ``messages``, ``task`` and ``error``. ``success`` is ``None`` where nothing declares it.
+    ``messages``, ``task`` and ``error``. ``success`` is ``None`` if it is not declared.
 
-    A prompt that carries a task plays it. For any other prompt ``assign`` makes a task, which is the same
-    for all members of a GRPO group, on every process. An episode that failed has no return and no trained token.
+    If a prompt has a task, that task is played. For any other prompt ``assign`` makes a task, which is the same for all
+    members of a GRPO group, on every process. An unscored episode has no return and no trained token.
 
     Args:
-        make: Makes an environment from its id.
-        assign: Makes a task from a split and the number of a group, for prompts without one.
-        seed: Of the sampling and of the tasks that are assigned.
-        max_tokens_per_turn: What the model may sample in a turn; the trainer's ``max_completion_length`` bounds the
-            whole episode.
-        chat: Turns conversations into tokens; by default the tokenizer's own chat template does.
-        chat_template_kwargs: For the template, such as ``{"enable_thinking": False}``; over the trainer's own.
-        sampling: Instead of the trainer's own, by vLLM's names (``temperature``, ``stop``, ``stop_token_ids``, ...). It
-            goes on to train under its own temperature: whoever changes that should change both.
-        max_context: What prompt and completion together may use, where it is less than what the model can.
+        make: Function that makes an environment from its id.
+        assign: Function that makes a task from a split and the number of a group, for prompts without a task.
+        seed: Seed of the sampling and of the assigned tasks.
+        max_tokens_per_turn: Maximum number of tokens sampled in a turn; the trainer's ``max_completion_length`` bounds
+            the whole episode.
+        chat: Converts messages to tokens. Default: the tokenizer's own chat template.
+        chat_template_kwargs: Arguments for the chat template, such as ``{"enable_thinking": False}``; they override the
+            trainer's.
+        sampling: Sampling options that override the trainer's, by vLLM's names (``temperature``, ``stop``,
+            ``stop_token_ids``, ...). The trainer still trains with its own temperature; change both together.
+        max_context: Maximum tokens of prompt and completion together. Default: the model's limit.
         executor: Where environments are stepped, see ``GymSpec``.
-        workers: How many threads or processes.
-        reset_timeout: Seconds that making and resetting an environment may take there.
-        step_timeout: Seconds that a step may take there.
-        deterministic: Environments answer in the order in which they were asked, see ``GymSpec``.
-        max_alive: How many environments are open at once on a process; all by default.
-        max_observation: Characters of an observation that the model is shown, see ``GymSpec``.
-        max_action: Characters of an action that the environment is given, see ``GymSpec``.
-        cutoff: When the slowest episodes are no longer waited for; by default all are.
-        on_rollout: Is called with everything that was played, for records.
-        on_totals: Is called on every process with the ``StepTotals`` of all of them, once for each batch that the
-            trainer scores; what it raises ends the training on all processes at once.
+        workers: Number of threads or processes.
+        reset_timeout: Maximum seconds for making and resetting an environment there.
+        step_timeout: Maximum seconds for a step there.
+        deterministic: Return environments' results in the order of the requests, see ``GymSpec``.
+        max_alive: Maximum number of concurrent environments per process. Default: no limit.
+        max_observation: Maximum characters of an observation that the model sees, see ``GymSpec``.
+        max_action: Maximum characters of an action, see ``GymSpec``.
+        cutoff: When to stop waiting for the slowest episodes. Default: never.
+        on_rollout: Callback that receives every finished rollout.
+        on_totals: Called on every process with the ``StepTotals`` of all processes, once per batch that the trainer
+            scores; an exception that it raises ends the training on all processes.
 
     Raises:
-        ConfigError: an argument that cannot work; ``deterministic`` with a cutoff by the clock.
+        ConfigError: An argument is invalid, or ``deterministic`` is combined with a cutoff by the clock.
     """
     if deterministic and cutoff is not None and cutoff.timed:
         raise ConfigError(
@@ -189,7 +190,7 @@ class _RolloutFunc:
         return columns
 
     def _trainer_chat(self, trainer: Any) -> Chat:
-        """The chat of this trainer's tokenizer, made once."""
+        """Return the chat of this trainer's tokenizer, which is made once."""
         tokenizer, template = tokenizer_of(trainer), getattr(trainer, "chat_template", None)
         for known, known_template, chat in self.chats:
             if known is tokenizer and known_template == template:
@@ -214,8 +215,8 @@ class _RolloutFunc:
         for row, prompt in enumerate(prompts, start=first):
             preamble, task = read_prompt(prompt)
             if task is None:
-                # The group's index among all processes: a group may straddle two of them. An evaluation plays the
-                # same games at every step, so that its numbers can be compared.
+                # The group's index among all processes, because a group may be split between two. Evaluations play the
+                # same tasks at every step, so that their numbers are comparable.
                 when = step if split == "train" else 0
                 task = self.assign(split, derive_seed(self.seed, when, call, row // group_size))
             sampling = derive_seed(self.seed, "sampling", split, step, call, row)
@@ -225,13 +226,13 @@ class _RolloutFunc:
 
 @contextmanager
 def trainer_engine(trainer: Any, chat: Ends | None, sampling: Mapping[str, Any] | None = None) -> Iterator[Engine]:
-    """An engine that samples from the model that ``trainer`` is training, as ``trainer`` itself would.
+    """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
 
-    ``chat`` says what ends an answer besides the end of sequence; ``sampling`` is what is to be otherwise, by vLLM's
+    ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
     names.
 
     Raises:
-        ConfigError: the trainer generates in a way that is not supported yet.
+        ConfigError: The trainer's way of generating is not supported.
     """
     if not trainer.use_vllm:
         engine = _transformers_engine
@@ -263,8 +264,8 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
     if sampling.pop("ignore_eos", False):
         strings, eos_ids = [], set()
     with ExitStack() as stack:
-        # As in GRPOTrainer._generate_single_turn, but once for all turns: weights that are spread over processes are
-        # gathered together, while each process has its own number of turns.
+        # As in GRPOTrainer._generate_single_turn, but once for all turns: all processes must gather sharded weights
+        # together, and each has its own number of turns.
         model = stack.enter_context(
             unwrap_model_for_generation(
                 trainer.model_wrapped, trainer.accelerator, gather_deepspeed3_params=args.ds3_gather_for_generation
@@ -299,7 +300,7 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
 
 
 def _spread(trainer: Any) -> str | None:
-    """What spreads the weights over the processes while they generate, if anything does."""
+    """Return the name of what shards the weights over processes during generation, or ``None``."""
     deepspeed = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if deepspeed is not None and deepspeed.zero_stage == 3 and not trainer.args.ds3_gather_for_generation:
         return "DeepSpeed ZeRO-3 without ds3_gather_for_generation"
@@ -308,15 +309,15 @@ def _spread(trainer: Any) -> str | None:
 
 @contextmanager
 def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
-    """The trainer's own vLLM, with the weights that it has been given for this step."""
+    """Provide the trainer's own vLLM, with the weights of this step."""
     from gym_trl.engines.collective import CollectiveEngine, TorchExchange
     from gym_trl.engines.vllm import VLLMEngine, cache_awake, tensor_parallel_group
 
     generation = trainer.vllm_generation
     with ExitStack() as stack:
         if generation.enable_sleep_mode:
-            # As in VLLMGeneration.generate (trl 1.16), but once for all turns. TRL has pushed the weights if the step
-            # is a new one; a second rollout of it finds an engine that has forgotten them.
+            # As in VLLMGeneration.generate (trl 1.16), but once for all turns. TRL syncs weights only in a new step;
+            # before a second rollout of the same step the sleeping engine has discarded them.
             if generation._llm_weights_sleeping:
                 generation.sync_weights()
             stack.callback(setattr, generation, "_llm_weights_sleeping", True)
@@ -330,18 +331,18 @@ def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iter
         if generation.tensor_parallel_size == 1:
             yield engine
             return
-        # As TRL does for adapters: the training's own communication must be over before vLLM's begins (trl#3671).
+        # As TRL does for adapters: the training's communication must end before vLLM's begins (trl#3671).
         trainer.accelerator.wait_for_everyone()
         yield stack.enter_context(CollectiveEngine(engine, TorchExchange(tensor_parallel_group())))
 
 
 @contextmanager
 def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
-    """The trainer's vLLM server, asked by every process for itself: TRL's own client exists on the main one only."""
+    """Provide the trainer's vLLM server with a client per process, because TRL's is on the main process only."""
     from gym_trl.engines.server import ServerEngine
 
     generation = trainer.vllm_generation
-    # The main process alone sends the weights, and TRL lets the others go on: they would sample from the old ones.
+    # Only the main process sends the weights, and TRL lets the others continue: they would sample from old ones.
     trainer.accelerator.wait_for_everyone()
     engine = ServerEngine(
         _server_url(generation),
@@ -351,7 +352,7 @@ def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterato
         check=False,
     )
     with engine:
-        # A server that is wrong is wrong from the beginning; one that is down later costs episodes, not the training.
+        # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.
         if generation not in _CHECKED:
             engine.check(logprobs=_corrects(trainer))
             _CHECKED.add(generation)
@@ -364,7 +365,7 @@ def _server_url(generation: Any) -> str:
 
 
 def _vllm_sampling(trainer: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """How ``trainer.vllm_generation`` would sample, but for ``changes``."""
+    """Return the sampling options of ``trainer.vllm_generation``, updated with ``changes``."""
     generation = trainer.vllm_generation
     own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs
     sampling = {**own, **changes}
@@ -381,15 +382,15 @@ def _strings(value: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def _corrects(trainer: Any) -> bool:
-    """Whether the trainer weighs tokens by vLLM's logprobs of them."""
+    """Return True if the trainer corrects importance weights with vLLM's logprobs."""
     return bool(getattr(trainer.args, "vllm_importance_sampling_correction", True))
 
 
 def warn_of_bias(sampling: Mapping[str, Any]) -> None:
-    """Warn of options with which an engine's logprobs are not those of the training model."""
+    """Warn about options with which an engine's logprobs differ from those of the training model."""
     cutting = [name for name, whole in _WHOLE.items() if sampling.get(name) not in whole]
     if cutting:
-        # vLLM's logprobs are of what is left after cutting, the trainer's of the whole vocabulary (trl#6789).
+        # vLLM's logprobs refer to the truncated distribution, the trainer's to the whole vocabulary (trl#6789).
         warnings.warn(
             f"{' and '.join(cutting)} cut the distribution, which biases TRL's importance sampling correction: each "
             "token's ratio is multiplied by the probability that was left. Use the defaults, or "
@@ -399,12 +400,12 @@ def warn_of_bias(sampling: Mapping[str, Any]) -> None:
 
 
 def _columns(trajectories: Sequence[Trajectory], filler: int, masked: Collection[StopReason]) -> dict[str, list[Any]]:
-    """Rows as TRL wants them; an episode without a score is one ``filler`` token that is not trained on.
+    """Return the columns that TRL expects; an unscored episode is one masked ``filler`` token.
 
-    Nor is one that ended in one of the ways that are ``masked``, which keeps its ids and its score.
+    An episode with a stop reason in ``masked`` keeps its ids and its score, and all its tokens are masked.
 
-    So is the prompt where nothing was sampled: a first observation that is too long for the model would make the whole
-    batch as long.
+    If nothing was sampled, the prompt is one ``filler`` token too: a first observation that exceeds the context would
+    otherwise pad the whole batch to its length.
     """
     kept = [trajectory.scored for trajectory in trajectories]
     rows = list(zip(kept, trajectories, strict=True))
@@ -425,7 +426,7 @@ def _columns(trajectories: Sequence[Trajectory], filler: int, masked: Collection
 
 
 def _context(trainer: Any) -> int | None:
-    """How many tokens an episode may have, for the model and for what generates."""
+    """Return the maximum tokens of an episode, limited by the model and by the engine."""
     lengths = [getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)]
     if trainer.use_vllm:
         lengths.append(_vllm_context(trainer))
@@ -441,5 +442,5 @@ def _vllm_context(trainer: Any) -> int | None:
 
     generation = trainer.vllm_generation
     if generation not in _CONTEXTS and (length := server.context_length(_server_url(generation))) is not None:
-        _CONTEXTS[generation] = length  # for the rollouts in which it is too busy to say
+        _CONTEXTS[generation] = length  # for rollouts in which the server is too busy to respond
     return _CONTEXTS.get(generation)

@@ -29,24 +29,24 @@ from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, Task, Trajectory
 
 _PATIENCE_S = 15.0
-"""How long ``stop`` waits for an environment that is in the middle of something."""
+"""Seconds that ``stop`` waits for the current step of an environment or the engine."""
 _REMEMBERED = 4096
-"""How many measurements wait for the trainer's next log."""
-_ADAPTER = "trl-policy-v{}"  # as AsyncGRPOTrainer calls what it syncs to a server with --enable-lora (trl 1.16)
+"""Maximum number of measurements kept until the trainer's next log."""
+_ADAPTER = "trl-policy-v{}"  # AsyncGRPOTrainer's name of the adapter synced to a server with --enable-lora (trl 1.16)
 
 
 @dataclass
 class _Group:
-    """The members of one GRPO group, which play one game."""
+    """Members of one GRPO group, which play the same task."""
 
     task: Task
     version: int
-    """Of the model, when the first member began: no token of the group is older."""
+    """Model version when the first member began; no token of the group is older."""
     played: dict[int, Trajectory] = field(default_factory=dict)
 
 
 class RolloutWorker:
-    """Plays episodes for ``AsyncGRPOTrainer(rollout_worker=...)``, on a thread that no training step waits for.
+    """Background thread that plays episodes for ``AsyncGRPOTrainer(rollout_worker=...)`` while it trains.
 
     ::
 
@@ -57,41 +57,41 @@ class RolloutWorker:
             train_dataset=spec.train_dataset, rollout_worker=spec.rollout_worker(args, tokenizer),
         ).train()
 
-    It plays the spec's training tasks in their order, again and again, ``num_generations`` episodes each, and keeps
-    ``max_inflight_tasks`` of them going: an episode's next turn is submitted the moment its environment has answered,
-    and a finished one makes room for the next. A group that is complete is scored with its environment's return and
-    goes to ``rollout_buffer`` as one ``RolloutSample`` per episode: the ids that the engine was given and returned, the
-    mask of those that it sampled, and its logprobs of them. Where the buffer is full no further episode begins.
+    It plays the spec's training tasks in order, repeatedly, with ``num_generations`` episodes each, and keeps
+    ``max_inflight_tasks`` episodes running: an episode's next turn is submitted as soon as its environment has
+    returned, and a finished episode is replaced by the next. A complete group is scored with the environment's returns
+    and put into ``rollout_buffer`` as one ``RolloutSample`` per episode: the ids that the engine received and returned,
+    the mask of the sampled ids, and their logprobs from the engine. No episode begins while the buffer is full.
 
-    A group's ``model_version`` is that of the model when its first episode began; the trainer drops what is older than
-    ``max_staleness``. Episodes that failed are not trained on, have no part in their group's baseline, and are counted
+    A group's ``model_version`` is that of the model when its first episode began; the trainer drops groups older than
+    ``max_staleness``. Unscored episodes are not trained on, are excluded from their group's baseline, and are counted
     under ``env/unscored`` and ``env/stop/...``. A sampled token without a logprob is not trained on either.
 
-    The trainer's ``reward_funcs`` are never called: TRL does not offer that to a worker of one's own. Nor does it say
-    to one where a training that is resumed was; ``ExactResume().attach(trainer)`` does.
+    The trainer's ``reward_funcs`` are never called, because TRL does not call them for a custom worker. TRL does not
+    pass the position of a resumed training to a custom worker either; use ``ExactResume().attach(trainer)``.
 
     Args:
-        make: Makes an environment from its id.
-        tasks: The games of one pass.
+        make: Function that makes an environment from its id.
+        tasks: Function that returns the tasks of one pass.
         args: The trainer's own configuration. It is read when the worker starts.
         processing_class: The model's tokenizer.
-        engine: Makes the engine, which is used and closed by the worker's thread; by default the vLLM server of
-            ``args`` is asked.
-        seed: Of the sampling.
-        system_prompt: The first message of every prompt.
-        curriculum: Levels of difficulty that are played as the success rate allows.
-        max_tokens_per_turn: What the model may sample in a turn; ``max_completion_length`` bounds the whole episode.
-        chat: Turns conversations into tokens; by default the tokenizer's own chat template does.
-        chat_template_kwargs: For the template; over the configuration's own.
+        engine: Function that makes the engine, which the worker's thread uses and closes. Default: the vLLM server of
+            ``args``.
+        seed: Seed of the sampling.
+        system_prompt: First message of every prompt.
+        curriculum: Difficulty schedule driven by the success rate.
+        max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
+        chat: Converts messages to tokens. Default: the tokenizer's own chat template.
+        chat_template_kwargs: Arguments for the chat template; they override the configuration's.
         executor: Where environments are stepped, see ``GymSpec``.
-        workers: How many threads or processes.
-        reset_timeout: Seconds that making and resetting an environment may take there.
-        step_timeout: Seconds that a step may take there.
-        max_alive: How many environments are open at once, if that is less than ``max_inflight_tasks``.
-        max_observation: Characters of an observation that the model is shown, see ``GymSpec``.
-        max_action: Characters of an action that the environment is given, see ``GymSpec``.
-        cutoff: After how long an episode is no longer waited for (``episode_s``); there is no rollout to end.
-        on_rollout: Is called with every group, on the worker's thread; its ``step`` is the version of the model.
+        workers: Number of threads or processes.
+        reset_timeout: Maximum seconds for making and resetting an environment there.
+        step_timeout: Maximum seconds for a step there.
+        max_alive: Maximum number of concurrent environments, if it is less than ``max_inflight_tasks``.
+        max_observation: Maximum characters of an observation that the model sees, see ``GymSpec``.
+        max_action: Maximum characters of an action, see ``GymSpec``.
+        cutoff: When to stop waiting for an episode (``episode_s``); there is no rollout to cut off.
+        on_rollout: Callback that receives every group, on the worker's thread; its ``step`` is the model version.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class RolloutWorker:
         self._seed = seed
         self._preamble = [] if system_prompt is None else [Message("system", system_prompt)]
         self.curriculum = curriculum
-        """Its levels, if it has any."""
+        """Difficulty schedule, or ``None``."""
         self._max_tokens_per_turn = max_tokens_per_turn
         options = {**(args.chat_template_kwargs or {}), **(chat_template_kwargs or {})}
         self._chat = chat or TemplateChat(self._tokenizer, **options)
@@ -141,9 +141,9 @@ class RolloutWorker:
         self._cutoff = cutoff or WAIT
         self._on_rollout = on_rollout
         self.rollout_buffer: Queue[Any] = Queue(args.queue_maxsize)
-        """``RolloutSample`` objects, which the trainer takes out."""
+        """Queue of ``RolloutSample`` objects for the trainer."""
         self.metrics_queue: Queue[dict[str, Any]] = Queue(_REMEMBERED)
-        """What was measured, for the trainer's next log."""
+        """Queue of measurements for the trainer's next log."""
         self._sample: Any = None
         self._version = 0
         self._numbers = count()  # of groups, over all starts
@@ -155,22 +155,22 @@ class RolloutWorker:
         self._unscored_since = 0
         self._groups: dict[int, _Group] = {}
         self._playing = 0
-        self._waiting: deque[Any] = deque()  # samples for which the buffer has had no room yet
+        self._waiting: deque[Any] = deque()  # samples that did not fit into the buffer yet
         self._blocked_at: float | None = None
 
     def begin_after(self, trained: Collection[int]) -> None:
-        """Begin at the first group once more, and leave out those of these numbers.
+        """Restart at the first group, and skip the groups with the numbers in ``trained``.
 
-        The others play the games, and are sampled by the seeds, that they would have had without an interruption.
+        All other groups have the same tasks and sampling seeds as without an interruption.
         """
         self._numbers, self._left_out = count(), trained
 
     def start(self) -> None:
-        """Begin to play.
+        """Start the worker's thread.
 
         Raises:
-            EngineError: the vLLM server is missing, or was started without a flag that the logprobs need.
-            ConfigError: it is asked to sample in a way that cannot work, or TRL syncs a LoRA adapter to it.
+            EngineError: The vLLM server is missing, or was started without a flag that the logprobs need.
+            ConfigError: A sampling option is invalid, or TRL syncs a LoRA adapter to the server.
             MissingDependencyError: TRL is not installed, or has no AsyncGRPOTrainer.
         """
         if self._thread is not None:
@@ -201,15 +201,15 @@ class RolloutWorker:
         self._thread = None
 
     def update_model_version(self, model_version: int) -> None:
-        """Say which model is sampled from, from now on."""
+        """Set the model version of groups that begin from now on."""
         self._version = model_version
 
     def check_health(self, stale_after_s: float) -> None:
-        """Say so where nothing can be expected any more.
+        """Check that the worker is running and produces scored episodes.
 
         Raises:
-            EngineError: the worker has failed, has not moved for ``stale_after_s`` seconds, or every episode that has
-                ended since then has failed.
+            EngineError: The worker has failed, has been stuck for ``stale_after_s`` seconds, or all episodes that ended
+                within this time are unscored.
         """
         if self._failure is not None:
             raise EngineError(f"the rollout worker has failed: {self._failure!r}") from self._failure
@@ -224,7 +224,7 @@ class RolloutWorker:
             )
 
     # -----------------------------------------------------------------------------------------------------------------
-    # What follows runs on the worker's thread
+    # The following methods run on the worker's thread
     # -----------------------------------------------------------------------------------------------------------------
 
     def _run(self, engine: Engine) -> None:
@@ -240,7 +240,7 @@ class RolloutWorker:
                 go_on=self._go_on,
                 on_finish=self._finished,
             )
-        except BaseException as error:  # it must reach the trainer, which asks from time to time
+        except BaseException as error:  # ``check_health`` raises it in the trainer
             self._failure = error
         finally:
             self._groups.clear()
@@ -252,7 +252,7 @@ class RolloutWorker:
                     close()
 
     def _episodes(self) -> Iterator[tuple[tuple[int, int], Episode] | None]:
-        """Endless, the members of a group after one another; ``None`` where there is no room for another."""
+        """Generate episodes endlessly, group by group; ``None`` while the buffer is full."""
         tokens = (self._max_tokens_per_turn, self._args.max_completion_length, self._context())
         limits = Limits(*tokens, **self._longest)
         while True:
@@ -277,7 +277,7 @@ class RolloutWorker:
         return not self._stopping.is_set()
 
     def _push(self) -> None:
-        """Move what is scored into the buffer, as far as there is room."""
+        """Move scored samples into the buffer, as far as there is room."""
         while self._waiting:
             self._waiting[0].enqueued_at = time.time()
             try:
@@ -321,7 +321,7 @@ class RolloutWorker:
                     input_ids=np.array(one.prompt_ids + one.completion_ids, dtype=np.int64),
                     completion_mask=np.array([0] * before + trained, dtype=np.int64),
                     old_log_probs=np.array([0.0] * before + [logprob or 0.0 for logprob in one.logprobs], np.float32),
-                    # As TRL's own worker has it (async_rollout_worker.py).
+                    # As in TRL's own worker (async_rollout_worker.py).
                     advantage=(value - mean) / (deviation + 1e-8),
                     model_version=group.version,
                     group_id=number,
@@ -339,7 +339,7 @@ class RolloutWorker:
             self._on_rollout(Rollout("train", group.version, members))
 
     def _report(self, members: Sequence[Trajectory]) -> None:
-        """What TRL's own worker measures, by its names, and the metrics of episodes: rates as sum and count."""
+        """Report the measurements of TRL's own worker, by its names, and the episodes' metrics as sum and count."""
         sampled = [sum(one.mask) for one in members if one.episode_return is not None]
         rates = StepTotals.of(rows_of(outcomes(members))).rates()
         rates["completions/mean_length"] = (sum(sampled), len(sampled))
@@ -349,7 +349,7 @@ class RolloutWorker:
         try:
             self.metrics_queue.put_nowait(values)
         except Full:
-            # The trainer has not logged for long: what is newest says most.
+            # The trainer has not logged for long: drop the oldest measurement.
             try:
                 self.metrics_queue.get_nowait()
             except Empty:
@@ -357,11 +357,11 @@ class RolloutWorker:
             self._measure(values)
 
     # -----------------------------------------------------------------------------------------------------------------
-    # What the trainer's configuration says
+    # The following methods read the trainer's configuration
     # -----------------------------------------------------------------------------------------------------------------
 
     def _inflight(self) -> int:
-        """How many episodes are played at once; the trainer replaces -1 as it is made."""
+        """Return the number of concurrent episodes; an unset one is computed as TRL does."""
         args = self._args
         if args.max_inflight_tasks > 0:
             return int(args.max_inflight_tasks)
@@ -369,7 +369,7 @@ class RolloutWorker:
         return int(max(args.max_staleness, 1) * step)
 
     def _context(self) -> int | None:
-        """How many tokens an episode may have, for what generates and for the trainer's rows."""
+        """Return the maximum tokens of an episode, limited by the engine and by the trainer's token budget."""
         lengths = [self._args.token_budget if (self._args.token_budget or 0) > 0 else None]
         if self._make_engine is None:
             from gym_trl.engines import server
@@ -401,10 +401,10 @@ class RolloutWorker:
 
 
 def _refuse_adapter(url: str, name: str) -> None:
-    """Find out whether the trainer syncs an adapter instead of weights, of which the protocol tells a worker nothing.
+    """Check that the trainer does not sync an adapter instead of weights; the protocol does not tell a worker.
 
     Raises:
-        ConfigError: it does; sampling would go on with the model as it was before the training.
+        ConfigError: It does. Sampling would continue with the model as it was before the training.
     """
     import httpx
 

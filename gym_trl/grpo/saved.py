@@ -1,17 +1,17 @@
-"""What a checkpoint holds beside what the trainer saves."""
+"""Names of the state that ``ExactResume`` adds to a checkpoint."""
 
 from pathlib import Path
 
 UNFINISHED = "gym_trl.rollouts"
-"""What the trainer's state says of episodes that are still to be trained on."""
+"""Key in the trainer's state of the progress within the current episodes."""
 
 
 TRAINED = "gym_trl.groups"
-"""What it says of the groups that an asynchronous training has been through."""
+"""Key in the trainer's state of the groups that an asynchronous training has trained on."""
 
 
 def rollouts_file(checkpoint: Path, rank: int) -> Path:
-    """Where a checkpoint has those of a process.
+    """Return the path of a process's episodes in a checkpoint.
 
     >>> rollouts_file(Path("checkpoint-3"), rank=1).name
     'rollouts-1.pt'

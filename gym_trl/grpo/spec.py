@@ -1,4 +1,4 @@
-"""Everything that ``GRPOTrainer`` asks for, from the id of an environment."""
+"""Specification that turns environments into the arguments of ``GRPOTrainer``."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -38,13 +38,13 @@ from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
 
-_EXECUTORS = ("inline", "auto", "thread", "process", "ray")  # each does what those before it do
+_EXECUTORS = ("inline", "auto", "thread", "process", "ray")  # each covers the needs of those before it
 
 EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
 class GymSpec:
-    """What ``GRPOTrainer`` needs to train on text environments, under the trainer's own argument names.
+    """Arguments of ``GRPOTrainer`` for training on text environments, under the trainer's own argument names.
 
     >>> spec = GymSpec("TrlEnv/GuessNumber-v0", num_tasks=16, env_kwargs={"high": 8, "turns": 4})
     >>> sorted(task.options["instance"] for task in spec.tasks("train"))
@@ -53,81 +53,78 @@ class GymSpec:
     'env_reward'
 
     ``GRPOTrainer(..., train_dataset=spec.train_dataset, rollout_func=spec.rollout_func,
-    reward_funcs=spec.reward_funcs)`` then plays one episode per completion; the members of a group play the same game.
-    ``environment_factory`` instead of ``rollout_func`` is for models that call tools, and ``rollout_worker`` for
+    reward_funcs=spec.reward_funcs)`` then plays one episode per completion; all members of a group play the same task.
+    Use ``environment_factory`` instead of ``rollout_func`` for models that call tools, and ``rollout_worker`` for
     ``AsyncGRPOTrainer``.
 
     Args:
-        env: An id, ``"my_game.py:MyGame"``, ``"package.module:MyGame"``, the class itself, or a function that makes an
-            environment; several of these, or these with weights
+        env: Environment id, ``"my_game.py:MyGame"``, ``"package.module:MyGame"``, the class itself, or a function that
+            makes an environment; several of these, or a mapping from these to weights
             (``{"TrlEnv/Echo-v0": 1, "TrlEnv/GuessNumber-v0": 3}``). In tasks, records and metrics a class or function
             is called ``module:name``.
-        num_tasks: Rows of ``train_dataset``.
-        num_eval_tasks: Rows of ``eval_dataset``, whose seeds are none of the training's.
-        seed: Of the tasks and of the sampling.
-        env_kwargs: What the environment is made with; with several, ``{id: kwargs}``.
-        wrappers: Applied in order to each environment, before it is put in words and actions are parsed: callables from
-            environment to environment.
-        observe: Says an observation, which is given with its ``info``, in words; see ``as_text`` for what happens
-            without.
-        act: Makes an action of the environment from words; raises ``ValueError``, with what would be one, where it
-            cannot.
-        action_format: How the model marks its action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``,
-            ``"regex:PATTERN"`` (see ``ParseAction``), or ``None`` to leave answers as they are.
-        strict: The mark must be the whole answer.
-        invalid_penalty: What an unreadable or invalid action costs.
-        end_after_invalid: So many of them in a row end the episode.
-        cut_actions: What becomes of an action that ``max_tokens_per_turn`` cut off: it is an invalid action that the
-            environment never gets (``"reject"``), or is taken as it is (``"accept"``, for answers that may end there).
-            An action whose mark was complete before the cut is whole; one of ``"plain"`` or ``None`` never is.
-        turn_limit: Truncates episodes after so many turns; by default the environment's own rules and the tokens do.
-        cutoff_return: The most that an episode returns which is cut off (by turns, tokens, context, time, unreadable
-            actions or a crash), which should be what the worst loss returns. It is for environments that pay less than
-            nothing and do not declare a ``settlement``; by default an episode that is cut off gets what it was paid,
-            and the ``settlement`` where there is one.
-        instructions: Said before the first observation instead of the environment's own rules, with what
-            ``action_format`` adds; ``""`` leaves both out.
-        success: What counts as solved, where the environment does not say so in ``info["success"]``: a return of its
-            own rewards, ``"info"`` (it does say so, at the end), or a function of the last ``info`` and the return; see
-            ``DeclareSuccess``. By default the ``reward_threshold`` of Gymnasium's registry, if it has one; otherwise
-            success stays undeclared, and returns are what is reported.
-        curriculum: Levels of difficulty that are played as the success rate allows.
-        system_prompt: The first message of every prompt.
-        max_tokens_per_turn: What the model may sample in a turn; ``max_completion_length`` bounds the episode.
-        chat: Turns conversations into tokens; by default the tokenizer's own chat template.
-        chat_template_kwargs: For the template, such as ``{"enable_thinking": False}``.
-        spread: Where an environment's games can be counted (``num_instances``), go through them all in shuffled
-            rounds instead of drawing them. Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them
-            evenly, which halves the steps that a small game needs.
-        executor: Where environments are stepped: ``"inline"``; in threads (``"thread"``) if they wait for something
-            outside Python; in processes (``"process"``) if they compute, hang, leak or crash; in processes on the
-            machines of a Ray cluster (``"ray"``); or what makes a pool, such as
-            ``partial(ProcessPool, recycle_after=100)``. By default what an environment asks for
-            (``preferred_executor``), and for one that asks for nothing what a short look suggests
-            (``choose_executor``), or processes if any of the next three is given. A look tries no texts on what takes
-            them, so such an environment is measured while it is played (``"auto"``): inline, and in threads as soon as
-            it waits for something (``AdaptivePool``). The attribute ``executor`` has the choice.
-        workers: How many threads or processes; 64 threads, or as many processes as there are cores (of the cluster),
-            by default.
-        reset_timeout: Seconds that making and resetting an environment may take in a thread or a process.
-        step_timeout: Seconds that a step may take there; an episode that takes longer ends with ``timeout``.
-        deterministic: Threads and processes play to the last bit what ``"inline"`` does, because the model is asked for
-            all episodes in the same order; each then waits for the slowest step.
-        max_alive: How many environments are open at once on a process; all by default.
-        max_observation: Characters of an observation that the model is shown: of a longer one the beginning and the
-            end. The logs count them (``env/cut_observations``). By default all is shown that the tokens have room for.
-        max_action: Characters of an answer; a longer one is an invalid action that the environment never gets.
-        cutoff: When the slowest episodes are no longer waited for: ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``,
-            ``Cutoff(stragglers=0.95)``, and whether they count (``late=``). By default every one is waited for.
-        max_unscored: The share of a rollout's episodes, of all processes together, that may be unscored; three rollouts
-            in a row above it stop the training with a ``PoolError`` that names the most common errors. It holds for
+        num_tasks: Number of rows of ``train_dataset``.
+        num_eval_tasks: Number of rows of ``eval_dataset``. Their seeds differ from those of the training tasks.
+        seed: Seed of the tasks and of the sampling.
+        env_kwargs: Arguments for making the environment; with several environments, ``{id: kwargs}``.
+        wrappers: Functions ``env -> env``, applied in order before text conversion and action parsing.
+        observe: Function ``(observation, info) -> str``. Default: see ``as_text``.
+        act: Function ``str -> action``. Raise ``ValueError`` with a hint if the text is not a valid action.
+        action_format: Mark-up of the action in a response: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``,
+            ``"regex:PATTERN"`` (see ``ParseAction``), or ``None`` to pass responses on unchanged.
+        strict: Require the response to consist of the marked action only.
+        invalid_penalty: Reward subtracted for an unreadable or invalid action.
+        end_after_invalid: End the episode after this many consecutive invalid actions.
+        cut_actions: Treatment of an action that ``max_tokens_per_turn`` cut off: ``"reject"`` makes it an invalid
+            action that is not passed to the environment; ``"accept"`` passes it on, for actions that may end there.
+            A marked action that was complete before the cut counts as whole; with ``"plain"`` or ``None`` no cut
+            action does.
+        turn_limit: Truncate episodes after this many turns. Default: the environment's own limit.
+        cutoff_return: Upper bound on the return of an episode that is cut off (by turns, tokens, context, time,
+            unreadable actions or a crash); set it to the return of the worst loss. For environments with negative
+            rewards that do not declare a ``settlement``. Default: the sum of the rewards so far, plus the
+            ``settlement`` if there is one.
+        instructions: Replaces the environment's instructions before the first observation; the sentence that
+            ``action_format`` adds follows. ``""`` removes both.
+        success: Definition of success, for environments that do not declare it in ``info["success"]``: a threshold on
+            the sum of the environment's own rewards, ``"info"`` (the environment does declare it, at the end), or a
+            function of the last ``info`` and the return; see ``DeclareSuccess``. Default: the ``reward_threshold`` of
+            Gymnasium's registry if there is one; otherwise success is undeclared and only returns are reported.
+        curriculum: Difficulty schedule driven by the success rate.
+        system_prompt: First message of every prompt.
+        max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
+        chat: Converts messages to tokens. Default: the tokenizer's own chat template.
+        chat_template_kwargs: Arguments for the chat template, such as ``{"enable_thinking": False}``.
+        spread: Cycle through all instances in shuffled order instead of sampling them (if the environment has
+            ``num_instances``). Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them evenly,
+            which halves the steps that a small game needs.
+        executor: Where environments are stepped: ``"inline"``; ``"thread"`` if they wait for something outside
+            Python; ``"process"`` if they compute, hang, leak or crash; ``"ray"`` for processes on the machines of a
+            Ray cluster; or a function that makes a pool, such as ``partial(ProcessPool, recycle_after=100)``. Default:
+            the environment's ``preferred_executor``; without one, the result of a short measurement
+            (``choose_executor``), or processes if any of the next three arguments is given. An environment whose
+            actions cannot be guessed is measured during training (``"auto"``): it is stepped inline, and moved to
+            threads once it is found to wait (``AdaptivePool``). The attribute ``executor`` holds the choice.
+        workers: Number of threads or processes. Default: 64 threads, or one process per core (of the cluster).
+        reset_timeout: Maximum seconds for making and resetting an environment in a thread or a process.
+        step_timeout: Maximum seconds for a step there; an episode that exceeds it ends with ``timeout``.
+        deterministic: Make threads and processes reproduce ``"inline"`` to the last bit: the model is asked for all
+            episodes in the same order, so every turn waits for the slowest step.
+        max_alive: Maximum number of concurrent environments per process. Default: no limit.
+        max_observation: Maximum characters of an observation; of a longer one the model sees the beginning and the
+            end. The logs count them (``env/cut_observations``). Default: only the token limits apply.
+        max_action: Maximum characters of a response; a longer one is an invalid action that is not passed to the
+            environment.
+        cutoff: When to stop waiting for the slowest episodes, and whether these count (``late=``):
+            ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``, ``Cutoff(stragglers=0.95)``. Default: never.
+        max_unscored: Maximum share of unscored episodes in a rollout, over all processes; three rollouts in a row
+            above it stop the training with a ``PoolError`` that names the most common errors. Applies to
             ``rollout_func``.
-        on_rollout: Is called with everything that was played, for records.
+        on_rollout: Callback that receives every finished rollout.
 
     Raises:
-        ConfigError: an unknown id, an environment that cannot be made, a ``History`` that rewrites what was shown, or
-            an argument that cannot work.
-        NotTextError: observations or actions that have no words, and no ``observe`` or ``act`` for them.
+        ConfigError: An id is unknown, an environment cannot be made, a ``History`` rewrites what was shown, or an
+            argument is invalid.
+        NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
     """
 
     def __init__(
@@ -216,7 +213,7 @@ class GymSpec:
             "cutoff": cutoff,
             "on_rollout": on_rollout,
         }
-        self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of games
+        self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of instances
         self._instructions: dict[str, str] = {}
         self._num_instances: dict[str, int | None] = {}
         self._choices: set[str] = set()  # of executors, where none is given
@@ -225,14 +222,14 @@ class GymSpec:
         if executor is None:
             executor = max(self._choices, key=_EXECUTORS.index)
             if executor in ("inline", "auto") and (workers or reset_timeout or step_timeout):
-                executor = "process"  # they have none of them
+                executor = "process"  # inline stepping supports none of the three
         self.executor = self._rollout_options["executor"] = executor
         if executor in ("process", "ray") and (objection := _travels(self._maker)) is not None:
             raise ConfigError(
                 f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
                 f"pickled: {objection}"
             )
-        # Says now what cannot work.
+        # Report invalid arguments now, not in the first rollout.
         make_pool(
             self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
         ).close()
@@ -247,13 +244,13 @@ class GymSpec:
         return Levels(self._stack(env_id, **levels[0]), levels, make=partial(self._stack, env_id))
 
     def make_pool(self) -> GuardedPool | OrderedPool:
-        """A pool of its environments, where and with the deadlines that they are stepped in training."""
+        """Return a pool of the environments, with the executor and the timeouts used in training."""
         stepping: dict[str, Any] = {name: self._rollout_options[name] for name in STEPPING}
         return make_pool(self._maker, **stepping)
 
     @property
     def _maker(self) -> Callable[[str], TextEnvironment]:
-        """``make`` of a copy that holds nothing of the training, so that it travels to other processes."""
+        """``make`` of a copy without the training's state, so that it can be pickled."""
         return self._alone().make
 
     @property
@@ -266,7 +263,7 @@ class GymSpec:
         return alone
 
     def _make_for_tools(self, env_id: str) -> TextEnvironment:
-        """The same where a call says what the action is, and no mark in an answer."""
+        """Make an environment for tool calls, whose actions carry no mark."""
         return self._stack(env_id, action_format="plain")
 
     def _stack(self, env_id: str, *, action_format: str | None = None, **level: Any) -> TextEnvironment:
@@ -280,7 +277,7 @@ class GymSpec:
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
         parsing = self._parsing if action_format is None else {**self._parsing, "format": action_format}
-        # Wrappers of the user's may read responses already.
+        # One of the user's wrappers may parse responses already.
         if parsing["format"] is not None or parsing["penalty"] or not env.has_wrapper_attr("reads_responses"):
             env = ParseAction(env, **parsing)
         if self._turn_limit is not None:
@@ -290,18 +287,18 @@ class GymSpec:
         return Instructions(env, "") if self.instructions == "" else env
 
     def tasks(self, split: str) -> Iterator[Task]:
-        """The games of ``"train"`` or ``"eval"``; no two of them have the same seed."""
+        """Generate the tasks of ``"train"`` or ``"eval"``; no two of them have the same seed."""
         if split not in self._sizes:
             raise ConfigError(f"split must be one of {sorted(self._sizes)}, got {split!r}")
         played: Counter[str] = Counter()
         for index in range(self._sizes[split]):
-            # Whoever is furthest behind its share is next, so that every stretch of tasks is mixed evenly.
+            # Next is the environment that is furthest behind its share, which mixes every stretch of tasks evenly.
             env_id = min(self.weights, key=lambda name: (played[name] + 1) / self.weights[name])
             yield Task(env_id, task_seed(self.seed, split, index), self._options(env_id, split, played[env_id]))
             played[env_id] += 1
 
     def assign(self, split: str, number: int) -> Task:
-        """The game of group ``number`` of a split, for prompts that carry none."""
+        """Return the task of group ``number`` of a split, for prompts that carry none."""
         totals = list(accumulate(self.weights.values()))
         point = derive_seed(number, "environment") / 2**63 * totals[-1]
         task = Task(list(self.weights)[bisect_right(totals, point)], task_seed(self.seed, split, number))
@@ -309,20 +306,20 @@ class GymSpec:
 
     @cached_property
     def train_dataset(self) -> Any:
-        """A ``datasets.Dataset`` whose rows are the training's tasks."""
+        """``datasets.Dataset`` with one training task per row."""
         return self._dataset("train")
 
     @cached_property
     def eval_dataset(self) -> Any:
-        """A ``datasets.Dataset`` whose rows are tasks of seeds that the training never sees.
+        """``datasets.Dataset`` with one evaluation task per row; training never uses their seeds.
 
-        Where an environment's games can be counted and there are enough of them, the games themselves are others too.
+        If an environment has ``num_instances`` and enough of them, the two splits share no instance either.
         """
         return self._dataset("eval")
 
     @cached_property
     def rollout_func(self) -> RolloutFunc:
-        """Plays a batch of prompts with the trainer's model."""
+        """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
         rollout = make_rollout_func(
             self._maker, assign=self.assign, seed=self.seed, on_totals=self._bound, **self._rollout_options
         )
@@ -330,14 +327,15 @@ class GymSpec:
 
     @cached_property
     def environment_factory(self) -> Any:
-        """Makes the objects whose functions a tool-calling model calls, in TRL's own loop.
+        """Factory of the objects whose methods a tool-calling model calls in TRL's own loop.
 
-        With several ids it is a factory for each, and the datasets have the column ``environment`` that TRL chooses by.
-        Calls need no ``action_format``; ``invalid_penalty`` is also what it costs to leave a game before its end. With
-        an ``executor`` in threads or processes each object has one of its own, which the timeouts need.
+        With several ids it is a dict with one factory per id, and the datasets have the column ``environment`` by which
+        TRL chooses. Calls need no ``action_format``. ``invalid_penalty`` is also subtracted if the model leaves an
+        episode before its end. With ``executor`` ``"thread"`` or ``"process"`` each object has a worker of its own,
+        which the timeouts need.
 
         Raises:
-            ConfigError: the spec has an option that TRL's loop has no place for.
+            ConfigError: The spec has an option that TRL's loop does not support.
         """
         if self._curriculum is not None:
             raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop reports to nobody")
@@ -349,7 +347,7 @@ class GymSpec:
                 f"TRL's own loop, which environment_factory plays in, has no place for {', '.join(given)}: leave it "
                 "out, or give the trainer spec.rollout_func"
             )
-        if executor == "auto":  # an object has one environment, which TRL's own loop waits for
+        if executor == "auto":  # TRL's loop waits for each object's one environment anyway
             executor = "inline"
         alone = 1 if executor in ("thread", "process", "ray") else None  # worker: an object has one environment
         pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
@@ -363,12 +361,12 @@ class GymSpec:
     def rollout_worker(
         self, args: Any, processing_class: Any, *, engine: Callable[[], Engine] | None = None
     ) -> RolloutWorker:
-        """Plays the training's tasks for ``AsyncGRPOTrainer`` while it trains.
+        """Return a worker that plays the training tasks for ``AsyncGRPOTrainer`` while it trains.
 
         Args:
             args: The trainer's ``AsyncGRPOConfig``.
-            processing_class: The model's tokenizer, which the trainer should be given as well.
-            engine: Makes the engine that samples; by default the vLLM server that ``args`` names does.
+            processing_class: The model's tokenizer; pass the same one to the trainer.
+            engine: Function that makes the engine. Default: the vLLM server named in ``args``.
         """
         if "deterministic" in self._rollout_options:
             raise ConfigError("nothing is deterministic in asynchronous training: leave out deterministic=True")
@@ -386,7 +384,7 @@ class GymSpec:
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
-        """The environment's return."""
+        """Reward functions for the trainer: the environment's return."""
         return [env_reward]
 
     def _dataset(self, split: str) -> Any:
@@ -395,23 +393,23 @@ class GymSpec:
         return dataset.add_column("environment", [task.env_id for task in tasks]) if len(self.weights) > 1 else dataset
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was made is made again where it is needed: pools with their threads and environments do not travel.
+        # Without cached properties, which are made again after unpickling: pools and environments cannot be pickled.
         made = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def _level(self, split: str) -> int:
-        """The level that is played: in training the curriculum's, in evaluations the last one."""
+        """Return the level of a split: the curriculum's in training, the last one in evaluations."""
         assert self._curriculum is not None
         return self._curriculum.level if split == "train" else len(self._curriculum.levels) - 1
 
     def _options(self, env_id: str, split: str, index: int) -> dict[str, Any]:
-        if self._curriculum is not None:  # whose levels have games of their own, so that seeds draw them
+        if self._curriculum is not None:  # each level has its own instances, so sample them by seed
             return {"level": self._level(split)}
         count = self._num_instances[env_id]
-        # More games than tasks cannot all be gone through; their seeds draw them.
+        # Too many instances to permute: sample them by seed.
         if not self._spread or count is None or count > 2**20:
             return {}
-        if sum(self._sizes.values()) <= count:  # enough games for the splits to share none
+        if sum(self._sizes.values()) <= count:  # enough instances for disjoint splits
             round_, place = 0, index + (self._sizes["train"] if split == "eval" else 0)
             split = "both"
         else:
@@ -422,7 +420,7 @@ class GymSpec:
         return {"instance": int(self._order[1][place])}
 
     def _probe(self, env_id: str) -> None:
-        """Make the environment once, so that what cannot work is said before a model is loaded."""
+        """Make the environment once, to report errors before a model is loaded."""
         try:
             env = self.make(env_id)
         except GymTRLError:
@@ -431,7 +429,7 @@ class GymSpec:
             raise cannot_make(env_id, self._makers[env_id], self._env_kwargs[env_id], error) from error
         try:
             _refuse_rewritten_history(env)
-            # Without the format's sentence: a rollout has it from the environment, and tools need none.
+            # Without the sentence on the action format: a rollout gets it from the environment, tools do not need it.
             form, strict = self._parsing["format"], self._parsing["strict"]
             self._instructions[env_id] = bare_rules(read_instructions(env), form, strict=strict)
             self._num_instances[env_id] = _num_instances(env)
@@ -463,7 +461,7 @@ def _num_instances(env: TextEnvironment) -> int | None:
 def _makers_and_weights(
     env: EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float],
 ) -> tuple[dict[str, EnvMaker], dict[str, float]]:
-    """Return by name what makes each environment, and how often it is played."""
+    """Return the maker and the weight of each environment, by name."""
     if isinstance(env, Mapping):
         given: list[tuple[EnvSource, float]] = list(env.items())
     else:
@@ -484,7 +482,7 @@ def _makers_and_weights(
 
 
 def kwargs_by_id(ids: Collection[str], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """What each environment is made with, from what may be said once where there is only one.
+    """Return the arguments of each environment; with a single id ``env_kwargs`` may be given without the id.
 
     >>> kwargs_by_id(["Echo-v0"], {"turns": 2}), kwargs_by_id(["Echo-v0", "Nim-v0"], {"Echo-v0": {"turns": 2}})
     ({'Echo-v0': {'turns': 2}}, {'Echo-v0': {'turns': 2}, 'Nim-v0': {}})

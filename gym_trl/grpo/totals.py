@@ -1,4 +1,4 @@
-"""Sums and counts of what was played, over all processes, and the metrics that are made of them."""
+"""Sums and counts of episodes over all processes, and the metrics computed from them."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gym_trl.types import StopReason, Trajectory
 
-# Columns of a rollout that are counts, and the metrics of their means over the scored episodes.
+# Count columns of a rollout, and the metrics of their means over the scored episodes.
 _COUNTS = {
     "num_turns": "turns",
     "invalid_actions": "invalid_actions",
@@ -18,24 +18,24 @@ _COUNTS = {
 }
 _ERROR_LENGTH = 200
 UNFINISHED = "unfinished"
-"""The stop reason of an ``environment_factory``'s episode that the model left before its end."""
+"""Stop reason of an ``environment_factory``'s episode that the model left before its end."""
 
 
 class Row(NamedTuple):
-    """How one episode went, in numbers that travel between processes."""
+    """Outcome of one episode, in a form that can be sent between processes."""
 
     episode_return: float | None
-    """``None``: unscored."""
+    """Return of the episode; ``None`` if unscored."""
     success: bool | None
-    """``None``: not declared."""
+    """Declared success; ``None`` if undeclared."""
     stop_reason: str
     counts: Mapping[str, int]
     error: str | None = None
-    """Why it is unscored."""
+    """Error of an unscored episode."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Row":
-        """Read one row of what a ``rollout_func`` returned.
+        """Return the outcome in one row of a ``rollout_func``'s columns.
 
         >>> Row.of({"episode_return": 1.0, "success": True, "stop_reason": "env_error", "num_turns": 2})
         Row(episode_return=None, success=True, stop_reason='env_error', counts={'turns': 2}, error='env_error')
@@ -66,24 +66,24 @@ class StepTotals:
     step: int = 0
     """The trainer's global step."""
     episodes: int = 0
-    """All of them, the unscored included."""
+    """Number of all episodes, including unscored ones."""
     returns: tuple[float, ...] = ()
-    """Of the scored episodes."""
+    """Returns of the scored episodes."""
     declared: int = 0
-    """Scored episodes whose success is declared, either way."""
+    """Number of scored episodes whose success is declared, true or false."""
     successes: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     """Turns, invalid actions and so on, summed over the scored episodes."""
     stops: Mapping[str, int] = field(default_factory=dict)
-    """All episodes by stop reason."""
+    """Number of episodes by stop reason, including unscored ones."""
     errors: Mapping[str, int] = field(default_factory=dict)
-    """The unscored episodes by what went wrong."""
+    """Number of unscored episodes by error."""
     trained_tokens: int = 0
-    """Tokens that the mask leaves to be trained on."""
+    """Number of tokens that are not masked."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], *, split: str = "train", step: int = 0, trained_tokens: int = 0) -> "StepTotals":
-        """Sum up ``rows``."""
+        """Return the totals of ``rows``."""
         scored = [row for row in rows if row.episode_return is not None]
         declared = [row.success for row in scored if row.success is not None]
         return cls(
@@ -100,7 +100,7 @@ class StepTotals:
         )
 
     def __add__(self, other: "StepTotals") -> "StepTotals":
-        """The totals of both; the split and the step are the later one's."""
+        """Return the totals of both, with the split and the step of ``other``."""
         return StepTotals(
             other.split,
             other.step,
@@ -116,16 +116,16 @@ class StepTotals:
 
     @property
     def scored(self) -> int:
-        """How many episodes are scored."""
+        """Number of scored episodes."""
         return len(self.returns)
 
     @property
     def unscored(self) -> int:
-        """How many are not."""
+        """Number of unscored episodes."""
         return self.episodes - self.scored
 
     def rates(self) -> dict[str, tuple[float, int]]:
-        """The sum and the count behind each metric, without those that nothing was counted for."""
+        """Return the sum and the count behind each metric; metrics with a count of 0 are left out."""
         ends = {f"stop/{reason}": (self.stops.get(reason, 0), self.episodes) for reason in StopReason}
         if "calls_after_end" in self.counts:  # of an environment_factory
             ends[UNFINISHED] = (self.stops.get(UNFINISHED, 0), self.episodes)
@@ -139,12 +139,12 @@ class StepTotals:
         return {f"env/{name}": (total, count) for name, (total, count) in rates.items() if count}
 
     def metrics(self) -> dict[str, float]:
-        """The means and shares that are logged; one without an episode to count is absent."""
+        """Return the means and shares to log; metrics without an episode are left out."""
         return {name: total / count for name, (total, count) in self.rates().items()}
 
 
 def outcomes(episodes: Sequence[Trajectory]) -> dict[str, list[Any]]:
-    """Return how episodes went, as the columns of a rollout that rows are read from."""
+    """Return the outcomes of episodes as the columns of a rollout."""
     return {
         "episode_return": [episode.episode_return for episode in episodes],
         "success": [episode.success for episode in episodes],
@@ -157,7 +157,7 @@ def outcomes(episodes: Sequence[Trajectory]) -> dict[str, list[Any]]:
 
 
 def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
-    """Read all rows of what a ``rollout_func`` returned; columns that say nothing of an episode's end are left out.
+    """Return the outcomes in all rows of a ``rollout_func``'s columns; other columns are ignored.
 
     >>> rows_of({"episode_return": [0.5], "success": [None], "stop_reason": ["turn_limit"], "ids": [[1, 2]]})
     [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={}, error=None)]

@@ -1,4 +1,4 @@
-"""Some of the episodes as text, where the trainer reports its numbers."""
+"""Callback that logs sample episodes as text to the trainer's loggers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _COLUMNS = ("step", "task", "return", "stop_reason", "transcript")
 
 
 class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Sends some episodes as text to TensorBoard, Trackio or Weights & Biases, whichever ``report_to`` names.
+    """Callback that logs some episodes as text to TensorBoard, Trackio or Weights & Biases, as in ``report_to``.
 
     ::
 
@@ -26,16 +26,16 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
         transcripts.attach(trainer)
         trainer.train()
 
-    The numbers need no callback: the trainer logs ``env/return``, ``env/success``, ``env/turns``, ``env/stop/...`` with
-    its own, as ``train/env/return`` and so on. The texts are ``transcripts/0``, ``transcripts/1``, ... in TensorBoard,
-    and a table ``transcripts`` in the others.
+    Metrics need no callback: the trainer logs ``env/return``, ``env/success``, ``env/turns``, ``env/stop/...`` together
+    with its own, as ``train/env/return`` and so on. The texts are ``transcripts/0``, ``transcripts/1``, ... in
+    TensorBoard, and a table ``transcripts`` in the other loggers.
 
     Args:
-        every: Steps from one sample to the next; the first step is sampled too.
-        count: Episodes in a sample: the worst and the best one, and others from between.
+        every: Number of steps from one sample to the next; the first step is sampled too.
+        count: Number of episodes in a sample: the worst, the best, and others evenly ranked in between.
 
     Raises:
-        ConfigError: one of them is below 1.
+        ConfigError: ``every`` or ``count`` is below 1.
     """
 
     def __init__(self, *, every: int = 50, count: int = 2) -> None:
@@ -48,17 +48,17 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
         self._trainer: Any = None
 
     def attach(self, trainer: Any) -> None:
-        """Report to where ``trainer`` does."""
+        """Add this callback to ``trainer`` and use its loggers."""
         self._trainer = trainer
         trainer.add_callback(self)
 
     def on_rollout(self, rollout: Rollout) -> None:
-        """Keep what was played last, for ``GymSpec(on_rollout=...)``."""
+        """Keep the latest training episodes; pass this method as ``GymSpec(on_rollout=...)``."""
         if rollout.split == "train":
             self._played = rollout.trajectories
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Send a sample, if it is time for one."""
+        """Log a sample if one is due."""
         if state.is_world_process_zero and self._played and (state.global_step - 1) % self._every == 0:
             self._send(args, state.global_step, _sample(self._played, self._count))
 
@@ -66,7 +66,7 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
         for callback in self._trainer.callback_handler.callbacks:
             if (writer := getattr(callback, "tb_writer", None)) is not None:
                 for place, trajectory in enumerate(sample):
-                    # Four spaces make it code, in which nothing is markup.
+                    # TensorBoard renders Markdown; indented by four spaces the text is shown literally.
                     text = transcript(trajectory).replace("\n", "\n    ")
                     writer.add_text(f"transcripts/{place}", f"    {text}", step)
         for name in ("wandb", "trackio"):
@@ -75,7 +75,7 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
 
 
 def transcript(trajectory: Trajectory) -> str:
-    """An episode as text: what was said, and what it was worth.
+    """Return an episode as text: its messages, rewards, stop reason and return.
 
     >>> from gym_trl.types import Answer, Message, StopReason, Task, Turn
     >>> said = (Message("user", "Say ox."), Message("assistant", "ox"), Message("user", "Right."))
@@ -103,7 +103,7 @@ def transcript(trajectory: Trajectory) -> str:
 
 
 def _sample(played: Sequence[Trajectory], count: int) -> list[Trajectory]:
-    """From the worst to the best, evenly."""
+    """Return ``count`` episodes from the worst to the best, evenly ranked."""
     ranked = sorted(played, key=lambda one: float("-inf") if one.episode_return is None else one.episode_return)
     last = min(count, len(ranked)) - 1
     return [ranked[round(place * (len(ranked) - 1) / last) if last else -1] for place in range(last + 1)]

@@ -1,15 +1,15 @@
-"""A bound on the share of unscored episodes, above which a training stops."""
+"""Bound on the share of unscored episodes, above which a training stops."""
 
 from collections import Counter
 
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.grpo.totals import StepTotals
 
-_STEPS = 3  # one bad step of a few episodes is chance, and so many in a row are not
+_STEPS = 3  # a single bad step of a few episodes may be chance
 
 
 class UnscoredBound:
-    """Stop a training when more than a share ``most`` of the episodes is unscored, three times in a row.
+    """Callback that stops a training if the share of unscored episodes exceeds ``most`` three times in a row.
 
     >>> from gym_trl.grpo.totals import Row
     >>> failed = Row(None, None, "env_error", {}, "step raised ConnectionError: refused")
@@ -20,11 +20,11 @@ class UnscoredBound:
         ...
     gym_trl.errors.PoolError: 6 of the 9 episodes of the last 3 rollouts are unscored, and max_unscored=0.5 ...
 
-    It is called with the totals of all processes after each rollout of the training, on every process: all of them
+    It is called on every process with the totals of all processes after each training rollout, so all processes
     decide alike. Evaluations do not count.
 
     Raises:
-        ConfigError: ``most`` is not a share from 0 to 1.
+        ConfigError: ``most`` is not a number from 0 to 1.
     """
 
     def __init__(self, most: float) -> None:
@@ -34,10 +34,11 @@ class UnscoredBound:
         self._bad: list[StepTotals] = []
 
     def __call__(self, totals: StepTotals) -> None:
-        """Take in one rollout.
+        """Count one rollout.
 
         Raises:
-            PoolError: it is the third in a row with too many unscored episodes; says which errors are most common.
+            PoolError: It is the third in a row with too many unscored episodes. The message lists the most common
+                errors.
         """
         if totals.split != "train":
             return

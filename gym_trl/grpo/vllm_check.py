@@ -1,4 +1,4 @@
-"""What TRL needs to generate with vLLM, looked for before a model is loaded."""
+"""Check of TRL's requirements for generation with vLLM, before a model is loaded."""
 
 from collections.abc import Mapping
 from importlib.metadata import packages_distributions, version
@@ -7,7 +7,7 @@ from typing import Any
 
 from gym_trl.errors import EngineError, MissingDependencyError
 
-# What trl 1.16 asks for, one after the other, once the model is loaded (VLLMClient and GRPOTrainer).
+# trl 1.16 checks for these one by one, after the model is loaded (VLLMClient and GRPOTrainer).
 _SERVE = (
     """VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config '{"backend": "nccl"}' """
     "--logprobs-mode processed_logprobs --max-logprobs -1"
@@ -15,21 +15,21 @@ _SERVE = (
 _PATIENCE_S = 10.0
 
 CPU_TAKES_WEIGHTS = False
-"""Whether vLLM's CPU backend was patched to keep its weights as they are, as this library's tests patch it: the stock
-build packs them for its kernels after loading, and TRL finds nowhere to put new ones."""
+"""True if vLLM's CPU backend is patched to keep its weights unpacked, as in this library's tests. The stock build packs
+them for its kernels after loading, so TRL cannot replace them."""
 
 
 def check_vllm(config: Mapping[str, Any]) -> None:
-    """Find out whether a ``GRPOConfig`` with these fields can generate, if it is to ``use_vllm``.
+    """Check that a ``GRPOConfig`` with these fields can generate, if it has ``use_vllm``.
 
     >>> check_vllm({"use_vllm": False})
 
-    A server must answer now, unless ``vllm_server_timeout`` is among the fields: then TRL waits for it that long.
+    A server must respond now, unless ``vllm_server_timeout`` is among the fields: then TRL waits for it that long.
 
     Raises:
-        MissingDependencyError: vLLM is not installed; TRL needs it beside the trainer in both modes.
-        EngineError: no server answers, or one that was started without what TRL needs to give it weights; or the
-            installed vLLM is a build for CPUs, which cannot be given weights.
+        MissingDependencyError: vLLM is not installed; TRL needs it in the trainer's environment in both modes.
+        EngineError: No server responds, the server was started without the options that TRL needs to send it weights,
+            or the installed vLLM is a CPU build, which cannot receive weights.
     """
     if not config.get("use_vllm"):
         return
@@ -41,13 +41,13 @@ def check_vllm(config: Mapping[str, Any]) -> None:
             "out use_vllm (--vllm) to generate with Transformers, or train where vLLM has a GPU"
         )
     if config.get("vllm_mode") == "server" and "vllm_server_timeout" not in config:
-        # VLLMGeneration puts the address together in the same way, of the same defaults.
+        # VLLMGeneration builds the address in the same way, from the same defaults.
         host, port = config.get("vllm_server_host", "0.0.0.0"), config.get("vllm_server_port", 8000)  # noqa: S104
         _check_server(config.get("vllm_server_base_url") or f"http://{host}:{port}")
 
 
 def _is_cpu_build() -> bool:
-    """Whether the installed vLLM is one for CPUs, which have a name or a version of their own."""
+    """Return True if the installed vLLM is a CPU build, which its name or version shows."""
     return any("cpu" in f"{name} {version(name)}" for name in packages_distributions().get("vllm", []))
 
 
