@@ -32,6 +32,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End every process that a test has left behind, and name it."""
     if hasattr(config, "workerinput"):
         return
+    # The fork server and resource tracker of multiprocessing end with this process.
     _, left = psutil.wait_procs(_started_by_tests(), timeout=_PATIENCE_S)
     for process in left:
         with suppress(psutil.Error):
@@ -46,4 +47,10 @@ def _started_by_tests() -> list[psutil.Process]:
             if process.environ().get(_MARK) == str(os.getpid()):
                 found[process.pid] = process
     found.pop(os.getpid(), None)
-    return list(found.values())
+    return [process for process in found.values() if not _is_multiprocessings(process)]
+
+
+def _is_multiprocessings(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any(word.startswith("from multiprocessing.") for word in process.cmdline())
+    return False

@@ -13,6 +13,7 @@ Tested with TRL 1.14, 1.15 and 1.16. On a ``GRPOTrainer`` or a subclass the atta
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from types import FrameType
 from typing import Any, NamedTuple
@@ -102,6 +103,7 @@ class Attachment:
         self._notes: list[_Notes] = []  # since the last rewards
         self._noted: tuple[Any, ...] = ()  # the position of these calls
         self._began = (-1, 0)  # global step and micro-step of its first rollout
+        self._training = object()
         self._evaluated = 0  # rows of this evaluation, over all processes
         self._evaluating = False
         self._on_totals: list[OnTotals] = []
@@ -184,6 +186,7 @@ class Attachment:
         self._check_resumed()
         self._notes, self._noted, self._began = [], (), (-1, 0)
         # Discard what is left of an earlier training with this trainer.
+        self._training = object()
         self._trainer._step, self._trainer._buffered_inputs = 0, None
 
     def _evaluate(self, *, begins: bool) -> None:
@@ -241,7 +244,7 @@ class Attachment:
             if split == "train" and not totals.trained_tokens and trainer.accelerator.is_main_process:
                 warnings.warn(self._why_nothing_is_trained(totals), RuntimeWarning, stacklevel=2)
             for hook in hooks:
-                hook(totals)
+                hook(replace(totals, training=self._training))
         return rewards
 
     def _why_nothing_is_trained(self, totals: StepTotals) -> str:

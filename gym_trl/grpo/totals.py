@@ -80,6 +80,8 @@ class StepTotals:
     """Number of unscored episodes by error."""
     trained_tokens: int = 0
     """Number of tokens that are not masked."""
+    training: object = None
+    """Identity of the training: one object from a call of ``trainer.train`` to the next."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], *, split: str = "train", step: int = 0, trained_tokens: int = 0) -> "StepTotals":

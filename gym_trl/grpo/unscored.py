@@ -42,7 +42,7 @@ class UnscoredBound:
         """
         if totals.split != "train":
             return
-        if self._bad and totals.step < self._bad[-1].step:  # another training
+        if self._bad and totals.training is not self._bad[-1].training:
             self._bad = []
         self._bad = [*self._bad, totals] if totals.unscored > self.most * totals.episodes else []
         if len(self._bad) < _STEPS:

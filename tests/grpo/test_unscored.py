@@ -1,6 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """A share of unscored episodes above a bound stops the training, and one bad rollout does not."""
 
+from dataclasses import replace
+
 import gymnasium as gym
 import pytest
 
@@ -17,8 +19,8 @@ LATE = Row(None, None, "timeout", {}, "reset did not answer within 3 s")
 WON = Row(1.0, True, "success", {"turns": 2})
 
 
-def step(number, *rows, split="train"):
-    return StepTotals.of(rows, split=split, step=number)
+def step(number, *rows, split="train", training=None):
+    return replace(StepTotals.of(rows, split=split, step=number), training=training)
 
 
 def test_three_bad_rollouts_in_a_row_stop_the_training_and_the_message_counts_the_errors():
@@ -43,9 +45,10 @@ def test_evaluations_do_not_count_and_a_training_that_is_run_again_begins_anew()
     bound = UnscoredBound(0.0)
     for number in range(9):
         bound(step(number, FAILED, split="eval"))
-    bound(step(7, FAILED))
-    bound(step(8, FAILED))
-    bound(step(0, FAILED))
+    first, second = object(), object()
+    for training in (first, second):
+        bound(step(0, FAILED, training=training))
+        bound(step(0, FAILED, training=training))
 
 
 def test_a_bound_of_1_never_stops():
