@@ -1,4 +1,4 @@
-"""Text environments as real Gymnasium environments, and any Gymnasium environment trainable with TRL."""
+"""Gymnasium environments for text, and training of language models in any Gymnasium environment with TRL."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -84,7 +84,7 @@ _ENVS = {
     "TrlEnv/Wordle-v0": "gym_trl.envs.wordle:Wordle",
 }
 
-# Other people's, each of which needs its extra; not among the games that are validated and documented as our own.
+# Environments of other projects, each of which needs an extra; not part of the validated and documented games.
 _EXTERNAL = {
     "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
     "External/MiniWoB-v0": "gym_trl.envs.external.miniwob:MiniWoB",
@@ -98,9 +98,9 @@ _EXTERNAL = {
 }
 
 GAMES = tuple(_ENVS)
-"""The ids that can be made without arguments and without anything outside of this library."""
+"""Ids of the environments that need no arguments and nothing outside of this library."""
 
-# Loaded when they are touched, so that registering the games costs nothing and needs no trainer.
+# Imported on first access, so that registering the environments is cheap and needs no trainer.
 _MODULES = {
     "Answer": "gym_trl.types",
     "AnyText": "gym_trl.spaces",
@@ -127,7 +127,7 @@ _MODULES = {
 }
 
 for _id, _entry_point in (_ENVS | _EXTERNAL).items():
-    # Gymnasium warns about an id that is registered twice, as a reloaded module would.
+    # Gymnasium warns about an id that is registered twice, which a reloaded module would do.
     if _id not in gym.registry:
         _class = _entry_point.rpartition(":")[2]
         gym.register(_id, entry_point=_entry_point, vector_entry_point=f"gym_trl.vector:{_class}")

@@ -1,4 +1,4 @@
-"""``python -m gym_trl`` is ``gym-trl``."""
+"""Entry point of ``python -m gym_trl``, the same as the command ``gym-trl``."""
 
 from gym_trl.cli import main
 

@@ -1,17 +1,17 @@
-"""Check that a chat template continues conversations turn by turn, however long they are."""
+"""Checks that a chat template continues conversations turn by turn, at any length."""
 
 import re
 from collections.abc import Callable, Sequence
 
 from gym_trl.types import Message
 
-# Code points for private use stand for texts whose place in a rendering is looked for.
+# Private-use code points mark the positions of texts in a rendering.
 FIRST_PLACE = 0xF0000
 PLACE = re.compile("([\U000f0000-\U000ffffd])")
 
 Render = Callable[[Sequence[Message]], str]
 
-# What templates are known to look for in a message, and more of it than in a short one.
+# Contents that templates are known to look for in a message, and more text than in a short one.
 _ODD = (
     "Yes! 1 + 2 < 3 & 'no' or \"so\"?\n\n# A\n* http://b.c/d [e] {f} /no_think <g>h</g> tool system error ``` "
     + "i " * 99
@@ -20,11 +20,11 @@ _THOUGHT = "<think>\nHm.\n</think>\n\n"
 
 
 class DiffersError(ValueError):
-    """A template does not continue a conversation; says in what."""
+    """Difference between a template's rendering and the turn-by-turn continuation; the message describes it."""
 
 
 class Continuation:
-    """What a template writes between the messages of a conversation, to compare longer conversations with.
+    """Text that a template writes between the messages of a conversation, as a reference for longer conversations.
 
     >>> def render(messages):
     ...     return "".join(f"<{message.role}>{message.content}" for message in messages) + "<assistant>"
@@ -36,9 +36,10 @@ class Continuation:
     gym_trl.continuation.DiffersError: drops, repeats or moves a message of 7, after 3 answers
 
     Args:
-        render: Writes messages, up to where the next answer begins.
-        opening: How conversations begin. Of system messages the texts are kept, of all others the roles.
-        role: Of the messages that follow answers.
+        render: Renders messages, up to the point where the next answer begins.
+        opening: First messages of the conversations. The texts of system messages are used, of all others only the
+            roles.
+        role: Role of the messages that follow answers.
 
     Raises:
         DiffersError: ``render`` drops, repeats or moves messages after the first answer.
@@ -51,21 +52,21 @@ class Continuation:
         # An answer in the prompt may lose its thinking as soon as another answer follows.
         self._kept = 1 if any(message.role == "assistant" for message in opening) else len(self._begun) - 1
         self._first = len(self._begun) - 1
-        # A message of another role than the first may be followed by something else.
+        # If the first role differs, another text may follow.
         alike = opening[-1].role == role
         self._between = self._once[self._first] if alike else self._pieces(render, 2)[self._first + 2]
         self.before, self.after = self._once[-2:]
-        """What stands before and after the last text, where an answer precedes it."""
+        """Text before and after the last message, if an answer precedes it."""
         self.checked = 1
-        """All numbers of answers up to this one were checked."""
+        """All numbers of answers up to this one have been checked."""
         self.ahead = 1
-        """This number of answers was checked, and so whatever begins at a number below it."""
+        """This number of answers has been checked, and with it any change that begins at a lower number."""
 
     def check(self, render: Render, answers: int) -> None:
-        """Compare the conversation with so many answers, all texts alike, with that of one answer.
+        """Compare the rendering with this many answers, all messages with the same text, to that of one answer.
 
         Raises:
-            DiffersError: something else stands between its texts.
+            DiffersError: the text between the messages differs.
         """
         pieces = self._pieces(render, answers)
         if pieces[: self._kept] != self._begun[: self._kept]:
@@ -86,10 +87,10 @@ class Continuation:
             )
 
     def check_texts(self, render: Render) -> None:
-        """Check that what is said earlier, and thinking, changes nothing about the last message.
+        """Check that the texts of earlier messages, and thinking, do not change how the last message is rendered.
 
         Raises:
-            DiffersError: it does.
+            DiffersError: they do.
         """
         for answers in (1, 2):
             for before in ("", _ODD, _THOUGHT):
@@ -105,11 +106,11 @@ class Continuation:
             raise DiffersError(f"trims a {self._role} message otherwise where it is the last")
 
     def differs_from(self, other: "Continuation") -> bool:
-        """Whether another beginning changes how the messages after it are written."""
+        """Return whether the messages after another opening are rendered differently."""
         return (self.before, self.after) != (other.before, other.after)
 
     def _pieces(self, render: Render, answers: int, before: str = "", after: str = "", said: str = "") -> list[str]:
-        """What stands around the texts, where answers begin with ``before``, and earlier messages with ``said``."""
+        """Return the texts around the messages, if answers begin with ``before`` and earlier messages with ``said``."""
         messages, places = [], 0
         for message in (*self._opening, *[Message("assistant", ""), Message(self._role, "")] * answers):
             if message.role == "system" and message.content and not PLACE.search(message.content):

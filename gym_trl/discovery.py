@@ -1,4 +1,4 @@
-"""What an environment says about itself where no space does: the names of its actions, its fields, its rules."""
+"""Information that an environment gives outside its spaces: names of actions and fields, and its rules."""
 
 import enum
 import inspect
@@ -19,12 +19,12 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 def action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
-    """The names of the actions of a ``Discrete`` space, if the environment tells them anywhere.
+    """Return the names of the actions of a ``Discrete`` space, or an empty tuple if the environment has none.
 
     >>> action_names(gym.make("FrozenLake-v1"))
     ('Move left', 'Move down', 'Move right', 'Move up')
 
-    Looked at are ``get_action_meanings()``, attributes such as ``actions`` (an ``Enum`` or a list of strings), and the
+    Sources are ``get_action_meanings()``, attributes such as ``actions`` (an ``Enum`` or a list of strings), and the
     list or table under the heading about actions in the docstring.
     """
     space = env.action_space
@@ -39,7 +39,7 @@ def action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
 
 
 def field_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
-    """The names of the numbers of a ``Box``, from the table in the docstring.
+    """Return the names of the elements of a one-dimensional ``Box``, from the table in the docstring.
 
     >>> field_names(gym.make("CartPole-v1"))
     ('Cart Position', 'Cart Velocity', 'Pole Angle', 'Pole Angular Velocity')
@@ -53,7 +53,7 @@ def field_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
 
 
 def description(env: gym.Env[Any, Any]) -> str:
-    """The rules in a sentence or two: the first paragraph of the docstring.
+    """Return the first paragraph of the docstring: the rules in a sentence or two.
 
     >>> description(gym.make("CliffWalking-v1"))
     'Cliff walking involves crossing a gridworld from start to goal while avoiding falling off a cliff.'
@@ -66,7 +66,7 @@ def description(env: gym.Env[Any, Any]) -> str:
 
 
 def marks(text: str) -> str:
-    r"""Terminal colours as words, because they may be all that tells two states apart; other control codes go.
+    r"""Return text with terminal colors as words, which may distinguish states, and without other control codes.
 
     >>> marks("S\x1b[41mF\x1b[0mF\x1b[1;32mG\x1b[0m")
     'S[F|on red]F[G|green]'
@@ -115,7 +115,7 @@ def _told(env: gym.Env[Any, Any], first: int) -> Iterator[Sequence[Any]]:
 
 
 def _docstring(env: gym.Env[Any, Any]) -> str:
-    """Of the class, or of the nearest one it is made from; not Gymnasium's own of every environment."""
+    """Return the docstring of the class, or of its nearest base class other than ``gymnasium.Env``."""
     for kind in type(env).__mro__:
         if kind is gym.Env:
             break
@@ -125,7 +125,7 @@ def _docstring(env: gym.Env[Any, Any]) -> str:
 
 
 def _section(text: str, about: str) -> str:
-    """What stands under the first heading that names ``about``."""
+    """Return the text under the first heading that contains ``about``."""
     headings = list(_HEADING.finditer(text))
     for place, heading in enumerate(headings):
         if about in (heading[1] or heading[2]).casefold():
@@ -135,7 +135,7 @@ def _section(text: str, about: str) -> str:
 
 
 def _items(text: str) -> dict[int, str]:
-    """Names by number, from ``- 0: name`` or ``| 0 | name | ... |``."""
+    """Return names by number, from ``- 0: name`` or ``| 0 | name | ... |``."""
     items: dict[int, str] = {}
     for item in _ITEM.finditer(text):
         name = re.split(r"\s*\|\s*|\.\s|\s*:\s", item[2])[0].strip(" .`*")
@@ -144,5 +144,5 @@ def _items(text: str) -> dict[int, str]:
 
 
 def is_picture(space: gym.Space[Any]) -> bool:
-    """Whether a space holds arrays that no words can say."""
+    """Return whether a space contains arrays that are too large for text."""
     return isinstance(space, spaces.Box) and (len(space.shape) > 2 or int(np.prod(space.shape)) > 512)

@@ -1,4 +1,4 @@
-"""Plays tasks with any policy and says how well it went."""
+"""Evaluation of any policy: plays tasks and computes scores."""
 
 import itertools
 import json
@@ -60,18 +60,18 @@ from gym_trl.wrappers.declare_success import Success
 
 
 class Result(NamedTuple):
-    """How one episode ended; one without an ``episode_return`` says nothing about the policy."""
+    """Outcome of one episode; an unscored one has no ``episode_return``."""
 
     episode_return: float | None
     success: bool | None
-    """``None`` where nothing declares it."""
+    """``None`` if success is not declared."""
     turns: int
     invalid_actions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Means over the episodes that could be scored; ``None`` where there were none.
+    """Means over the scored episodes; ``None`` if there are none.
 
     >>> score = Score.of([Result(1.0, True, 3, 0), Result(0.0, False, 4, 1), Result(None, None, 0, 0)])
     >>> score.episodes, score.unscored, score.success, score.mean_return, score.turns
@@ -81,7 +81,7 @@ class Score:
     episodes: int
     unscored: int
     success: float | None
-    """Of the episodes whose success is declared."""
+    """Share of the episodes whose success is declared."""
     mean_return: float | None
     turns: float | None
     """Per episode."""
@@ -90,7 +90,7 @@ class Score:
 
     @classmethod
     def of(cls, results: Iterable[Result]) -> Self:
-        """The score of what anything played."""
+        """Return the score of these results."""
         results = list(results)
         scored = [result for result in results if result.episode_return is not None]
         return cls(
@@ -104,7 +104,7 @@ class Score:
 
 
 class Exchange(NamedTuple):
-    """One turn of a policy: what it saw and did, and what came of it."""
+    """One turn of a policy: the observation, the action, and the reply of the environment."""
 
     observation: str
     action: str
@@ -112,7 +112,7 @@ class Exchange(NamedTuple):
 
 
 def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]) -> Score:
-    """Play ``tasks`` with a policy and score it; no model is needed.
+    """Play ``tasks`` with a policy and return its score; no model is needed.
 
     >>> import gymnasium as gym
     >>> tasks = [Task("TrlEnv/GuessNumber-v0", seed) for seed in range(20)]
@@ -122,12 +122,12 @@ def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[T
     >>> play_policy(gym.make, tasks, lambda env: lambda observation: "twenty").invalid_actions
     6.0
 
-    An episode whose environment raises is scored or not by the rule of ``gym_trl.errors``, as in training, and the
-    next one gets a new environment.
+    An exception in the environment makes the episode scored or unscored by the rule of ``gym_trl.errors``, as in
+    training; the next episode gets a new environment.
 
     Args:
-        make: Makes an environment from its id; one is made per id, used again, and closed at the end.
-        tasks: What to play.
+        make: Makes an environment from its id; one instance per id is made, reused, and closed at the end.
+        tasks: Tasks to play.
         policy_for: Makes the policy of one episode, from the environment after its reset.
     """
     return Score.of(play_tasks(make, tasks, policy_for))
@@ -136,7 +136,7 @@ def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[T
 def play_tasks(
     make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]
 ) -> list[Result]:
-    """Play ``tasks`` as ``play_policy`` does, and return how each ended.
+    """Play ``tasks`` as ``play_policy`` does, and return the outcome of each.
 
     >>> import gymnasium as gym
     >>> play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
@@ -153,7 +153,7 @@ def play_tasks(
 
 
 class _Instances:
-    """Environments that are used again, one for each id, until one of them breaks."""
+    """Reusable environments, one for each id, each replaced after a failure."""
 
     def __init__(self, make: EnvFactory) -> None:
         self._make = make
@@ -174,16 +174,16 @@ class _Instances:
         return self._envs[task.env_id]
 
     def give_up(self, task: Task) -> None:
-        with suppress(Exception):  # it is broken, and may not even close
+        with suppress(Exception):  # it is broken, and close may raise
             self._envs.pop(task.env_id).close()
 
 
 def play_task(
     env: TextEnvironment, task: Task, policy_for: Callable[[TextEnvironment], Policy]
 ) -> list[Exchange | Exception]:
-    """Play one episode; what the environment or the policy raises ends it, and is the last entry.
+    """Play one episode; an exception of the environment or the policy ends it, and is the last item.
 
-    Before a ``ModelFaultError`` comes the turn that caused it.
+    A ``ModelFaultError`` follows the turn that caused it.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/Echo-v0")
@@ -210,12 +210,12 @@ def play_task(
             exchanges.append(Exchange(observation, action, reply))
             observation = reply.observation
         raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
-    except Exception as error:  # whatever an environment raises is its episode's data
+    except Exception as error:  # any exception becomes its episode's result
         return [*exchanges, error]
 
 
 def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> Score | None:
-    """The score of the environments' own ``random_policy``; ``None`` where one has none."""
+    """Return the score of the environments' own ``random_policy``; ``None`` if one has none."""
     tasks, episode = list(tasks), itertools.count()
     if not _all_play_at_random(make, tasks):
         return None
@@ -225,14 +225,14 @@ def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> S
 
 
 class Optimum(NamedTuple):
-    """What perfect play reaches, where an environment knows it."""
+    """Best possible score, as far as an environment declares it."""
 
     success: float | None
     mean_return: float | None
 
 
 def optimum(env: TextEnvironment) -> Optimum:
-    """What ``env`` says about perfect play.
+    """Return the optimum that ``env`` declares.
 
     >>> import gymnasium as gym
     >>> optimum(gym.make("TrlEnv/GuessNumber-v0", turns=5))
@@ -271,7 +271,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Evaluations, which are written down as they go on
+# Evaluations, which are recorded while they run
 # ---------------------------------------------------------------------------------------------------------------------
 
 Player: TypeAlias = Words | Model
@@ -279,17 +279,17 @@ Player: TypeAlias = Words | Model
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluation found."""
+    """Result of an evaluation."""
 
     rows: list[Row]
-    """One for each policy on each environment."""
+    """One row for each policy on each environment."""
     folder: Path | None
-    """Where its episodes are."""
+    """Folder of the records."""
     played: int
-    """How many episodes were played now, and not before."""
+    """Number of episodes played by this call, not by earlier ones."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain JSON values."""
+        """Return the result as plain JSON values."""
         rows = [row.as_dict() for row in self.rows]
         return {"version": 1, "rows": rows, "folder": None if self.folder is None else str(self.folder)}
 
@@ -311,7 +311,7 @@ def evaluate(
     on_begin: Callable[[int, int], None] | None = None,
     on_episode: Callable[[Record, Scoreboard], None] | None = None,
 ) -> Evaluation:
-    """Play held-out games with policies, write every episode down, and say how well it went.
+    """Play held-out tasks with policies, record every episode, and return the scores.
 
     >>> found = evaluate("TrlEnv/GuessNumber-v0", "solver", episodes=20)
     >>> [(row.policy, row.episodes, str(row.success)) for row in found.rows]
@@ -319,33 +319,34 @@ def evaluate(
     >>> evaluate("TrlEnv/Echo-v0", lambda env: lambda observation: observation, episodes=4).rows[0].success.mean
     1.0
 
-    Every policy plays the same games, of seeds that training never sees: those of the ``"eval"`` split (``task_seed``).
-    With ``out``, each episode is in the folder before the next is counted, and the same call goes on where a killed one
-    stopped: no episode is lost, and none is played twice. Another policy adds to the folder.
+    All policies play the same tasks, from seeds that training never uses: those of the ``"eval"`` split
+    (``task_seed``). With ``out``, each episode is written to the folder before the next is counted, and an interrupted
+    evaluation resumes where it stopped: no episode is lost, and none is played twice. Other policies are added to the
+    folder.
 
     Args:
         env: An id, ``"my_game.py:MyGame"``, a class, or a function that makes an environment (see ``GymSpec``); or
             several.
-        policy: ``"solver"``, ``"random"`` or another of the environments' ``baselines``; ``"package.module:function"``,
-            which makes an episode's policy from its environment, as a function given here does; a path or hub id of a
-            model; ``Model(...)`` or ``server(...)`` of ``gym_trl.policies`` with more to say; or several of these.
-        episodes: How many each policy plays on each environment.
-        attempts: How many of them play the same game, for pass@k; ``episodes`` must be a multiple.
-        seed: Of the games and of what is random in a policy.
-        env_kwargs: For ``gym.make``; with several ids, ``{id: kwargs}``.
-        action_format: How language models mark their actions; the other policies act without marks.
-        success: What counts as solved, where the environments do not say so; see ``GymSpec``.
+        policy: ``"solver"``, ``"random"`` or another of the environments' ``baselines``; ``"package.module:function"``
+            or a function, which makes an episode's policy from its environment; a path or hub id of a model;
+            ``Model(...)`` or ``server(...)`` of ``gym_trl.policies`` for more options; or several of these.
+        episodes: Number of episodes for each policy on each environment.
+        attempts: Number of episodes per task, for pass@k; ``episodes`` must be a multiple.
+        seed: Seed of the tasks and of random policies.
+        env_kwargs: Arguments for ``gym.make``; with several ids, ``{id: kwargs}``.
+        action_format: Format in which language models mark their actions; other policies act without marks.
+        success: Definition of success for environments that do not declare it; see ``GymSpec``.
         spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``, or ``executor`` and
-            ``step_timeout`` for those that run here.
-        out: The folder of the records.
-        tokens: Keep the ids, mask and logprobs of models that run here.
-        retry: Play again what could not be scored before.
-        on_begin: Is told how many episodes there are, and how many of them were played before.
-        on_episode: Is told every episode that is played now, and the score so far.
+            ``step_timeout`` for those that run in this process.
+        out: Folder for the records.
+        tokens: Record the ids, mask and logprobs of models that run in this process.
+        retry: Play unscored episodes of earlier calls again.
+        on_begin: Called with the number of episodes, and the number of those that were played before.
+        on_episode: Called with the record of every episode that is played now, and the score so far.
 
     Raises:
-        ConfigError: an argument that cannot work, or a folder of another evaluation.
-        EngineError: a server refuses, or generation itself failed.
+        ConfigError: an invalid argument, or a folder of another evaluation.
+        EngineError: a server rejects requests, or generation failed for every episode.
         OSError: the folder cannot be written.
     """
     envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
@@ -406,7 +407,7 @@ def evaluate(
 
 
 def as_player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Player:
-    """Who plays, by what ``evaluate`` takes as a policy.
+    """Return the policy for an argument of ``evaluate``.
 
     >>> as_player("solver").name, as_player("math:sqrt").name, as_player("Qwen/Qwen3-0.6B").path
     ('solver', 'math:sqrt', 'Qwen/Qwen3-0.6B')
@@ -442,7 +443,7 @@ def _check_counts(episodes: int, attempts: int) -> None:
 
 
 def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
-    """How a player's environments are wrapped, by the names of ``GymSpec``'s arguments."""
+    """Return the wrapping of a policy's environments, by the names of ``GymSpec``'s arguments."""
     if not player.marks:
         declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
         return {"action_format": None, **declared}
@@ -451,14 +452,14 @@ def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any]
 
 
 def _stepping(player: Player) -> dict[str, Any]:
-    """Where a model's environments are stepped; those of other policies are beside them, in their own threads."""
+    """Return the executor arguments for a model's environments; other policies step theirs in their own threads."""
     if not isinstance(player, Model):
         return {}
     return {"executor": None, **{name: it for name, it in player.spec.items() if name in STEPPING}}
 
 
 def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
-    """What a policy's episodes must have in common to be counted together."""
+    """Return the settings that a policy's episodes must share to be counted together."""
     wrapping = next(plan.wrapping for plan in plans if plan.player is player)
     settings = {**player.settings, "seed": seed, "attempts": attempts, "spec": wrapping}
     read: dict[str, Any] = json.loads(to_json(settings))
@@ -466,7 +467,7 @@ def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]"
 
 
 def _plain_part(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be read back; a wrapper of one's own cannot, and ``replay(make=...)`` must be told of it."""
+    """Return the arguments that can be read back; ``replay(make=...)`` needs the others, such as custom wrappers."""
     return {name: value for name, value in spec.items() if json.loads(to_json([value])) == [value]}
 
 
@@ -474,7 +475,7 @@ _Key: TypeAlias = tuple[str | None, str, int]
 
 
 def _key(record: Record) -> _Key:
-    """What no two episodes of an evaluation have in common."""
+    """Return a key that is unique among the episodes of an evaluation."""
     return record["policy"], record["task"]["id"], record["attempt"]
 
 
@@ -490,18 +491,18 @@ class _Plan:
     stepping: Mapping[str, Any]
 
     def spec(self, seed: int, num_tasks: int = 1, **stepping: Any) -> GymSpec:
-        # Games are drawn by their seeds, so that a longer evaluation begins with the games of a shorter one.
+        # Tasks are drawn by seed, so that a longer evaluation begins with the tasks of a shorter one.
         games: dict[str, Any] = {"num_tasks": 1, "num_eval_tasks": num_tasks, "seed": seed, "spread": False}
         if mine := sorted(games.keys() & self.wrapping.keys()):
             raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
         if unknown := sorted(self.wrapping.keys() - (known := signature(GymSpec).parameters.keys())):
             near = did_you_mean(unknown[0], known)
             raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec{near}")
-        stepping = stepping or {"executor": "inline"}  # nothing has to be found out for its tasks
+        stepping = stepping or {"executor": "inline"}  # its tasks need no measurement of steps
         return GymSpec(self.env, env_kwargs=self.env_kwargs, **games, **self.wrapping, **stepping)
 
     def check(self, seed: int) -> None:
-        """Say now what cannot work."""
+        """Check the arguments before anything is played."""
         spec = self.spec(seed, **(self.stepping if any(self.stepping.values()) else {}))
         if isinstance(self.player, Words):
             env = spec.make(self.env_id)
@@ -513,7 +514,7 @@ class _Plan:
     def attempts(
         self, seed: int, episodes: int, attempts: int, done: set[tuple[str | None, str, int]]
     ) -> list[Attempt]:
-        """What is left to be played."""
+        """Return the episodes that remain to be played."""
         tasks = self.spec(seed, episodes // attempts).tasks("eval")
         every = (Attempt(task, group, number) for group, task in enumerate(tasks) for number in range(attempts))
         return [one for one in every if (self.player.name, self._task_id(one.task), one.number) not in done]
@@ -539,7 +540,7 @@ class _Plan:
 
 
 class _Folder:
-    """Where an evaluation is written down, if it is."""
+    """Folder of an evaluation's records; without a path, nothing is written."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -563,10 +564,10 @@ class _Folder:
             self._lock.close()
 
     def agree(self, policies: Mapping[str, Any]) -> None:
-        """Check that what the folder holds of these policies was played as they are to play, and write it down.
+        """Check that the folder's episodes of these policies were played with the same settings, and save the settings.
 
         Raises:
-            ConfigError: it was not.
+            ConfigError: they were not.
         """
         if self.path is None:
             return
@@ -588,7 +589,7 @@ class _Folder:
         replace_text(path, to_json({"version": 1, "evaluation": {"policies": {**known, **policies}}}, indent=2))
 
     def forget_failures(self, policies: Collection[str]) -> None:
-        """Drop what policies could not be scored for."""
+        """Drop the unscored episodes of these policies."""
         if self.path is not None and (self.path / FAILURES).exists():
             keep_json_lines(self.path / FAILURES, lambda record: record["policy"] not in policies)
 
@@ -602,7 +603,7 @@ class _Folder:
 
 
 def _locked(path: Path) -> Any:
-    """A file that is locked as long as it is open, also by a process that is killed."""
+    """Open a file with a lock that is held until it is closed or the process ends, even if it is killed."""
     file = path.open("a")
     try:
         import fcntl
@@ -623,16 +624,16 @@ _OnWords: TypeAlias = Callable[..., None]
 
 _log = logging.getLogger(__name__)
 _BESIDE = 64
-"""How many episodes are played beside each other where environments wait."""
+"""Number of concurrent episodes if environments wait."""
 
 
 def _play_in_words(  # noqa: PLR0915 -- its threads share what it knows
     player: Words, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnWords
 ) -> None:
-    """Play ``attempts`` in as many threads as the player may use, and tell of each in this one.
+    """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread.
 
-    An environment's own policies begin in this thread alone; more are started as soon as it has to wait for an
-    environment. A policy of the user's may share something among its episodes, so that one is played after the other.
+    An environment's own policies start in the calling thread; more threads are started as soon as it has to wait for an
+    environment. A user's policy may share state among its episodes, so these are played one after the other.
     """
     queue, lock, stop = SimpleQueue[Any](), Lock(), Event()
     left, running = iter(attempts), 0
@@ -647,7 +648,7 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share what it knows
                 while (one := next_one()) is not None:
                     queue.put((one, *_play_attempt(instances, one, player, seed)))
             queue.put(None)
-        except BaseException as error:  # raised where it is heard
+        except BaseException as error:  # raised in the calling thread
             queue.put(error)
 
     def start(number: int) -> None:
@@ -664,7 +665,7 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share what it knows
             )
             start(_BESIDE - 1)
 
-    again: list[Attempt] = []  # what raised in another thread before anything worked there
+    again: list[Attempt] = []  # failed in another thread before any episode worked there
     proven = player.concurrency > 1
 
     def hear() -> None:
@@ -703,9 +704,9 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share what it knows
 def _play_attempt(
     instances: _Instances, one: Attempt, player: Words, seed: int, on_wait: Callable[[Spent], None] | None = None
 ) -> tuple[Trajectory, dict[str, Any]]:
-    """Play one episode of a policy in words; what its environment or its policy raises is its data.
+    """Play one episode of a text policy; an exception of the environment or the policy becomes its result.
 
-    ``on_wait`` is told of an environment that keeps this thread waiting.
+    ``on_wait`` is called if the environment makes this thread wait.
     """
     watched = _Watched(on_wait)
 
@@ -717,7 +718,7 @@ def _play_attempt(
     began = perf_counter()
     try:
         exchanges = play_task(instances.of(one.task), one.task, policy_for)
-    except Exception as raised:  # the environment cannot even be made any more
+    except Exception as raised:  # the environment cannot be made
         exchanges = [raised]
     seconds = perf_counter() - began
     failure = exchanges[-1] if isinstance(exchanges[-1], Exception) else None
@@ -735,7 +736,7 @@ def _play_attempt(
 
 
 class _Watched:
-    """A policy, with an eye on what it is asked, what it says and how long it takes."""
+    """Policy that records its observations, its actions and its time."""
 
     def __init__(self, on_wait: Callable[[Spent], None] | None = None) -> None:
         self.policy: Policy | None = None
@@ -756,7 +757,7 @@ class _Watched:
             action = self.policy(observation)
         except (EngineError, ModelStopped):
             raise
-        except Exception as error:  # whatever a policy raises is its episode's data
+        except Exception as error:  # any exception becomes its episode's result
             raise ModelStopped(StopReason.CANCELLED, f"the policy raised {type(error).__name__}: {error}") from error
         finally:
             self.seconds += perf_counter() - began
@@ -766,7 +767,7 @@ class _Watched:
         return action
 
     def _look(self, on_wait: Callable[[Spent], None]) -> None:
-        """Look how the environment has spent the time since the policy was asked last."""
+        """Measure how the environment has spent the time since the policy's last call."""
         spent = self._watch.spent()
         self._waits_in_a_row = self._waits_in_a_row + 1 if spent.waiting >= WAITS_S else 0
         if spent.waiting >= LONG_S or self._waits_in_a_row == LOOKS:
@@ -774,7 +775,7 @@ class _Watched:
             self._on_wait = None
 
     def trajectory(self, task: Task, replies: Sequence[EnvReply], failure: Exception | None) -> Trajectory:
-        """What was said in an episode that nobody tokenised."""
+        """Return the trajectory of an episode that has texts but no tokens."""
         thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
         answers = [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
         turns = tuple(

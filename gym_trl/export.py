@@ -1,4 +1,4 @@
-"""Makes data sets of recorded episodes: conversations to imitate, and pairs of which one is better."""
+"""Data sets from recorded episodes: conversations for supervised training, and preference pairs."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from gym_trl.records import MessageRecord, Record, messages_of, to_json
 def sft_rows(
     records: Iterable[Record], *, min_return: float | None = None, successes: bool = False, thinking: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Conversations for TRL's ``SFTTrainer``, each of which ends with what the model said last.
+    """Yield conversations for TRL's ``SFTTrainer``, each ending with the model's last response.
 
     >>> from gym_trl.evaluation import evaluate
     >>> kept = []
@@ -18,9 +18,9 @@ def sft_rows(
     [['user', 'assistant'], ['user', 'assistant']]
 
     Args:
-        records: Episodes; those that could not be scored are left out.
-        min_return: Those with a lower return are left out.
-        successes: Those that were not solved are left out.
+        records: Episodes; unscored ones are left out.
+        min_return: Leave out episodes with a lower return.
+        successes: Leave out episodes that were not solved.
         thinking: Put the thinking before the answer, between ``<think>`` and ``</think>``.
 
     Returns:
@@ -36,13 +36,13 @@ def sft_rows(
 def preference_rows(
     records: Iterable[Record], *, min_gap: float = 0.0, thinking: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Pairs for TRL's ``DPOTrainer``: of each game the best and the worst episode, if their returns differ.
+    """Yield pairs for TRL's ``DPOTrainer``: the best and the worst episode of each task, if their returns differ.
 
-    Only the best and the worst episode of each game are kept in memory.
+    Only the best and the worst episode of each task are kept in memory.
 
     Args:
-        records: Episodes; those that could not be scored are left out.
-        min_gap: By how much more than this the returns must differ.
+        records: Episodes; unscored ones are left out.
+        min_gap: The returns must differ by more than this.
         thinking: As in ``sft_rows``.
 
     Returns:
@@ -54,8 +54,8 @@ def preference_rows(
             continue
         task = record["task"]
         if task["seed"] is None and "instance" not in task["options"]:
-            continue  # nobody knows which game it was
-        # Only what was said after the same opening can be compared.
+            continue  # the task is unknown
+        # Only conversations with the same opening can be compared.
         key = to_json([record["task"]["id"], record["opening"]])
         side = _Side(record["return"], record["opening"], _said(record, thinking=thinking))
         best, worst = games.get(key, (side, side))
@@ -73,7 +73,7 @@ class _Side(NamedTuple):
 
 
 def _said(record: Record, *, thinking: bool) -> list[MessageRecord]:
-    """The conversation up to the model's last answer that the environment took."""
+    """Return the conversation up to the model's last response that the environment executed."""
     messages = messages_of({**record, "last_observation": None, "unanswered": None})
     if thinking:
         thoughts = iter([turn["thinking"] for turn in record["turns"]])

@@ -1,4 +1,4 @@
-"""Faults on request: environments and engines that raise, hang, die and answer nonsense, by seeded chance."""
+"""Fault injection: environments and engines that fail with given probabilities, from a seed."""
 
 import math
 import os
@@ -18,7 +18,7 @@ _FOR_EVER_S = 3600.0
 
 
 class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """An environment with which things go wrong, to see that nothing else does.
+    """Wrapper that injects faults into an environment, to test that training continues.
 
     >>> env = FaultyEnv(gym.make("TrlEnv/Echo-v0"), raises=1.0)
     >>> _ = env.reset(seed=0)
@@ -27,24 +27,24 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         ...
     RuntimeError: a fault that was asked for
 
-    What goes wrong follows from the seed of the episode, so that a run can be repeated, and the members of a group have
-    the same faults. Each is the probability that it happens at a step, and at most one of them does.
+    The faults follow from the seed of the episode, so a run can be repeated and the episodes of a group have the same
+    faults. Each argument is the probability of a fault in a step, and at most one fault occurs per step.
 
     Args:
-        env: What is played otherwise.
-        raises: The step raises ``RuntimeError``, as where the model's action broke it: the episode is ``crashed``.
-        hangs: The step does not answer for an hour, or for ``hang_s``: ``crashed`` where there is a ``step_timeout``.
-        dies: The process that the environment lives in is killed, as from outside (SIGKILL): unscored. Use it in
+        env: Environment that steps without a fault are passed to.
+        raises: The step raises ``RuntimeError``, as if the model's action had caused it: the episode is ``crashed``.
+        hangs: The step does not return for an hour, or for ``hang_s``: ``crashed`` if there is a ``step_timeout``.
+        dies: The environment's process is killed, as from outside (SIGKILL): unscored. Use it with
             ``executor="process"`` and ``"ray"`` only.
         disconnects: The step raises ``ConnectionError``: unscored.
-        garbage: The step returns what no environment may return.
+        garbage: The step returns a malformed result.
         slow_start_s: Mean seconds that a reset takes, exponentially distributed.
-        fails_to_start: The probability that a reset raises.
-        hang_s: How long a step that hangs takes.
-        repeatable: Whether it follows from the seed; if not, every episode has faults of its own.
+        fails_to_start: Probability that a reset raises.
+        hang_s: Duration in seconds of a step that hangs.
+        repeatable: Derive the faults from the seed; if false, every episode has different faults.
 
     Raises:
-        ConfigError: a probability that is none, or several that add up to more than 1.
+        ConfigError: a value is not a probability, or the probabilities add up to more than 1.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         self._chance = random.Random()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, perhaps late, and perhaps not at all."""
+        """Start an episode after an injected delay, or raise."""
         if seed is not None and self.repeatable:
             self._chance.seed(derive_seed(seed, "faults"))
         if self.slow_start_s:
@@ -89,7 +89,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Play an action, unless something goes wrong."""
+        """Step the environment, or inject a fault."""
         fault = _draw(self._chance, self.chances)
         if fault == "raises":
             raise RuntimeError("a fault that was asked for")
@@ -111,7 +111,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
 
 
 class FaultyEngine:
-    """An engine with which things go wrong: a request fails, or does not come back in time, by seeded chance.
+    """Engine that injects faults: a request fails, or exceeds its deadline, with given probabilities.
 
     >>> from gym_trl.testing import ByteChat, ScriptedEngine
     >>> engine = FaultyEngine(ScriptedEngine(lambda request: ByteChat().say("hello")), fails=1.0)
@@ -120,10 +120,10 @@ class FaultyEngine:
     <FinishReason.ERROR: 'error'>
 
     Args:
-        engine: What samples otherwise.
-        fails: The probability that a request comes back failed.
-        late: The probability that it comes back as one whose deadline has passed.
-        seed: Of the chance, together with the request's own.
+        engine: Engine that requests without a fault are passed to.
+        fails: Probability that a request fails.
+        late: Probability that a request comes back as one whose deadline has passed.
+        seed: Seed of the faults, combined with the request's own.
     """
 
     def __init__(self, engine: Engine, *, fails: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
@@ -135,7 +135,7 @@ class FaultyEngine:
         self._asked: set[str] = set()
 
     def submit(self, request: Request) -> None:
-        """Take a request, or lose it."""
+        """Accept a request, or inject a fault."""
         chance = random.Random(derive_seed(self._seed, request.seed, request.id))
         fault = _draw(chance, self._chances)
         if fault is None:
@@ -146,14 +146,14 @@ class FaultyEngine:
             self._lost.append(Completion(request.id, [], [], finish, "a fault that was asked for"))
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """What has been sampled, and what was lost."""
+        """Return the completions, and the requests with faults."""
         lost, self._lost = self._lost, []
         found = self._engine.collect(block=block and not lost) if self._asked else []
         self._asked -= {completion.request_id for completion in found}
         return lost + found
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request."""
+        """Drop a request."""
         self._lost = [completion for completion in self._lost if completion.request_id != request_id]
         self._asked.discard(request_id)
         self._engine.cancel(request_id)
@@ -168,7 +168,7 @@ def _check(**chances: float) -> None:
 
 
 def _draw(chance: random.Random, chances: dict[str, float]) -> str | None:
-    """Which of some exclusive events comes true, if any."""
+    """Return one of several exclusive events with their probabilities, or ``None``."""
     point = chance.random()
     for name, probability in chances.items():
         if point < probability:

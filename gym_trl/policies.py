@@ -1,4 +1,4 @@
-"""Who plays an evaluation: models, servers, the environments' own policies, a Python function, or a person."""
+"""Policies: models, inference servers, an environment's own policies, Python functions, a person."""
 
 import itertools
 import re
@@ -35,7 +35,7 @@ from gym_trl.types import (
 from gym_trl.wrappers.inner import load_function
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
-"""Makes the policy of one episode, from the environment after its reset and a seed of the episode's own."""
+"""Function that makes the policy of one episode, from the environment after its reset and the episode's seed."""
 
 _RETRIES, _LONGEST_PAUSE_S, _CONNECT_S = 6, 8.0, 10.0
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}
@@ -43,7 +43,7 @@ _OVERFLOW = ("context length", "context_length", "maximum context", "too long")
 
 
 class Attempt(NamedTuple):
-    """One episode that is to be played: which game, and for the how manyth time."""
+    """Episode that is to be played: a task, and the index of the attempt at it."""
 
     task: Task
     group: int
@@ -52,31 +52,31 @@ class Attempt(NamedTuple):
     """Index among the attempts at the task."""
 
     def seed(self, base: int) -> int:
-        """A seed for whoever plays it: the same whatever was played before, and in whatever order."""
+        """Return a seed for its policy, independent of other episodes and of the order in which they are played."""
         return derive_seed(base, "sampling", self.task.env_id, self.task.seed, self.number)
 
 
 OnPlayed: TypeAlias = Callable[[Attempt, Trajectory, Callable[[TokenIds], str] | None], None]
-"""Is called with every episode as soon as it is over, and with what makes text of its tokens."""
+"""Callback for every finished episode, with a function that decodes its tokens, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Answers in words to words: a function, a server, a person."""
+    """Text policy: maps observations to actions as text, such as a function, a server or a person."""
 
     name: str
     make: PolicyMaker
     concurrency: int = 1
-    """How many episodes are played at once, each in a thread; right for what waits for something outside Python."""
+    """Number of concurrent episodes, each in a thread; more than 1 suits policies that wait for something else."""
     marks: bool = False
-    """Whether it marks its actions as ``action_format`` asks, and reads instructions, as language models do."""
+    """It marks its actions as ``action_format`` requires, and reads instructions, as language models do."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What else its numbers depend on."""
+    """Further settings that its results depend on."""
     of_environment: bool = False
-    """Whether it is one of the environments' own policies, which not every environment has."""
+    """It is one of the environments' own policies, which not every environment has."""
 
     def check(self, env: TextEnvironment) -> None:
-        """Check that it can play an environment.
+        """Check that it supports an environment.
 
         Raises:
             ConfigError: the environment has no such policy.
@@ -99,7 +99,7 @@ class Words:
 
 
 class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches the caller
-    """A model did not answer; the episode ends with ``reason``."""
+    """Failure of a model to respond; the episode ends with ``reason``."""
 
     def __init__(self, reason: StopReason, text: str) -> None:
         super().__init__(text)
@@ -107,11 +107,11 @@ class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches th
 
 
 _OWN = {"solver": "solver", "random": "random_policy"}
-"""Policies that are methods of an environment of any kind."""
+"""Policies that are methods of any environment, with the methods' names."""
 
 
 def environment_policy(name: str) -> Words:
-    """A policy that environments bring along: ``"solver"``, ``"random"``, and the others in their ``baselines``.
+    """Return a policy that environments provide: ``"solver"``, ``"random"``, and those in their ``baselines``.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/GuessNumber-v0")
@@ -131,12 +131,12 @@ def environment_policy(name: str) -> Words:
 
 
 def function_policy(name: str) -> Words:
-    """The policy that a function named ``"package.module:function"`` makes from an environment.
+    """Return the policy that a function named ``"package.module:function"`` makes from an environment.
 
-    It is called after each reset, and returns what answers each observation with an action.
+    The function is called after each reset, and returns a function from observation to action.
 
     Raises:
-        ConfigError: there is no function of that name.
+        ConfigError: there is no function of this name.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -145,11 +145,11 @@ def function_policy(name: str) -> Words:
 
 
 def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> Words:
-    """Whoever sits at the terminal.
+    """Return the policy of a person at a terminal.
 
     Args:
-        ask: Asks for an action; ``None`` stops the evaluation, which can be resumed.
-        say: Shows a text.
+        ask: Prompts for an action; ``None`` stops the evaluation, which can be resumed.
+        say: Prints a text.
     """
 
     def make(env: TextEnvironment, seed: int) -> Policy:
@@ -182,29 +182,29 @@ def server(
     concurrency: int = 16,
     timeout_s: float = 600.0,
 ) -> Words:
-    """A model behind an OpenAI-compatible address: ``POST {base_url}/chat/completions`` with the whole conversation.
+    """Return the policy of a model on an OpenAI-compatible server (``POST {base_url}/chat/completions``).
 
     ::
 
         evaluate("TrlEnv/GuessNumber-v0", server("http://localhost:8000/v1", model="Qwen/Qwen3-0.6B"))
 
-    What is not answered (no connection, status 429 or 5xx) is asked again with growing pauses; an episode that still
-    has no answer then cannot be scored, and the others go on. So does one whose conversation the server refuses. What
-    it refuses whatever is said, which it is asked at once, is raised.
+    Failed requests (no connection, status 429 or 5xx) are repeated with growing pauses. If a request still fails, or if
+    the server rejects the conversation, the episode is unscored and others continue. If the server also rejects a
+    minimal conversation, which is then sent as a test, ``EngineError`` is raised.
 
     Args:
-        base_url: With its ``/v1``.
-        model: Which of the server's models; by default its first.
-        api_key: Is sent as a bearer token.
+        base_url: Address, including ``/v1``.
+        model: Name of a model on the server. Default: its first.
+        api_key: Sent as a bearer token.
         sampling: Sent with every request, such as ``{"temperature": 0.7}``.
-        max_tokens: What the model may say in a turn.
-        system_prompt: Is said first.
-        concurrency: How many episodes are played at once.
-        timeout_s: How long an answer may take.
+        max_tokens: Maximum number of tokens per turn.
+        system_prompt: Text of a system message at the start of every conversation.
+        concurrency: Number of concurrent episodes.
+        timeout_s: Maximum seconds for a response.
 
     Raises:
-        ConfigError: the address is none, or ``concurrency`` is below 1.
-        EngineError: the server is missing, or refuses.
+        ConfigError: the address is invalid, or ``concurrency`` is below 1.
+        EngineError: the server is missing, or rejects requests.
         MissingDependencyError: httpx is not installed.
     """
     try:
@@ -232,7 +232,7 @@ def server(
     def make(env: TextEnvironment, seed: int) -> Policy:
         return Conversation(client, body, seed, read_instructions(env), system_prompt)
 
-    weakref.finalize(make, client.close)  # nobody else knows when the last episode is over
+    weakref.finalize(make, client.close)  # the last episode keeps make alive
     settings = {"base_url": without_password(base_url), "sampling": dict(sampling or {}), "max_tokens": max_tokens}
     return Words(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
 
@@ -249,7 +249,7 @@ def _first_model(client: Any) -> str:
 
 
 class Conversation:
-    """One episode's conversation with a server; a policy that remembers what was said and counts tokens."""
+    """Conversation of one episode with a server: a policy that keeps the messages and counts tokens."""
 
     def __init__(
         self, client: Any, body: Mapping[str, Any], seed: int, instructions: str, system_prompt: str | None
@@ -262,18 +262,19 @@ class Conversation:
         self._client, self._body, self._seed, self._instructions = client, body, seed, instructions
 
     def __call__(self, observation: str) -> str:
-        """Say what the environment said, and return the answer without its thinking."""
+        """Send the observation, and return the response without its thinking."""
         text = observation if self.thinking else "\n\n".join(part for part in (self._instructions, observation) if part)
-        # JSON has a word for lone surrogates, and servers refuse them.
+        # Lone surrogates are valid in JSON, but servers reject them.
         self.messages.append(
             {"role": "user", "content": text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")}
         )
-        # Some servers take seeds of 32 bits only.
+        # Some servers accept seeds of 32 bits only.
         body = {**self._body, "messages": self.messages, "seed": derive_seed(self._seed, len(self.thinking)) % 2**31}
         try:
             answer = self._ask(body)
         except EngineError as refusal:
-            # Of this conversation (a filter, what somebody has said in it), or of all of them? Asked as it was asked.
+            # Find out if the server rejects this conversation (by a content filter, for example) or any: send the same
+            # request with a minimal conversation.
             system = [message for message in self.messages if message["role"] == "system"]
             try:
                 self._ask({**body, "messages": [*system, {"role": "user", "content": self._instructions or "Hello"}]})
@@ -303,7 +304,7 @@ class Conversation:
 
 
 def _answer(ask: Callable[[], Any], client: Any) -> Any:
-    """A server's answer as JSON, asked for again as long as that may help."""
+    """Return a server's response as JSON, repeating the request as long as that may help."""
     import httpx
 
     pause, reason = 0.25, StopReason.CANCELLED
@@ -349,7 +350,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def check_model(name: str) -> None:
-    """Check that a model is a folder that exists or a hub id, so that nothing misspelt is looked up on a network.
+    """Check that a model is an existing folder or a hub id, so that a misspelt path is not looked up on the network.
 
     >>> check_model("Qwen/Qwen3-0.6B")
     >>> check_model("qwen")
@@ -358,7 +359,7 @@ def check_model(name: str) -> None:
     gym_trl.errors.ConfigError: there is no folder 'qwen', and a model on the hub is called ORG/NAME
 
     Raises:
-        ConfigError: it is neither, or the folder of a run and not of its model.
+        ConfigError: it is neither, or it is the folder of a run and not of the run's model.
     """
     path = Path(name).expanduser()
     if path.exists():
@@ -373,22 +374,23 @@ def check_model(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model from a path or from the hub, in this process; its transcripts have tokens and logprobs.
+    """Model from a folder or the hub, run in this process; its transcripts have tokens and logprobs.
 
     Args:
         path: A folder or hub id.
-        label: What it is called in tables and records; by default its path.
+        label: Name in tables and records. Default: the path.
         vllm: Generate with vLLM instead of Transformers.
-        sampling: What shapes the distribution, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
-        max_tokens: What it may say in a turn.
-        max_completion: Tokens of a whole episode, the environment's included; by default what its context holds.
-        system_prompt: Is said first.
-        concurrency: How many episodes are played at once.
+        sampling: Sampling options, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
+        max_tokens: Maximum number of tokens per turn.
+        max_completion: Maximum number of tokens of an episode, including the environment's. Default: the model's
+            context.
+        system_prompt: Text of a system message at the start of every conversation.
+        concurrency: Number of concurrent episodes.
         llm: Arguments for ``vllm.LLM``.
-        spec: Arguments of ``GymSpec`` that it is played with, instead of those that all models of an evaluation have.
+        spec: Arguments of ``GymSpec`` for this model, instead of those of all models of the evaluation.
 
     Raises:
-        ConfigError: there is no such folder, and the name is none of the hub's.
+        ConfigError: there is no such folder, and the name is not a hub id.
     """
 
     path: str
@@ -404,22 +406,22 @@ class Model:
     marks = True
 
     def __post_init__(self) -> None:
-        """Check that there may be such a model."""
+        """Check that the path may be a model."""
         check_model(self.path)
 
     @property
     def name(self) -> str:
-        """What it is called in tables and records."""
+        """Name in tables and records."""
         return self.label or self.path
 
     @property
     def greedy(self) -> bool:
-        """Whether it says what is likeliest."""
+        """True if the most probable token is selected instead of sampling."""
         return self.sampling.get("temperature") == 0 or self.sampling.get("do_sample") is False
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What else its numbers depend on."""
+        """Further settings that its results depend on."""
         return {
             "model": self.path,
             "vllm": self.vllm,
@@ -430,18 +432,18 @@ class Model:
         }
 
     def load(self) -> "LoadedModel":
-        """Load it.
+        """Load the model.
 
         Raises:
             ConfigError: there is no such model.
-            MissingDependencyError: what runs it is not installed.
+            MissingDependencyError: a package that is needed to run it is not installed.
         """
         return _with_vllm(self) if self.vllm else _with_transformers(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that can play."""
+    """Model in memory, ready to play."""
 
     model: Model
     engine: Engine
@@ -452,7 +454,7 @@ class LoadedModel:
     def play(
         self, pool: GuardedPool | OrderedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed
     ) -> None:
-        """Play ``attempts`` on a pool's environments, telling of each as soon as it is over, and close the pool."""
+        """Play ``attempts`` in a pool's environments, report each as soon as it is finished, and close the pool."""
         episodes = ((one, self._episode(one.task, one.seed(seed))) for one in attempts)
         with pool:
             stream_episodes(
@@ -465,9 +467,9 @@ class LoadedModel:
             )
 
     def policy(self, env: TextEnvironment, seed: int) -> Policy:
-        """A policy for one episode, which is asked turn by turn; it answers with its marks, as the model does.
+        """Return a policy for one episode; like the model's responses, its actions contain marks.
 
-        It raises ``ModelStopped`` where the model's budgets have no room for another turn.
+        It raises ``ModelStopped`` if the model's limits leave no room for another turn.
         """
         episode, rules = self._episode(Task("a conversation", seed), seed), read_instructions(env)
         turns = itertools.count()
@@ -563,7 +565,7 @@ def _with_vllm(model: Model) -> LoadedModel:
 
 
 def _remembering(decode: Callable[[TokenIds], str]) -> Callable[[TokenIds], str]:
-    """``decode`` for single ids, each of which takes as long as a whole record."""
+    """Return ``decode`` with a cache for single ids, which are as slow to decode as a whole record."""
     texts: dict[int, str] = {}
 
     def text(ids: TokenIds) -> str:

@@ -1,4 +1,4 @@
-"""Episodes on disk: one schema for training and evaluation, appended to line by line and readable after a crash."""
+"""Episodes on disk: one schema for training and evaluation, appended line by line and readable after a crash."""
 
 import json
 import math
@@ -16,50 +16,50 @@ from gym_trl.types import Message, TokenIds, Trajectory, Turn
 
 VERSION = 1
 ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
-"""The files of a folder: what could be scored, and what could not."""
+"""Files of a folder: scored and unscored episodes."""
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The schema, which docs/records.md explains
+# Schema, explained in docs/records.md
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class TaskRecord(TypedDict):
-    """Which game was played."""
+    """Task of an episode."""
 
     id: str
-    """The same for records of the same game, and for no others; ``task_id`` makes it."""
+    """Id of the task, made by ``task_id``; different for different tasks."""
     env_id: str | None
     env_kwargs: dict[str, Any]
-    """For ``gym.make``."""
+    """Arguments for ``gym.make``."""
     seed: int | None
     options: dict[str, Any]
-    """For ``reset``, with the seed."""
+    """Options for ``reset``, used with the seed."""
 
 
 class MessageRecord(TypedDict):
-    """A message as chat templates know it."""
+    """Message with the fields that chat templates use."""
 
     role: str
     content: str
 
 
 class TurnRecord(TypedDict):
-    """One exchange: what was seen, said and done, and what that was worth."""
+    """One response of the model and the step that it caused."""
 
     observation: str
     thinking: str
     answer: str
-    """What the model said after its thinking, which is what the environment was given."""
+    """Response without its thinking, as the environment received it."""
     action: str | None
-    """What was read from the answer, where a wrapper such as ``ParseAction`` reads one and found it."""
+    """Action that a wrapper such as ``ParseAction`` read from the answer, if any."""
     reward: float
     action_valid: bool
     action_cut: bool
     """``max_tokens`` cut the answer off before its action was complete."""
     start: int | None
-    """Index of the turn's first sampled id in ``completion_ids``; ``None`` where nothing was tokenised."""
+    """Index of the turn's first sampled id in ``completion_ids``; ``None`` if there are no tokens."""
     stop: int | None
-    """Index after the last one."""
+    """Index after the last sampled id of the turn."""
 
 
 # "return" is a keyword, so it cannot be named in the body of a class.
@@ -67,62 +67,62 @@ _Return = TypedDict("_Return", {"return": float | None})
 
 
 class Record(_Return):
-    """One episode as plain JSON values; ``docs/records.md`` says what each field means.
+    """One episode as plain JSON values; ``docs/records.md`` explains each field.
 
-    ``return`` is the undiscounted sum of the rewards, ``None`` where the episode cannot be scored.
+    ``return`` is the undiscounted sum of the rewards, ``None`` for an unscored episode.
     """
 
     version: int
     task: TaskRecord
     spec: dict[str, Any]
-    """How the environment was wrapped, by the names of ``GymSpec``'s arguments; empty for a plain ``gym.make``."""
+    """Wrapping of the environment, by the names of ``GymSpec``'s arguments; empty for a plain ``gym.make``."""
     policy: str | None
-    """Who played: a model, or a policy by name."""
+    """Name of the policy, or of the model."""
     split: str | None
     """``"train"`` or ``"eval"``."""
     step: int | None
-    """The training step that the episode was for; ``None`` outside training."""
+    """Training step that the episode was played for; ``None`` outside training."""
     greedy: bool | None
-    """Whether the likeliest token was taken instead of sampling."""
+    """True if the most probable token was selected instead of sampling."""
     group: int | None
-    """Index of the task within its step or evaluation; the members of a group play the same game."""
+    """Index of the task within its step or evaluation; the episodes of a group have the same task."""
     attempt: int
     """Index within the group."""
     opening: list[MessageRecord]
-    """What the model was shown before it first spoke: system prompt, rules and first observation."""
+    """Messages before the model's first response: system prompt, instructions and first observation."""
     turns: list[TurnRecord]
     last_observation: str | None
-    """What the environment said to the last action; ``None`` where it said nothing any more."""
+    """Observation after the last action; ``None`` if there was none."""
     unanswered: str | None
-    """An answer that the environment did not live to take; it is in no turn."""
+    """Response that the environment did not execute because the episode ended; it is in no turn."""
     success: bool | None
-    """``None`` where nothing declares it, or the episode cannot be scored."""
+    """``None`` if success is not declared, or if the episode is unscored."""
     terminated: bool
     """The environment ended the episode."""
     truncated: bool
-    """Something cut it off: a turn limit, a token limit, the context."""
+    """The episode was cut off by a turn limit, a token limit or the context."""
     stop_reason: str
-    """One of ``StopReason``'s values."""
+    """Value of ``StopReason``."""
     error: str | None
     num_turns: int
     invalid_actions: int
     cut_actions: int
-    """Of these, how many ``max_tokens`` had cut off."""
+    """Number of invalid actions that ``max_tokens`` cut off."""
     prompt_tokens: int | None
-    """``None``, as all three, where nobody counted."""
+    """Number of tokens of the prompt; the three token counts are ``None`` if tokens were not counted."""
     completion_tokens: int | None
     sampled_tokens: int | None
     model_seconds: float | None
-    """From asking to the answer, summed over the turns: waiting for others in the batch counts."""
+    """Seconds between requests and completions, summed over the turns, including the wait for others in a batch."""
     env_seconds: float | None
-    """The same for the environment, its reset included."""
+    """Seconds in the environment, including its reset."""
     prompt_ids: list[int] | None
-    """``None``, as the following, where tokens were not asked for."""
+    """Token ids of the prompt; this and the following fields are ``None`` if tokens were not to be recorded."""
     completion_ids: list[int] | None
     mask: list[int] | None
     logprobs: list[float | None] | None
     token_texts: list[str] | None
-    """Each of ``completion_ids`` as text, for people to read."""
+    """Text of each id in ``completion_ids``, for display."""
 
 
 _RECORD_DEFAULTS: dict[str, Any] = {
@@ -141,7 +141,7 @@ def task_id(
     env_kwargs: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """A short name that is the same for the same game and for no other one.
+    """Return a short name of a task, different for different tasks.
 
     >>> task_id("TrlEnv/Echo-v0", 3)
     'TrlEnv/Echo-v0#3'
@@ -170,7 +170,7 @@ def as_record(
     decode: Callable[[TokenIds], str] | None = None,
     **extra: Any,
 ) -> Record:
-    """A trajectory as plain JSON values, with ``extra`` beside it.
+    """Return the record of a trajectory as plain JSON values, with ``extra`` added.
 
     >>> from gym_trl.types import Answer, StopReason, Task
     >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
@@ -181,18 +181,18 @@ def as_record(
     (1, 3, 1.0, 'ox', 'TrlEnv/Echo-v0#1')
 
     Args:
-        trajectory: What was played.
-        env_kwargs: What its environment was made with.
-        spec: How it was wrapped, by the names of ``GymSpec``'s arguments.
-        policy: Who played.
+        trajectory: Finished episode.
+        env_kwargs: Arguments that its environment was made with.
+        spec: Wrapping of the environment, by the names of ``GymSpec``'s arguments.
+        policy: Name of the policy.
         split: ``"train"`` or ``"eval"``.
-        step: The training step that it was for.
-        greedy: Whether the likeliest token was taken instead of sampling.
+        step: Training step that it was played for.
+        greedy: The most probable token was selected instead of sampling.
         group: Index of the task within its step or evaluation.
         attempt: Index within the group.
-        tokens: Keep the token ids, the mask and the logprobs as well, not only their numbers.
-        decode: Ids to text, to keep each token's text with ``tokens``.
-        extra: Under names of their own; a name of the record's own wins.
+        tokens: Record the token ids, the mask and the logprobs, not only their numbers.
+        decode: Function from ids to text; with ``tokens``, each token's text is recorded, too.
+        extra: Further fields; they do not replace the record's own.
     """
     task, messages, turns = trajectory.task, trajectory.messages, trajectory.turns
     tokenised = bool(trajectory.prompt_ids)
@@ -261,7 +261,7 @@ def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:
 
 
 def messages_of(record: Record) -> list[MessageRecord]:
-    """The whole conversation of an episode, without the model's thinking.
+    """Return the whole conversation of an episode, without the model's thinking.
 
     >>> from gym_trl.types import Answer, Message, StopReason, Task
     >>> turn, said = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2), Message("user", "Repeat words. Say ox.")
@@ -283,14 +283,15 @@ def messages_of(record: Record) -> list[MessageRecord]:
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The episodes in a file of JSON Lines or of Parquet, or in a run's folder, one after another.
+    """Yield the episodes of a JSON Lines or Parquet file, or of a run's folder.
 
-    A folder's are those of ``rollouts.jsonl`` and then those of ``failures.jsonl``. Fields that a writer left out, as
-    ``RecordTranscript`` does with tokens, have their defaults; fields of others are kept. Memory is for one episode.
+    In a folder, the episodes of ``rollouts.jsonl`` come first, then those of ``failures.jsonl``. Missing fields, such
+    as tokens in files of ``RecordTranscript``, get their defaults; unknown fields are kept. Only one episode is held in
+    memory.
 
     Raises:
-        ConfigError: there are no records, a line is none, or it is of a version that this release cannot read; says
-            which line.
+        ConfigError: there are no records, a line is not a record, or its version is not supported; the message names
+            the line.
     """
     if path.is_dir():
         files = [path / name for name in (ROLLOUTS, FAILURES) if (path / name).exists()]
@@ -306,7 +307,7 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def _complete(value: Mapping[str, Any], where: str) -> Record:
-    """A record with all of its fields."""
+    """Return a record with all of its fields."""
     if not isinstance(value.get("task"), Mapping) or not isinstance(value.get("turns"), list):
         raise ConfigError(f"{where} is not the record of an episode: it needs task and turns, and has {sorted(value)}")
     if value.get("version") != VERSION:
@@ -326,7 +327,7 @@ def _complete(value: Mapping[str, Any], where: str) -> Record:
 
 
 class RecordWriter:
-    """Appends episodes to a folder, those that could not be scored to a file of their own.
+    """Writer that appends episodes to a folder, unscored ones to a separate file.
 
     >>> from tempfile import TemporaryDirectory
     >>> from gym_trl.types import StopReason, Task
@@ -337,8 +338,8 @@ class RecordWriter:
     ...     [file.name for file in Path(folder).iterdir()], [record["error"] for record in read_records(Path(folder))]
     (['failures.jsonl'], ['it broke'])
 
-    Every episode is one write, which the operating system has when ``write`` returns: killing the process loses no
-    episode that was written. A line that a crash has torn is cut off when a writer is made.
+    Every episode is one write, which the operating system has received when ``write`` returns: killing the process
+    loses no written episode. Creating a writer removes an incomplete last line that a crash has left.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -348,7 +349,7 @@ class RecordWriter:
             _mend(folder / name)
 
     def __enter__(self) -> Self:
-        """Use the writer in a ``with`` block that closes it."""
+        """Return the writer, which the ``with`` block closes."""
         return self
 
     def __exit__(
@@ -381,7 +382,7 @@ class RecordWriter:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    r"""JSON in ASCII, so that lone surrogates survive; numbers that JSON does not have become ``null``.
+    r"""Return JSON in ASCII, which preserves lone surrogates; infinity and NaN become ``null``.
 
     >>> to_json({"text": "\ud800", "loss": float("nan")})
     '{"text": "\\ud800", "loss": null}'
@@ -389,7 +390,7 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     if indent is None:
         try:
             return _ENCODER.encode(value)
-        except (ValueError, TypeError):  # it holds what JSON has no word for
+        except (ValueError, TypeError):  # it contains values that JSON does not support
             pass
     return json.dumps(_plain(value), allow_nan=False, indent=indent)
 
@@ -411,16 +412,16 @@ def _plain(value: Any) -> Any:
 
 
 def _name_of(code: FunctionType | type) -> str:
-    """The same in every process, in which addresses are others: a run is known again by it."""
+    """Return a name that is the same in every process, unlike ``repr`` with its addresses, to recognize a run."""
     line = f":{code.__code__.co_firstlineno}" if isinstance(code, FunctionType) else ""
     return f"{code.__module__}.{code.__qualname__}{line}"
 
 
-_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)  # many times faster where everything is plain already
+_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)  # many times faster for plain values
 
 
 class JsonLinesWriter:
-    """Appends objects to a file, each in one write, so that a crash tears at most the last line.
+    """Writer that appends objects to a file, each in one write, so that a crash damages at most the last line.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -440,7 +441,7 @@ class JsonLinesWriter:
         self._file = path.open("ab", buffering=0)
 
     def __enter__(self) -> Self:
-        """Use the writer in a ``with`` block that closes it."""
+        """Return the writer, which the ``with`` block closes."""
         return self
 
     def __exit__(
@@ -467,7 +468,7 @@ class JsonLinesWriter:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON Lines, one after another, without a last line that a crash has torn.
+    """Return an iterator over the objects in a JSON Lines file, without an incomplete last line.
 
     Raises:
         ConfigError: any other line is not a JSON object.
@@ -485,12 +486,12 @@ def _numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def keep_json_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Drop the objects that are not wanted; a crash leaves the old file or the new one."""
+    """Drop unwanted objects from a file; after a crash the file is either the old or the new one."""
     write_json_lines((value for value in read_json_lines(path) if wanted(value)), path)
 
 
 def write_json_lines(values: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write a whole file of objects and say how many; a crash leaves the old file or the new one."""
+    """Write a file of objects and return their number; after a crash the file is either the old or the new one."""
     count, beside = 0, _beside(path)
     with beside.open("w", encoding="ascii") as file:
         for value in values:
@@ -501,7 +502,7 @@ def write_json_lines(values: Iterable[Mapping[str, Any]], path: Path) -> int:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a whole file; a crash leaves the old file or the new one."""
+    """Write a text file; after a crash the file is either the old or the new one."""
     beside = _beside(path)
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
@@ -512,7 +513,7 @@ def _beside(path: Path) -> Path:
 
 
 def as_object(line: bytes) -> dict[str, Any] | None:
-    """The object in a line of JSON; ``None`` for anything else, however deeply it is nested.
+    """Return the object in a line of JSON; ``None`` for anything else, at any depth of nesting.
 
     >>> as_object(b'{"step": 1}'), as_object(b'{"ste'), as_object(b"[" * 1_000_000)
     ({'step': 1}, None, None)
@@ -525,7 +526,7 @@ def as_object(line: bytes) -> dict[str, Any] | None:
 
 
 def _mend(path: Path) -> None:
-    """Drop a torn last line, or end a whole one that lacks its line break."""
+    """Drop an incomplete last line, or add a missing line break to a complete one."""
     if not path.exists():
         return
     with path.open("r+b") as file:
@@ -538,7 +539,7 @@ def _mend(path: Path) -> None:
 
 
 def _start_of_last_line(file: Any, block: int = 2**16) -> int:
-    """Go to where the line begins that no line break ends, and say where that is."""
+    """Seek to the start of the last line without a line break, and return the position."""
     start = file.seek(0, os.SEEK_END)
     found = -1
     while start and found < 0:
@@ -553,14 +554,14 @@ def _start_of_last_line(file: Any, block: int = 2**16) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 
 _ROWS_AT_ONCE = 1_000
-_AS_JSON = ("env_kwargs", "options", "spec")  # whose keys differ from record to record, which a table has no room for
+_AS_JSON = ("env_kwargs", "options", "spec")  # their keys differ between records, so they cannot be columns
 
 
 def write_parquet(records: Iterable[Record], path: Path) -> int:
-    """Write episodes as a table that ``datasets.load_dataset("parquet", data_files=...)`` reads; says how many.
+    """Write episodes as a table for ``datasets.load_dataset("parquet", data_files=...)``, and return their number.
 
-    ``env_kwargs``, ``options`` and ``spec`` are JSON in it, fields that are not of the schema are left out, and lone
-    surrogates, which it cannot hold, are U+FFFD. ``read_records`` reads it back.
+    ``env_kwargs``, ``options`` and ``spec`` are JSON strings in it, fields outside the schema are left out, and lone
+    surrogates, which Parquet does not support, become U+FFFD. ``read_records`` reads the table back.
     """
     try:
         import pyarrow
@@ -612,7 +613,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _features() -> dict[str, Any]:
-    """The columns of a table of records, by the types of the schema's fields."""
+    """Return the columns of a table of records, from the types of the schema's fields."""
     from datasets import List, Value
 
     text, whole, real, truth = Value("string"), Value("int64"), Value("float64"), Value("bool")

@@ -1,15 +1,15 @@
-"""What a chat template writes around a message, found out once instead of rendered for every turn."""
+"""Text that a chat template writes around a message, determined once instead of rendered for every turn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-# A text that no template treats in a way of its own, and that no escaping and no stripping leaves as it is.
+# A text that no template handles specially, and that escaping and stripping would change.
 _PROBE = '\ufdd4<"Probe" &\nof\\ it>\ufdd4'
 
 
 class Frame(NamedTuple):
-    """What stands before and after a message's text, wherever the template's questions get the same answers.
+    """Text before and after a message, valid for messages on which the template's conditions have the same results.
 
     >>> frame = Frame("<user>", "<end>", ((lambda text: text.startswith("!"), False),))
     >>> frame.around("Hello"), frame.around("!Hello")
@@ -19,10 +19,10 @@ class Frame(NamedTuple):
     before: str
     after: str
     asked: tuple[tuple[Callable[[str], object], object], ...]
-    """What the template asked of the text while it was rendered, and what it was told."""
+    """Conditions that the template evaluated on the text while it was rendered, and their results."""
 
     def around(self, text: str) -> str | None:
-        """What the template makes of ``text``, or ``None`` where it would be told something else."""
+        """Return the rendering of ``text``, or ``None`` if a condition has another result for it."""
         if all(ask(text) == told for ask, told in self.asked):
             return f"{self.before}{text}{self.after}"
         return None
@@ -31,21 +31,21 @@ class Frame(NamedTuple):
 def find_frame(
     template: str, messages: Callable[[str], Sequence[Mapping[str, Any]]], variables: Mapping[str, Any]
 ) -> Frame | None:
-    """The frame of the text that ``messages`` puts into a conversation, or ``None`` where none can be vouched for.
+    """Return the frame of the text that ``messages`` puts into a conversation, or ``None`` if it cannot be guaranteed.
 
     >>> template = "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
     >>> find_frame(template, lambda text: [{"role": "user", "content": text}], {})
     Frame(before='[user]', after='', asked=())
     >>> find_frame(template.replace("content", "content | upper"), lambda text: [{"role": "user", "content": text}], {})
 
-    The template is rendered once with a text that notes everything the template asks of it. As nothing else is known
-    of the text to a template, it takes the same way for every text that gives the same answers, and what it writes
-    differs in the text alone. Templates with constructs that could look at a text unnoticed are not tried at all.
+    The template is rendered once with a string that records every operation on it. A template can depend on the text
+    only through these operations, so it renders every text with the same results in the same way, apart from the text
+    itself. Templates with constructs that could read a text unrecorded are not tried.
 
     Args:
-        template: In Jinja, as Transformers compiles it.
+        template: Jinja template, as Transformers compiles it.
         messages: Makes the conversation with a text in one place.
-        variables: What the template knows besides: special tokens, ``add_generation_prompt``, and so on.
+        variables: Other variables of the template: special tokens, ``add_generation_prompt``, and so on.
     """
     try:
         from transformers.utils.chat_template_utils import _compile_jinja_template
@@ -56,19 +56,19 @@ def find_frame(
             return None
         asked: list[tuple[Callable[[str], object], object]] = []
         rendered = str(_compile_jinja_template(template).render(messages=messages(_Text(_PROBE, asked)), **variables))
-    except (_UnknownError, Exception):  # templates are programs and raise what they like; then there is no frame
+    except (_UnknownError, Exception):  # templates are programs and can raise anything
         return None
     before, probe, after = rendered.partition(_PROBE)
     return Frame(before, after, tuple(asked)) if probe and _PROBE not in after else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A text that notes what it is asked
+# A string that records the operations on it
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class _UnknownError(BaseException):
-    """The template does something with the text that is not followed."""
+    """Operation of the template on the text that cannot be recorded."""
 
 
 def _refuse(self: Any, *_: Any) -> Any:
@@ -76,7 +76,7 @@ def _refuse(self: Any, *_: Any) -> Any:
 
 
 class _Closed(str):
-    """The text with something around it; whoever asks anything of it ends the attempt."""
+    """Text with other text around it; any operation but concatenation ends the attempt."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class _Closed(str):
         return _Closed(str.__add__(other, self))
 
     def __str__(self) -> str:
-        return self  # stays what it is, so that what is done to it afterwards is noticed
+        return self  # keeps its class, so that later operations are noticed
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
     __len__ = __iter__ = __getitem__ = __contains__ = __bool__ = _refuse
@@ -100,7 +100,7 @@ class _Closed(str):
 
 
 class _Text(_Closed):
-    """The text itself: its questions with an answer of yes or no, and what leaves it as it is, are noted."""
+    """The text itself: records operations whose result is a boolean or the unchanged text."""
 
     __slots__ = ("_asked",)
 
@@ -122,7 +122,7 @@ class _Text(_Closed):
         return bool(_told(self, bool))
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, _Closed):  # itself, in another shape
+        if isinstance(other, _Closed):  # derived from the text itself
             raise _UnknownError
         return bool(_told(self, lambda text: str.__eq__(text, other) if isinstance(other, str) else False))
 
@@ -138,7 +138,7 @@ class _Text(_Closed):
 
 
 def _told(text: _Text, ask: Callable[[str], object]) -> Any:
-    plain = str.__getitem__(text, slice(None))  # of no class of ours
+    plain = str.__getitem__(text, slice(None))  # a plain str
     answer = ask(plain)
     asked = object.__getattribute__(text, "_asked")
     if isinstance(answer, bool):
@@ -151,21 +151,21 @@ def _told(text: _Text, ask: Callable[[str], object]) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Templates in which nothing goes unnoticed
+# Templates in which no operation on a text goes unrecorded
 # ---------------------------------------------------------------------------------------------------------------------
 
-# They return a new text, ask the text itself through its methods, or do not look at texts.
+# Filters that return a new text, call the text's own methods, or do not read texts.
 _FILTERS = frozenset({"trim", "length", "count", "string", "upper", "lower", "first", "last", "list", "default", "d"})
 _TESTS = frozenset({"string", "none", "defined", "undefined", "mapping", "iterable", "sequence", "number", "boolean"})
 _CALLED = frozenset({"namespace", "raise_exception", "range"})
 _NOT_TEXT = frozenset({"role", "type"})
-# These hold no message's text.
+# Variables that hold no message's text.
 _WITHOUT_TEXT = frozenset({"tool", "tools", "arguments", "parameters", "documents", "document", "function"})
 
 
-@lru_cache(maxsize=16)  # parsing takes ten times as long as all the rest, and Transformers keeps what it compiled too
+@lru_cache(maxsize=16)  # parsing takes ten times as long as all the rest; Transformers caches compiled templates, too
 def _watched(template: str) -> bool:
-    """Whether whatever this template does to a message's text is done through the text itself."""
+    """Return whether all operations of this template on a message's text are recorded by ``_Text``."""
     from jinja2 import nodes
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -190,14 +190,14 @@ def _watched(template: str) -> bool:
 
 
 def _joins(part: Any) -> list[Any]:
-    """A ``~`` that is written as it is, not looked at."""
+    """Return the node if it is a ``~`` whose result is only written."""
     from jinja2 import nodes
 
     return [part] if isinstance(part, nodes.Concat) else []
 
 
 def _fair_search(part: Any, whole: Any, nodes: Any) -> bool:
-    """Whether a text in which something is looked for is asked, and one that is looked for among others compared."""
+    """Return whether an ``in`` searches the text itself, or compares the text with constants."""
     name = getattr(part, "attr", getattr(getattr(part, "arg", None), "value", None))
     return isinstance(part, nodes.Const) or isinstance(whole, nodes.List | nodes.Tuple) or name in _NOT_TEXT
 

@@ -1,4 +1,4 @@
-"""What episodes on record say about who played them: means with intervals, pass@k, and comparisons task by task."""
+"""Statistics of recorded episodes: means with intervals, pass@k, and paired comparisons of policies."""
 
 import math
 from collections import Counter, defaultdict
@@ -12,11 +12,11 @@ from gym_trl.errors import ConfigError
 from gym_trl.records import Record, to_json
 
 _Z = NormalDist().inv_cdf(0.975)
-_FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # where the expansion is not good enough yet
+_FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
 
 
 class Estimate(NamedTuple):
-    """A mean and its 95% interval; ``None`` where nothing can be said.
+    """Mean and its 95% interval; ``None`` if they cannot be computed.
 
     >>> str(Estimate(0.62, 0.574, 0.664)), str(Estimate(1.0, None, None)), str(Estimate(None, None, None))
     ('0.620 [0.574, 0.664]', '1.000', '-')
@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 
 
 def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
-    """The mean over all values, where those of a task belong together.
+    """Return the mean over all values, grouped by task.
 
     >>> mean_estimate([[1.0], [0.0], [1.0], [0.0]]).mean, mean_estimate([[1.0, 0.0]]), mean_estimate([])
     (0.5, Estimate(mean=0.5, low=None, high=None), Estimate(mean=None, low=None, high=None))
@@ -56,7 +56,7 @@ def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
 
 
 def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
-    """The share of successes, where those of a task belong together.
+    """Return the share of successes, grouped by task.
 
     >>> str(share_estimate([[True]] * 20))  # twenty successes in a row are no certainty
     '1.000 [0.813, 1.000]'
@@ -64,9 +64,9 @@ def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
     True
 
     The interval is Wilson's (1927), which stays within 0 and 1, with Student's quantile, and with the number of
-    episodes divided by the design effect: by how much the clustered variance exceeds that of independent episodes. That
-    is estimated with one more task that is solved and one that is not: without them, intervals where few tasks fail are
-    too narrow (the tests measure how often they hold the truth).
+    episodes divided by the design effect: the ratio of the clustered variance to that of independent episodes. The
+    effect is estimated with one additional solved task and one unsolved: without them, intervals would be too narrow if
+    few tasks fail (the tests measure how often the intervals contain the true value).
     """
     tasks = [task for task in tasks if task]
     values = [value for task in tasks for value in task]
@@ -83,19 +83,19 @@ def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
     size, quantile = len(values) / max(1.0, effect), _student(len(tasks) - 1)
     centre = (share + quantile**2 / (2 * size)) / (1 + quantile**2 / size)
     reach = quantile / (1 + quantile**2 / size) * math.sqrt(share * (1 - share) / size + quantile**2 / (4 * size**2))
-    # A hair of rounding must not put the share outside its interval.
+    # Rounding must not put the share outside its interval.
     return Estimate(share, max(0.0, min(share, centre - reach)), min(1.0, max(share, centre + reach)))
 
 
 def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float:
-    """The standard error of a mean over values that belong together by task, of which there are two or more."""
+    """Return the standard error of a mean over values grouped by task, for two or more tasks."""
     residuals = [math.fsum(task) - len(task) * mean for task in tasks]
     variance = math.fsum(residual**2 for residual in residuals) * len(tasks) / (len(tasks) - 1)
     return math.sqrt(variance) / sum(map(len, tasks))
 
 
 def _student(freedom: int) -> float:
-    """The 97.5% quantile of Student's distribution (Abramowitz and Stegun, 26.7.5; exact to 0.002).
+    """Return the 97.5% quantile of Student's distribution (Abramowitz and Stegun, 26.7.5; exact to 0.002).
 
     >>> round(_student(4), 3), round(_student(5), 2), round(_student(30), 3), round(_student(10**6), 3)
     (2.776, 2.57, 2.042, 1.96)
@@ -112,7 +112,7 @@ def _student(freedom: int) -> float:
 
 
 def pass_at(k: int, attempts: int, successes: int) -> float:
-    """The chance that at least one of ``k`` attempts succeeds, estimated without bias from more of them.
+    """Return an unbiased estimate of the probability that at least one of ``k`` attempts succeeds, from ``attempts``.
 
     >>> pass_at(1, 4, 1), pass_at(2, 4, 1), pass_at(4, 4, 1)
     (0.25, 0.5, 1.0)
@@ -130,40 +130,40 @@ def pass_at(k: int, attempts: int, successes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one policy did on one environment."""
+    """Results of one policy on one environment."""
 
     env_id: str
     env_kwargs: Mapping[str, Any]
     policy: str
     tasks: int
-    """How many different games had an episode that could be scored."""
+    """Number of different tasks with a scored episode."""
     episodes: int
-    """How many episodes could be scored; all means are over these."""
+    """Number of scored episodes; all means are over these."""
     unscored: int
-    """How many could not."""
+    """Number of unscored episodes."""
     success: Estimate
-    """Of the episodes whose success is declared; ``None`` three times where none is."""
+    """Share of the episodes whose success is declared; ``None`` three times if there are none."""
     mean_return: Estimate
     pass_at: Mapping[int, float]
-    """By the number of attempts: 1, 2, 4, ... and the most that every task has."""
+    """pass@k by number of attempts: 1, 2, 4, ... and the largest number that every task has."""
     turns: float | None
-    """Per episode, as the tokens and seconds."""
+    """Turns per episode; tokens and seconds are per episode, too."""
     tokens: float | None
-    """What the model sampled; ``None`` where nobody counted."""
+    """Number of sampled tokens; ``None`` if they were not counted."""
     invalid: float | None
-    """The share of turns whose action could not be read or was rejected."""
+    """Share of turns whose action could not be read or was rejected."""
     model_seconds: float | None
     env_seconds: float | None
     stop_reasons: Mapping[str, int]
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as plain JSON values, estimates as ``{"mean", "low", "high"}``."""
+        """Return the row as plain JSON values, estimates as ``{"mean", "low", "high"}``."""
         return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
 
 
 @dataclass(slots=True)
 class _Tally:
-    """The numbers of one policy on one environment; no text is kept."""
+    """Values of one policy on one environment, without texts."""
 
     env_id: str
     env_kwargs: Mapping[str, Any]
@@ -218,7 +218,7 @@ class _Tally:
 
 
 def _known_by(env_kwargs: Mapping[str, Any] | None) -> str:
-    """The same for the same arguments in another order."""
+    """Return a key that is independent of the order of the arguments."""
     return to_json(dict(sorted((env_kwargs or {}).items())))
 
 
@@ -229,7 +229,7 @@ def _passes(tasks: Sequence[Sequence[bool]]) -> dict[int, float]:
 
 
 class Scoreboard:
-    """Counts episodes as they come, and says how every policy did on every environment.
+    """Running results of every policy on every environment.
 
     >>> from gym_trl.records import as_record
     >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
@@ -263,16 +263,16 @@ class Scoreboard:
                 self._successes.add(record["success"])
 
     def rows(self) -> list[Row]:
-        """A row for each policy on each environment, by environment and then by policy."""
+        """Return a row for each policy on each environment, sorted by environment, then by policy."""
         return [tally.row() for tally in self.tallies]
 
     @property
     def tallies(self) -> list[_Tally]:
-        """What the rows are made of, in their order."""
+        """Tallies of the rows, in the same order."""
         return [self._tallies[key] for key in sorted(self._tallies)]
 
     def means(self) -> dict[str, float]:
-        """Success and return over everything so far, for a progress bar, as far as there are any."""
+        """Return mean success and return over all episodes so far, for a progress bar, if there are any."""
         sums = {"success": self._successes, "return": self._returns}
         return {name: sum_.total / sum_.count for name, sum_ in sums.items() if sum_.count}
 
@@ -289,27 +289,27 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a second run did better than a first one, on the games that both played."""
+    """Difference between a second run and a first one, on the tasks that both played."""
 
     env_id: str
     env_kwargs: Mapping[str, Any]
     policies: tuple[str, str]
     tasks: int
-    """How many games both played."""
+    """Number of tasks that both played."""
     success: Estimate
-    """The mean difference, the second less the first, as ``mean_return``; over games whose success is declared."""
+    """Mean difference, second minus first, as in ``mean_return``; over tasks whose success is declared."""
     mean_return: Estimate
     better: int
-    """Games with a higher mean return in the second run."""
+    """Number of tasks with a higher mean return in the second run."""
     worse: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The difference as plain JSON values."""
+        """Return the difference as plain JSON values."""
         return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
 
 
 def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> list[Difference]:
-    """Compare policies game by game: those of two runs, or all of one run with each other.
+    """Compare policies task by task: those of two runs, or all policies of one run with each other.
 
     >>> from gym_trl.records import as_record
     >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
@@ -321,12 +321,13 @@ def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> 
     >>> found.tasks, found.better, str(found.mean_return)  # however much the games differ among each other
     (10, 10, '0.250 [0.250, 0.250]')
 
-    A policy of the first run is compared with its namesake in the second; those without one, with all others without
-    one. A game's value is the mean over its attempts, and the interval is Student's over the games' differences (paired
-    analysis in Miller, arXiv:2411.00640). Games that only one of the runs played are left out.
+    A policy of the first run is compared with the one of the same name in the second; policies without a counterpart
+    are compared with all others without one. A task's value is the mean over its attempts, and the interval is
+    Student's over the tasks' differences (paired analysis in Miller, arXiv:2411.00640). Tasks that only one run played
+    are left out.
 
     Raises:
-        ConfigError: the runs have no game in common.
+        ConfigError: the runs have no task in common.
     """
     before = Scoreboard(first).tallies
     pairs = combinations(before, 2) if second is None else _pairs(before, Scoreboard(second).tallies)
@@ -337,7 +338,7 @@ def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> 
 
 
 def _pairs(before: Sequence[_Tally], after: Sequence[_Tally]) -> Iterator[tuple[_Tally, _Tally]]:
-    """Which policies are compared: namesakes, and those without one with each other."""
+    """Yield the pairs to compare: policies of the same name, and all pairs of those without a counterpart."""
     both = {(a.env, a.policy) for a in before} & {(b.env, b.policy) for b in after}
     for a, b in product(before, after):
         if a.policy == b.policy or not {(a.env, a.policy), (b.env, b.policy)} & both:
