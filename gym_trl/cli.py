@@ -1,4 +1,4 @@
-"""The command line: look at the games, play them, and train a model on one."""
+"""Command line: list, describe and play environments, train and evaluate models, and work with records."""
 
 import functools
 import inspect
@@ -93,18 +93,18 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show where an error 
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the command named by the arguments."""
     app()
 
 
 def _clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
-    """Say what is wrong in one line, and where it comes from only with ``--debug``."""
+    """Print errors as one line; show the traceback with ``--debug`` only."""
 
     @functools.wraps(command)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except BrokenPipeError:  # the reader of a pipe has seen enough
+        except BrokenPipeError:  # the reader has closed the pipe
             raise
         except (GymTRLError, OSError) as error:
             if kwargs.get("debug"):
@@ -127,7 +127,7 @@ def _fail(text: str) -> NoReturn:
 
 
 def _say(text: str = "") -> None:
-    """Print what a game said: any text, also what the terminal cannot encode."""
+    """Print text of an environment, escaping characters that the terminal cannot encode."""
     sys.stdout.write(_encodable(f"{text}\n", sys.stdout))
     sys.stdout.flush()
 
@@ -138,7 +138,7 @@ def _encodable(text: str, stream: Any) -> str:
 
 
 def _pairs(given: list[str] | None) -> dict[str, Any]:
-    """``NAME=VALUE`` strings as a dictionary.
+    """Return ``NAME=VALUE`` strings as a dictionary.
 
     >>> _pairs(["high=8", "rate=1e-3", "strict=true", "word=yes=no", "turns=none"])
     {'high': 8, 'rate': 0.001, 'strict': True, 'word': 'yes=no', 'turns': None}
@@ -155,14 +155,14 @@ def _pairs(given: list[str] | None) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """What a value means: JSON, ``true``, ``false`` and ``none`` in any case, or a string as it is."""
+    """Return the value of a string: JSON, ``true``, ``false`` or ``none`` in any case, or the string itself."""
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]
     try:
         return json.loads(text, parse_constant=str)
     except (ValueError, RecursionError):
-        # Only these are numbers beside JSON's; Python's own reading makes one of 01 and 1_000 as well.
+        # The only additions to JSON's numbers; Python would also accept 01 and 1_000.
         return float(text) if _POINTED.fullmatch(text) else text
 
 
@@ -172,11 +172,11 @@ def _value(text: str) -> Any:
 
 
 def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
-    """Make an environment, in words.
+    """Make an environment with text observations and actions.
 
     Raises:
-        ConfigError: there is none of that name, or it cannot be made so.
-        NotTextError: its observations or actions have no words.
+        ConfigError: there is no such environment, or it cannot be made with these arguments.
+        NotTextError: its observations or actions cannot be converted to text.
     """
     env = make_env(env_id, **kwargs)
     try:
@@ -185,19 +185,19 @@ def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
         env.close()
         raise
     if isinstance(env.unwrapped, TextEnv):
-        env.unwrapped.render_mode = None  # in mode "human" it prints what is printed here
+        env.unwrapped.render_mode = None  # in mode "human" it would print everything twice
     return spoken
 
 
 def _description(env_id: str) -> str:
-    """The first sentence of an environment's docstring."""
+    """Return the first sentence of an environment's docstring."""
     creator = creator_of(find_maker(env_id))
     paragraph = " ".join((inspect.getdoc(creator) or "").split("\n\n")[0].split()).replace("``", "")
     return paragraph.split(". ")[0].rstrip(".") + "." if paragraph else ""
 
 
 def _arguments(env: TextEnvironment) -> list[tuple[str, str]]:
-    """An environment's arguments, each with its default: where presets give them, that of the default one."""
+    """Return an environment's arguments with their defaults; with presets, those of the default preset."""
     parameters = inspect.signature(type(env.unwrapped)).parameters
     presets = env.unwrapped.presets if isinstance(env.unwrapped, TextEnv) else {}
     given = presets[parameters["difficulty"].default] if presets else {}
@@ -242,7 +242,7 @@ def list_(
     table.add_column("what to do")
     for env_id in sorted(env_id for env_id in gym.registry if is_ours(env_id)):
         table.add_row(env_id, _description(env_id))
-    # In a pipe a line is as long as it is, for grep and cut.
+    # Lines are not wrapped in a pipe, for grep and cut.
     console = Console() if sys.stdout.isatty() else Console(width=200)
     console.print(table, markup=False, highlight=False)
 
@@ -359,16 +359,16 @@ def play(
     ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Play; the help is ``_PLAY_HELP``."""
+    """Play an environment in the terminal; the help text is ``_PLAY_HELP``."""
     from gym_trl.play import PlayedGame
 
     kwargs, chosen = _pairs(env), random.randrange(2**31) if seed is None else seed
     rival = _Rival(None, None) if against is None else _rival(against, env_id, kwargs, chosen)
     game = PlayedGame(functools.partial(_make, env_id, {**kwargs, **rival.arguments}), chosen)
-    if hasattr(sys.stdin, "reconfigure"):  # bytes that are no text are played as lone surrogates
+    if hasattr(sys.stdin, "reconfigure"):  # invalid bytes become lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
     with suppress(ImportError):
-        import readline  # noqa: F401 -- arrow keys, where the system has it
+        import readline  # noqa: F401 -- arrow keys, on systems that have it
     try:
         if instructions := read_instructions(game.env):
             _say(f"{_coloured(instructions, dim=True)}\n")
@@ -402,11 +402,11 @@ def play(
 
 
 _SOLVED = {True: "Solved", False: "Not solved", None: "Over"}
-"""By ``info["success"]``, which an environment need not declare."""
+"""Labels by ``info["success"]``, which an environment need not declare."""
 
 
 class _Rival:
-    """What a game shows of who plays against the person; nothing where there is nobody."""
+    """Display of the person's opponent or competitor, if there is one."""
 
     def __init__(self, opposing: "Opposing | None", race: "Race | None", name: str = "") -> None:
         self.opposing, self.race, self.name = opposing, race, name
@@ -416,7 +416,7 @@ class _Rival:
         return self.opposing.arguments if self.opposing else {}
 
     def tell(self, game: "PlayedGame") -> None:
-        """Say what it has done since the last time."""
+        """Print its turns since the last call."""
         if self.opposing:
             for said in self.opposing.spoken:
                 read = "" if said.action == said.answer else f" (read as {said.action!r})"
@@ -430,12 +430,12 @@ class _Rival:
                 _say(_coloured(f"({self._standing()})", dim=True))
 
     def forget(self) -> None:
-        """What was answered to tries of a hint or an undo is nobody's business."""
+        """Discard its turns in the replay of a hint or an undo, which are not shown."""
         if self.opposing:
             self.opposing.spoken.clear()
 
     def compare(self, game: "PlayedGame", *, solved: bool | None) -> None:
-        """Say who did better, where both played the same game."""
+        """Print the winner, if both played the same task."""
         from gym_trl.rivals import winner
 
         if not self.race:
@@ -532,12 +532,12 @@ _COMMANDS: dict[str, Callable[["PlayedGame"], str]] = {
 
 
 def _coloured(text: str, **style: Any) -> str:
-    """Text for people, and as it is for files, pipes and those who set NO_COLOR."""
+    """Return text with terminal styles, or unchanged for files, pipes and ``NO_COLOR``."""
     return typer.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 def _ask() -> str | None:
-    """What the player types; ``None`` if the player leaves."""
+    """Return the action that the player types; ``None`` if the player leaves."""
     try:
         action = input("> ")
     except (EOFError, KeyboardInterrupt):
@@ -549,7 +549,7 @@ def _ask() -> str | None:
 
 @contextmanager
 def _one_line(what: str, *, debug: bool) -> Iterator[None]:
-    """Say what a game raised, whatever it is, as a sentence."""
+    """Print any exception of the environment as one line."""
     try:
         yield
     except Exception as error:
@@ -613,7 +613,7 @@ def validate(
     ] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Validate; the help is ``_VALIDATE_HELP``."""
+    """Validate environments; the help text is ``_VALIDATE_HELP``."""
     ids = sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
     if everything == bool(env_ids):
         raise ConfigError("give the id of an environment, or several, or --all")
@@ -645,7 +645,7 @@ def validate(
 
 
 def _unchecked_maker(env_id: str) -> EnvMaker:
-    """Return what makes an environment without Gymnasium's own checks, which would hide what is wrong."""
+    """Return the maker of an environment without Gymnasium's own checks, which would hide errors."""
     if (maker := env_maker(env_id)) is None:
         raise ConfigError(unknown_id(env_id))
     return maker
@@ -666,7 +666,7 @@ def _jobs(jobs: int | None, chosen: list["Game"]) -> int:
 
 
 def _measure(ids: list[str], difficulty: str | None, episodes: int, blind_steps: int, jobs: int | None) -> None:
-    """Write what the library's games are compared with."""
+    """Measure the reference values for the library's own environments, and write them to a file."""
     from gym_trl import validation
 
     chosen = _presets(ids, difficulty)
@@ -764,7 +764,7 @@ def _verdict(found: "Validation") -> str:
 
 
 def _line(game: "Game", measured: Mapping[str, Measured]) -> str:
-    """What policies reached, in columns that are as wide for every game."""
+    """Return the results of policies in columns of fixed width."""
     wins = "  ".join(f"{name} {numbers.success:.3f}" for name, numbers in measured.items())
     return f"{game.env_id:<26} {game.difficulty or '':<7} {wins}  {measured['solver'].turns:.1f} turns"
 
@@ -902,7 +902,7 @@ def eval_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Evaluate; the help is ``_EVAL_HELP``."""
+    """Evaluate policies; the help text is ``_EVAL_HELP``."""
     if ids is not None and any(one.endswith(".toml") for one in ids):
         if len(ids) > 1:
             raise ConfigError("give one file.toml, or ids")
@@ -912,13 +912,13 @@ def eval_(
 
 
 def _parameters(context: typer.Context) -> dict[str, Any]:
-    """The command's options as its own function would have them."""
+    """Return the command's options as arguments of its function."""
     pairs = {"env", "spec", "llm"}
     return {name: _pairs(value) if name in pairs else value for name, value in context.params.items()}
 
 
 def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
-    """The options of a file, with those of the command line over them."""
+    """Return the options of a file, overridden by those of the command line."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -1006,7 +1006,7 @@ def _evaluate(
         _say(to_json(found.as_dict(), indent=2))
     else:
         _show_columns(_columns(found.rows))
-    # Others may have left their episodes in the folder, too.
+    # The folder may contain episodes of other policies and environments, too.
     mine = {player if isinstance(player, str) else player.name for player in players}
     asked = [row for row in found.rows if row.policy in mine and row.env_id in ids]
     low = [row for row in asked if not _reaches(row.success.mean, fail_under)]
@@ -1018,7 +1018,7 @@ def _evaluate(
 
 
 class _Shown:
-    """What an evaluation shows while it goes on."""
+    """Progress display of an evaluation."""
 
     def __init__(self, display: "Display", loaded: Sequence[str]) -> None:
         self.display = display
@@ -1044,7 +1044,7 @@ def _reaches(success: float | None, least: float | None) -> bool:
 
 
 def _declared(success: str | float | None) -> str | float | None:
-    """What ``--success`` says; a number is a return."""
+    """Return the value of ``--success``; a number is a return."""
     if isinstance(success, str):
         with suppress(ValueError):
             return float(success)
@@ -1059,7 +1059,7 @@ def _only_env(runs: Sequence[TrainOptions]) -> str:
 
 
 def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]:
-    """Return what runs made an environment with; nothing for one that they did not train on."""
+    """Return the arguments that runs made an environment with; empty for one that they did not train on."""
     found = [dict(run.env_kwargs) for run in runs if run.env == env_id]
     if any(one != found[0] for one in found):
         raise ConfigError(f"the runs trained on different games of {env_id}: evaluate one at a time")
@@ -1067,7 +1067,7 @@ def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]
 
 
 def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the line that says what of a run an evaluation goes by."""
+    """Return the line that lists the settings of a run that an evaluation uses."""
     model = trained(Path(name))
     own = {"max_tokens": model.max_tokens, "max_completion": model.max_completion, "system_prompt": model.system_prompt}
     taken = {**model.spec, **own, **model.sampling}
@@ -1078,7 +1078,7 @@ def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[s
 
 
 def _policy(name: str) -> Any:
-    """Return a policy of the command line: the model of a run plays as it was trained, and none comes from the hub."""
+    """Return a policy of the command line; a run's model keeps its training settings, and hub models are refused."""
     from gym_trl.evaluation import as_player
     from gym_trl.policies import Model
 
@@ -1091,7 +1091,7 @@ def _policy(name: str) -> Any:
 
 
 def _model(name: str | None, base_url: str | None, given: Mapping[str, Any]) -> Any:
-    """Who plays as a model, from the command line's options."""
+    """Return the model or server that the command line's options describe."""
     from gym_trl.policies import Model, server
 
     options = {name: given[name] for name in ("concurrency", "max_tokens", "system_prompt") if given[name] is not None}
@@ -1112,11 +1112,11 @@ def _model(name: str | None, base_url: str | None, given: Mapping[str, Any]) -> 
 
 
 def _show_columns(columns: Mapping[str, Sequence[str]]) -> None:
-    """Print a table, of whose last columns a narrow terminal has none."""
+    """Print a table, without its last columns if the terminal is narrow."""
     from rich.console import Console
     from rich.table import Table
 
-    # In a pipe a line is as long as it is, for grep and cut.
+    # Lines are not wrapped in a pipe, for grep and cut.
     console = Console() if sys.stdout.isatty() else Console(width=400)
     names = list(columns)
     while True:
@@ -1135,11 +1135,11 @@ def _show_columns(columns: Mapping[str, Sequence[str]]) -> None:
 
 
 _WORDS = ("environment", "policy", "A", "B", "ended by")
-_ALWAYS = 4  # columns that are there however narrow the terminal
+_ALWAYS = 4  # number of columns that are always shown
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """The columns of a table of scores, what matters most first."""
+    """Return the columns of a table of scores, the most important first."""
     most = [k for k in sorted({max(row.pass_at, default=1) for row in rows}) if k > 1]
     failed = [f" (+{row.unscored} failed)" if row.unscored else "" for row in rows]
     return {
@@ -1272,7 +1272,7 @@ def replay(
 
 
 class ExportFormat(StrEnum):
-    """What ``gym-trl export`` writes."""
+    """Output formats of ``gym-trl export``."""
 
     SFT = "sft"
     PREFERENCES = "preferences"
@@ -1409,7 +1409,7 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to continue.")] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Train a model; the help is ``_TRAIN_HELP``."""
+    """Train a model; the help text is ``_TRAIN_HELP``."""
     chosen: dict[str, Any] = {"learning_rate": learning_rate, "max_completion_length": max_completion}
     if vllm is not None:
         chosen |= {"use_vllm": True, "vllm_mode": vllm.value}
@@ -1440,7 +1440,7 @@ def train(
             reset_timeout=reset_timeout,
             step_timeout=step_timeout,
         )
-    # Before anything heavy is loaded:
+    # Checked before slow imports:
     _make(options.env, options.env_kwargs).close()
     check_vllm(options.grpo)
     if os.environ.get("RANK", "0") == "0":

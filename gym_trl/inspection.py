@@ -1,4 +1,4 @@
-"""Checks of anybody's environment: the promises that training relies on, and what to change where one is broken."""
+"""Checks that an environment meets the requirements of training, with suggested fixes."""
 
 import math
 import os
@@ -40,48 +40,48 @@ from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 
 OK, WARNING, PROBLEM, SKIPPED = "ok", "warning", "problem", "skipped"
-"""A kept promise; what training survives and is the worse for; what it does not; and what could not be looked at."""
+"""Verdicts: requirement met; training works, but worse; training does not work; could not be checked."""
 
 _MOST_TURNS = 1_000
-_LONGEST_S = 8.0  # that the games of one line may take, as far as the first one tells
+_LONGEST_S = 8.0  # for the episodes of one check, estimated from the first one
 _SLOW_STEP_S, _SLOW_START_S = 0.1, 5.0
 _LONG_EPISODE = 16_000  # characters, about 4,000 tokens
 _LONG_RULES = 4_000
 _SHORT = 160
 _BLIND = "blind baseline"
 _START_S = 120.0
-_LATE = 2  # lines that did not come back, after which the others are not tried
+_LATE = 2  # checks that timed out, after which the others are skipped
 
 
 class Finding(NamedTuple):
-    """One promise, and whether it is kept."""
+    """Result of one check."""
 
     promise: str
     verdict: str
-    """``"ok"``, ``"warning"``, ``"problem"``, or ``"skipped"`` where it could not be looked at."""
+    """``"ok"``, ``"warning"``, ``"problem"``, or ``"skipped"`` if it could not be checked."""
     got: str
-    """What was seen."""
+    """Observed behavior."""
     why: str
-    """What training needs it for."""
+    """Reason why training requires it."""
     fix: str = ""
-    """What to change."""
+    """Suggested change."""
     numbers: Mapping[str, Any] | None = None
-    """What was measured, where a program may want it."""
+    """Measured values, for programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found out about an environment, a line for each promise."""
+    """Results of all checks of an environment."""
 
     name: str
     findings: tuple[Finding, ...]
 
     def count(self, verdict: str) -> int:
-        """How many promises have this verdict."""
+        """Return the number of checks with this verdict."""
         return sum(one.verdict == verdict for one in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report as plain JSON values."""
         counts = {verdict: self.count(verdict) for verdict in (OK, WARNING, PROBLEM, SKIPPED)}
         return {"version": 1, "id": self.name, **counts, "findings": [one._asdict() for one in self.findings]}
 
@@ -97,28 +97,28 @@ def inspect_env(
     seed: int = 0,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> Report:
-    """Try out every promise that training relies on, in a process of its own.
+    """Check every requirement of training, in a separate process.
 
     >>> from gym_trl.envs.echo import Echo
     >>> report = inspect_env(lambda: Echo(turns=3), episodes=5)
     >>> report.count("problem"), report.count("warning"), {one.promise: one.got for one in report.findings}["solver"]
     (0, 0, 'returns 1.000 and solves 1.000 of 5 games')
 
-    Any Gymnasium environment will do. It is looked at as it is, and in words (``as_text``), as training plays it. What
-    hangs or kills the process is a finding too.
+    Any Gymnasium environment can be checked. It is checked as it is, and converted to text (``as_text``), as in
+    training. An environment that hangs or kills the process is reported, too.
 
     Args:
-        make: Makes a new environment; travels to the process by value.
-        name: What the report calls it.
-        episodes: How many are played where a number is measured; fewer of an environment that is slow.
-        patience_s: How long one promise may take.
-        blind_steps: The environment steps in which the best blind policy is searched for; 0 for no search.
-        blind_seconds: The most seconds of that, beside ``patience_s``.
-        seed: Of that search and of its held-out episodes.
-        on_finding: Is told each finding as soon as it is there.
+        make: Makes a new environment; transferred to the process by value.
+        name: Name in the report.
+        episodes: Number of episodes for measurements; fewer if the environment is slow.
+        patience_s: Maximum seconds for one check.
+        blind_steps: Number of environment steps in the search for the best blind policy; 0 for no search.
+        blind_seconds: Maximum seconds for this search, in addition to ``patience_s``.
+        seed: Seed of this search and of its held-out episodes.
+        on_finding: Called with each finding as soon as it is available.
 
     Raises:
-        ConfigError: ``make`` cannot be sent to another process, or a number that makes no sense.
+        ConfigError: ``make`` cannot be sent to another process, or a number is out of range.
     """
     if episodes < 2 or not patience_s > 0:
         raise ConfigError(f"episodes must be at least 2 and patience_s above 0, got {episodes} and {patience_s}")
@@ -167,7 +167,7 @@ def _last_line(text: str) -> str:
 
 
 def _in_processes(other: "_Other") -> Finding:
-    """The same games in two processes, whose hashes and addresses differ."""
+    """Compare the same episodes in two processes, in which hashes and addresses differ."""
     promise = "processes"
     first = other.ask("games")
     second = other.again().ask("games")
@@ -187,11 +187,11 @@ def _in_processes(other: "_Other") -> Finding:
 
 
 class _Hung(Exception):  # noqa: N818 -- it becomes a finding
-    """The process did not answer."""
+    """Timeout of the process."""
 
 
 class _Other:
-    """A process in which the environment lives, and another one when it is lost."""
+    """Process that runs the checks, replaced by another one when it is lost."""
 
     def __init__(
         self, make: Callable[[], gym.Env[Any, Any]], episodes: int, patience_s: float, blind: tuple[int, float, int]
@@ -224,7 +224,7 @@ class _Other:
             raise
 
     def again(self) -> "_Other":
-        """The same in a new process."""
+        """Return this object with a new process."""
         if self._worker is not None:
             self._worker.kill()
         self._start()
@@ -242,7 +242,7 @@ class _Other:
                 "that holds no open files, locks or connections"
             ) from error
         self._worker = worker = Worker(lambda: Inspector(make, episodes, *blind))
-        self._answer(worker, _START_S, "ready")  # which is not the environment's to be quick at
+        self._answer(worker, _START_S, "ready")  # the start of the process is not limited by patience_s
         return worker
 
 
@@ -251,18 +251,18 @@ class _Other:
 # ---------------------------------------------------------------------------------------------------------------------
 
 _Seen: TypeAlias = tuple[Any, ...]
-"""What two games must have in common: the action, the observation, the reward, the flags, and what ``info`` says."""
+"""Values that two episodes are compared by: action, observation, reward, flags, and entries of ``info``."""
 
 
 @dataclass
 class _Game:
-    """One episode in words, as far as it came."""
+    """One episode with text, up to its end or a failure."""
 
     seed: int
     seen: list[_Seen] = field(default_factory=list)
     ended: bool = False
     success: Any = None
-    """What the last ``info`` said, if anything."""
+    """``info["success"]`` of the last step, if any."""
     error: str | None = None
     reset_s: float = 0.0
     step_s: list[float] = field(default_factory=list)
@@ -288,7 +288,7 @@ _Actor: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 
 
 def _played(env: TextEnvironment, seed: int, act: _Actor | Sequence[str], most: int = _MOST_TURNS) -> _Game:
-    """Play an episode, with a player or the actions of another game; whatever is raised ends it."""
+    """Play an episode with a policy or the actions of another episode; an exception ends it."""
     game = _Game(seed)
     actions = None if callable(act) else iter(act)
     try:
@@ -323,7 +323,7 @@ def _text(observation: Any) -> str:
 
 
 def _difference(first: Sequence[list[_Seen]], second: Sequence[list[_Seen]]) -> str | None:
-    """Where games that should be the same are not, in words."""
+    """Return a description of the first difference between episodes that should be the same."""
     names = ("action", "observation", "reward", "terminated", "truncated", "action_valid", "success")
     for seed, (one, other) in enumerate(zip(first, second, strict=True)):
         for turn, (seen, again) in enumerate(zip(one, other, strict=False)):
@@ -336,7 +336,7 @@ def _difference(first: Sequence[list[_Seen]], second: Sequence[list[_Seen]]) -> 
 
 
 def _short(text: str, length: int = _SHORT) -> str:
-    # Whatever an environment said must not speak to the terminal.
+    # Control characters of an environment must not reach the terminal.
     line = "".join(char if char.isprintable() else "�" for char in " ".join(text.split()))
     return line if len(line) <= length else f"{line[: length - 3]}..."
 
@@ -346,7 +346,7 @@ def _kind(value: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """What was raised, and where in the user's own code."""
+    """Return a description of an exception, with its place in the user's own code."""
     where = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if not _is_library(frame.filename):
@@ -364,7 +364,7 @@ _LIBRARIES = (Path(gym.__file__).parent, Path(__file__).parent, sysconfig.get_pa
 
 
 class _Skip(Exception):  # noqa: N818 -- it becomes a finding
-    """A promise that cannot be looked at, because another one is broken."""
+    """Check that is not possible because another one failed."""
 
 
 def _skip(reason: str) -> NoReturn:
@@ -373,19 +373,19 @@ def _skip(reason: str) -> NoReturn:
 
 @dataclass
 class _Survey:
-    """What was seen of the environment as it is, by promise."""
+    """Observations of the environment without wrappers, by check."""
 
     issues: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """What is wrong, and what to change."""
+    """Problems, each with a suggested change."""
     info: Any = None
-    """One that came with a step."""
+    """``info`` of a step."""
 
     def add(self, promise: str, got: str, fix: str) -> None:
         self.issues.setdefault(promise, []).append((got, fix))
 
 
 class Inspector:
-    """Looks at one promise after the other; lives in the other process, and tests look at it in theirs.
+    """Runs the checks; used in a separate process, and directly in tests.
 
     >>> from gym_trl.envs.echo import Echo
     >>> Inspector(Echo, episodes=5).look_at("end").got
@@ -406,15 +406,15 @@ class Inspector:
         self._blind_steps, self._blind_seconds, self._seed = blind_steps, blind_seconds, seed
 
     def ready(self) -> None:
-        """Say that the process has started."""
+        """Return at once, to show that the process has started."""
 
     def look_at(self, promise: str) -> Finding:
-        """Whether one of ``PROMISES`` is kept."""
+        """Return the finding of one of ``PROMISES``."""
         verdict, got, fix, numbers = self._looked_at(promise)
         return Finding(promise, verdict, got, PROMISES[promise], fix, numbers)
 
     def games(self) -> list[list[_Seen]] | None:
-        """Some games with the actions that random play chose, to be compared with those of another process."""
+        """Return some episodes with random actions, for the comparison with another process."""
         try:
             return [game.seen for game in self._some]
         except _Skip:
@@ -432,7 +432,7 @@ class Inspector:
             return _Told(PROBLEM, f"raised {_told(error)}", "an environment raises only what is a bug of its own")
         return told
 
-    # --- what the others use ---
+    # --- helpers of the checks ---
 
     def _text(self) -> TextEnvironment:
         return as_text(declare_success(self._make()))
@@ -451,7 +451,7 @@ class Inspector:
             return _played(env, seed, self._at_random(env, seed) if act is None else act, most)
 
     def _at_random(self, env: TextEnvironment, seed: int) -> _Actor:
-        """The environment's own random play, or what it lists, or what its space holds."""
+        """Return the environment's own random policy, or one that samples from its listed actions or its space."""
         rng = random.Random(seed)
         if env.has_wrapper_attr("random_policy"):
             policy: Policy = env.get_wrapper_attr("random_policy")(seed)
@@ -468,7 +468,7 @@ class Inspector:
 
     @cached_property
     def _survey(self) -> _Survey:
-        """One look at what the environment itself returns."""
+        """Results of one pass over what the environment itself returns."""
         survey = _Survey()
         env = self._make().unwrapped
         with suppress(_Skip):
@@ -498,7 +498,7 @@ class Inspector:
 
     @cached_property
     def _some(self) -> list[_Game]:
-        """Three games at random, or fewer of a slow environment."""
+        """Three episodes with random actions, or fewer of a slow environment."""
         games = [self._first, *(self._play(seed) for seed in range(1, self._affordable(3)))]
         if all(len(game.seen) < 2 for game in games):
             _skip("step raises")
@@ -509,14 +509,14 @@ class Inspector:
         return [*self._some, *(self._play(seed) for seed in range(len(self._some), self._affordable(self._episodes)))]
 
     def _affordable(self, wanted: int) -> int:
-        """How many games there is time for, judged by the first one."""
+        """Return the number of episodes that there is time for, estimated from the first one."""
         seconds = self._first.reset_s + sum(self._first.step_s)
         return max(2, min(wanted, int(_LONGEST_S / max(seconds, 1e-6))))
 
     def _replayed(self, game: _Game) -> _Game:
         return self._play(game.seed, game.actions)
 
-    # --- the promises, in the order of PROMISES ---
+    # --- the checks, in the order of PROMISES ---
 
     def _look_at_construction(self) -> "_Told":
         began = perf_counter()
@@ -740,7 +740,7 @@ class Inspector:
     def _look_at_blind_baseline(self) -> "_Told":
         if not self._blind_steps:
             return _Told(SKIPPED, "not looked at: no steps to search in")
-        _ = self._some  # which says so where nothing can be played
+        _ = self._some  # raises _Skip if nothing can be played
         found = search_blind(self._make, steps=self._blind_steps, seconds=self._blind_seconds, seed=self._seed)
         solves = found.objective == "success"
         chance, solver, best = self._references(solves=solves)
@@ -761,7 +761,7 @@ class Inspector:
         return _Told(OK, got, numbers=numbers)
 
     def _references(self, *, solves: bool) -> tuple[float | None, float | None, float | None]:
-        """Return what random play, the solver and perfect play reach, in success or in return."""
+        """Return the success or return of random play, the solver and perfect play."""
 
         def mean(games: Sequence[_Game]) -> float | None:
             values = [float(game.solved) if solves else game.total for game in games if game.ended]
@@ -775,7 +775,7 @@ class Inspector:
 
     @cached_property
     def _solved(self) -> list[_Game]:
-        """The games of ``_many``, played by the solver."""
+        """Episodes of the same seeds as ``_many``, played by the solver."""
         games = []
         for other in self._many:
             with self._open() as env:
@@ -966,7 +966,7 @@ def _survey_steps(env: gym.Env[Any, Any], survey: _Survey) -> None:
 
 
 def deepcopied(value: Any) -> Any:
-    """A copy, or the value itself where there can be none."""
+    """Return a deep copy, or the value itself if it cannot be copied."""
     try:
         return deepcopy(value)
     except Exception:
@@ -996,12 +996,12 @@ def _repeats(observations: Sequence[str]) -> bool:
 
 
 def _without_info(policy: Policy) -> _Actor:
-    """A player who does not look at ``info``."""
+    """Return a policy as an actor that ignores ``info``."""
     return lambda observation, info: policy(observation)
 
 
 def _beyond(games: Sequence[_Game], others: Sequence[_Game]) -> bool:
-    """Whether games were paid more than the same ones of another player, by more than chance explains."""
+    """Return whether episodes have higher returns than another policy's on the same tasks, beyond chance."""
     more = [game.total - other.total for game, other in zip(games, others, strict=True)]
     return statistics.fmean(more) > 3 * statistics.pstdev(more) / math.sqrt(len(more)) + 1e-9
 
@@ -1012,7 +1012,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def _error(values: Sequence[float], expected: float) -> float:
-    """The standard error of a mean, of which values that are all the same say nothing."""
+    """Return the standard error of a mean; if all values are equal, estimate it from the expected share."""
     spread = statistics.pstdev(values) or (math.sqrt(expected * (1 - expected)) if 0 < expected < 1 else 0.0)
     return spread / math.sqrt(len(values))
 
@@ -1025,7 +1025,7 @@ def _time(seconds: float) -> str:
 
 
 def _held() -> dict[str, int]:
-    """What this process has open."""
+    """Return the numbers of open files, threads and child processes of this process."""
     files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0  # noqa: PTH208 -- numbers only
     return {"file": files, "thread": threading.active_count(), "process": _children()}
 
@@ -1072,4 +1072,4 @@ PROMISES: dict[str, str] = {
     "closing": "Thousands are opened and closed.",
     "gymnasium": "What Gymnasium's own checker finds.",
 }
-"""What is looked at, in this order, and why."""
+"""Names of the checks, in their order, with the reasons for them."""

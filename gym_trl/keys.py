@@ -1,4 +1,4 @@
-"""Keys and passwords of servers: they travel in headers, and are shown nowhere."""
+"""Keys and passwords of servers: sent in headers, and removed from all output."""
 
 from urllib.parse import urlsplit
 
@@ -8,22 +8,22 @@ _SHORTEST = 4
 
 
 def bearer(api_key: str | None) -> dict[str, str]:
-    """The header that carries a key.
+    """Return the header for a key.
 
     >>> bearer("sk-1234"), bearer(None)
     ({'Authorization': 'Bearer sk-1234'}, {})
 
     Raises:
-        ConfigError: a header cannot carry it; the message does not say what it is.
+        ConfigError: the key has characters that a header cannot have; the message does not contain the key.
     """
-    key = (api_key or "").strip()  # a key that was read from a file ends with a new line
+    key = (api_key or "").strip()  # a key from a file ends with a line break
     if not all("!" <= character <= "~" for character in key):
         raise ConfigError("the key of the server has characters that no header can carry, such as spaces or quotes")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def hidden(text: str, authorization: str | None) -> str:
-    """What a server said, without the key that it was sent: some repeat it when they refuse it.
+    """Return a server's message without the key, which some servers repeat when they reject it.
 
     >>> hidden("Incorrect API key provided: sk-1234.", "Bearer sk-1234")
     'Incorrect API key provided: ***.'
@@ -33,7 +33,7 @@ def hidden(text: str, authorization: str | None) -> str:
 
 
 def without_password(url: str) -> str:
-    """An address as it may be shown.
+    """Return an address without its password, for display.
 
     >>> without_password("https://me:secret@example.com/v1"), without_password("http://localhost:8000")
     ('https://***@example.com/v1', 'http://localhost:8000')

@@ -1,4 +1,4 @@
-"""Environments as users name them: an id, a module that registers one, a class, a file, or what makes one."""
+"""Loading of environments by an id, a module that registers one, a class, a file, or a function."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ from gym_trl.errors import ConfigError, GymTRLError
 
 EnvMaker: TypeAlias = Callable[..., gym.Env[Any, Any]]
 EnvSource: TypeAlias = str | EnvMaker
-"""An environment as users name it: an id, where it is (``"file.py:Class"``), its class, or a function that makes it."""
+"""An id, a place such as ``"file.py:Class"``, an environment's class, or a function that makes one."""
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
@@ -32,7 +32,7 @@ def env_name(env: EnvSource) -> str:
     ('TrlEnv/Echo-v0', 'gym_trl.envs.echo:Echo', '<lambda>')
 
     Raises:
-        ConfigError: it is neither text nor callable.
+        ConfigError: ``env`` is neither a string nor callable.
     """
     if isinstance(env, str):
         return env
@@ -48,26 +48,26 @@ def env_name(env: EnvSource) -> str:
 
 
 def find_maker(env: EnvSource) -> EnvMaker:
-    """Return what makes an environment, from its keyword arguments; it can be sent to another process.
+    """Return a function that makes an environment from its keyword arguments, and that other processes can receive.
 
     >>> find_maker("TrlEnv/Echo-v0")(turns=2)
     <OrderEnforcing<PassiveEnvChecker<Echo<TrlEnv/Echo-v0>>>>
 
     Raises:
-        ConfigError: there is no such id, module, file or class; names those that are like it.
+        ConfigError: there is no such id, module, file or class; the message names similar ones.
     """
     if not isinstance(env, str):
         env_name(env)
         return env
     if env.rpartition(":")[2] in gym.registry:
-        return partial(gym.make, env)  # with Gymnasium's own checks, and what it imports for a module's ids
+        return partial(gym.make, env)  # keeps Gymnasium's checks, and its import of module:id
     if (maker := env_maker(env)) is None:
         raise ConfigError(unknown_id(env))
     return partial(gym.make, env) if env.rpartition(":")[2] in gym.registry else maker
 
 
 def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Make an environment, and say in one sentence what cannot be made.
+    """Make an environment; report failures as one sentence.
 
     >>> make_env("TrlEnv/Echo-v0", trns=2)
     Traceback (most recent call last):
@@ -75,14 +75,14 @@ def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
     gym_trl.errors.ConfigError: TrlEnv/Echo-v0 has no argument 'trns'; did you mean 'turns'?
 
     Raises:
-        ConfigError: there is no such environment, or it cannot be made so.
+        ConfigError: there is no such environment, or it cannot be made with these arguments.
     """
     maker = find_maker(env)
     try:
         made = maker(**kwargs)
     except GymTRLError:
         raise
-    except Exception as error:  # whatever an environment raises
+    except Exception as error:  # an environment can raise anything
         raise cannot_make(env_name(env), maker, kwargs, error) from error
     if not isinstance(made, gym.Env):
         raise ConfigError(f"{env_name(env)} makes no gymnasium.Env: {type(made).__name__}")
@@ -90,7 +90,7 @@ def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
 
 
 def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: Exception) -> ConfigError:
-    """Return the error that says why an environment cannot be made with these arguments, and the nearest right ones."""
+    """Return the error for an environment that cannot be made with these arguments, with similar argument names."""
     parameters = env_parameters(maker)
     unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     if unexpected and unexpected[1] in kwargs:
@@ -103,7 +103,7 @@ def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: Ex
 
 
 def creator_of(maker: EnvMaker) -> Any:
-    """Return the class or function behind what ``find_maker`` returns, for its signature and docstring."""
+    """Return the class or function behind the result of ``find_maker``, for its signature and docstring."""
     if not (isinstance(maker, partial) and maker.func is gym.make):
         return maker
     [registered] = maker.args
@@ -112,7 +112,7 @@ def creator_of(maker: EnvMaker) -> Any:
 
 
 def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
-    """Return the arguments that environments can be made with, those of the classes that theirs is made from included.
+    """Return the arguments that an environment can be made with, including those of its base classes.
 
     >>> list(env_parameters(find_maker("TrlEnv/Echo-v0")))
     ['reward', 'turns', 'alphabet', 'word_length', 'max_length', 'render_mode']
@@ -132,9 +132,9 @@ def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
 
 
 def unknown_id(env_id: str) -> str:
-    """Return the sentence that there is no such environment, with those that may be meant."""
+    """Return the error message for an unknown environment, with similar ids."""
     name = env_id.rpartition(":")[2]
-    # The last one of a name stays: the newest version, and before all others this library's own.
+    # Later entries replace earlier ones of the same name: the newest version, and this library's own, remain.
     known = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
     close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
     meant = " or ".join([one for one in close if is_ours(one)] or close)
@@ -151,12 +151,12 @@ def _bare(env_id: str) -> str:
 
 
 def is_ours(env_id: str) -> bool:
-    """Whether an id is one of this library's."""
+    """Return whether an id is one of this library's."""
     return env_id.startswith("TrlEnv/")
 
 
 def env_maker(name: str) -> EnvMaker | None:
-    """Return what makes the environment of this name; ``None`` for an id that nobody has registered.
+    """Return a function that makes the environment of this name; ``None`` for an id that is not registered.
 
     >>> env_maker("TrlEnv/Echo-v0")(turns=2)
     <OrderEnforcing<Echo<TrlEnv/Echo-v0>>>
@@ -164,12 +164,12 @@ def env_maker(name: str) -> EnvMaker | None:
     'Echo'
 
     ``"my_games:Chess-v0"`` imports the module ``my_games``, which registers the id; ``"my_games.chess:Chess"`` is a
-    class in a module, or anything else there that makes an environment; ``"chess.py:Chess"`` is one in a file, and
-    ``"chess.py"`` the only one that the file has. Modules beside the user are found. What an environment is made with
-    is given to what this returns, which can be sent to another process.
+    class or function in a module; ``"chess.py:Chess"`` is one in a file, and ``"chess.py"`` the only environment in the
+    file. Modules in the working directory are found. The result takes the environment's arguments and can be sent to
+    another process.
 
     Raises:
-        ConfigError: there is no such module, or nothing in it that makes an environment; or importing it raised.
+        ConfigError: there is no such module, it contains no such environment, or importing it raised.
     """
     module_name, colon, attribute = name.rpartition(":")
     if name.endswith(".py"):
@@ -186,7 +186,7 @@ def env_maker(name: str) -> EnvMaker | None:
     for part in attribute.split("."):
         made = getattr(made, part, None)
     if callable(made):
-        return made  # type: ignore[no-any-return]  # what it makes is looked at
+        return made  # type: ignore[no-any-return]  # make_env checks the result
     if "-v" in attribute or "/" in attribute:
         return None
     known = ", ".join(_classes(module)) or "none"
@@ -194,7 +194,7 @@ def env_maker(name: str) -> EnvMaker | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the nearest of what is known, to be added to a message; empty if none is near.
+    """Return a question with similar names, to be appended to a message; empty if there are none.
 
     >>> did_you_mean("slover", ["solver", "random"]), did_you_mean("xyz", ["solver", "random"])
     ("; did you mean 'solver'?", '')
@@ -204,7 +204,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _registered(env_id: str) -> EnvMaker:
-    # The spec travels to processes in which nobody has registered it. Gymnasium's own checks would hide what is wrong.
+    # The spec is sent to processes that have not registered it. Gymnasium's own checks would hide errors.
     return partial(gym.make, gym.registry[env_id], disable_env_checker=True)
 
 
@@ -212,13 +212,13 @@ def _module(name: str, folder: Path) -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     try:
-        with redirect_stdout(sys.stderr):  # what a module prints is no part of a report
+        with redirect_stdout(sys.stderr):  # output of a module must not be part of a report
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(f"there is no module {name!r}, not in {folder} either") from error
         raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
-    except Exception as error:  # whatever somebody's module does
+    except Exception as error:  # a module can raise anything
         raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
 
 
@@ -232,7 +232,7 @@ def _file(path: Path) -> ModuleType:
 
 
 def _classes(module: ModuleType, *, abstract: bool = False) -> list[str]:
-    """The environments that a module has itself."""
+    """Return the names of the environments defined in a module."""
     return [
         name
         for name, value in vars(module).items()

@@ -1,4 +1,4 @@
-"""What a training run can be told: presets, options, and the fields of TRL's ``GRPOConfig``; no trainer is loaded."""
+"""Options of a training run: presets, command line options and the fields of TRL's ``GRPOConfig``."""
 
 import sys
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from gym_trl.loading import did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """Numbers that train a kind of model on a kind of game; every one of them can be overridden."""
+    """Default options for a kind of model on a kind of environment; each can be overridden."""
 
     steps: int
     episodes: int
-    """A step, over all processes."""
+    """Number of episodes per step, over all processes."""
     group_size: int
     max_tokens_per_turn: int
     eval_episodes: int
@@ -44,11 +44,12 @@ _TINY_GRPO = {
     "lr_scheduler_type": "linear",
     "scale_rewards": "none",
     "beta": 0.0,
-    # Without it the policy hardens as soon as it wins most games: a group then plays as one, and teaches nothing more.
+    # Without it the policy becomes deterministic once it wins most games: all episodes of a group are then the same and
+    # have no advantages.
     "entropy_coef": 0.02,
     "temperature": 1.0,
     "max_completion_length": 128,
-    # A model of a tenth of a million parameters waits for a GPU longer than it computes on a CPU.
+    # A model of 100,000 parameters would wait for a GPU longer than it computes on a CPU.
     "use_cpu": True,
     "bf16": False,
     "gradient_checkpointing": False,
@@ -63,7 +64,7 @@ TINY_ELSEWHERE = Preset(
     cut_actions="accept",  # it would first have to learn to stop
     grpo=_TINY_GRPO,
 )
-"""The tiny model, which knows no word before its first step, on a game that has no preset of its own."""
+"""Preset of the tiny model, which starts from random weights, on an environment without a preset of its own."""
 
 TINY = {
     "TrlEnv/GuessNumber-v0": replace(
@@ -81,7 +82,7 @@ TINY = {
         env_kwargs={"alphabet": "abcd", "word_length": 3},
     ),
 }
-"""The tiny model on the games that it is known to learn, by id."""
+"""Presets of the tiny model on environments that it is known to learn, by id."""
 
 PRETRAINED = Preset(
     steps=200,
@@ -92,14 +93,14 @@ PRETRAINED = Preset(
     action_format="tag",
     instructions=None,
     invalid_penalty=0.1,
-    end_after_invalid=3,  # an answer that cannot be read costs the game no turn, so nothing else would end it
+    end_after_invalid=3,  # an unreadable response uses no turn of the environment, so nothing else would end it
     grpo={"learning_rate": 1e-6, "lr_scheduler_type": "constant", "beta": 0.0, "max_completion_length": 2048},
 )
-"""A model that can read, on any game."""
+"""Preset of a pretrained model, on any environment."""
 
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
 WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid", "cut_actions", "success")
-"""Options that say how the environment is wrapped, under the names of ``GymSpec``'s arguments."""
+"""Options that set the wrapping of the environment, under the names of ``GymSpec``'s arguments."""
 _SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "generation_batch_size",
@@ -116,20 +117,20 @@ _NOT_A_FIELD = {
 
 
 class ExecutorName(StrEnum):
-    """Where environments are stepped, as ``GymSpec`` names it."""
+    """Executors, by their names in ``GymSpec``."""
 
     INLINE = "inline"
     """In the trainer's own thread."""
     THREAD = "thread"
-    """In threads, where they wait for something outside Python."""
+    """In threads, for environments that wait for something outside Python."""
     PROCESS = "process"
-    """In processes, where they compute, hang, leak or crash."""
+    """In processes, for environments that compute, hang, leak or crash."""
     RAY = "ray"
     """In processes on the machines of a Ray cluster."""
 
 
 class VLLMMode(StrEnum):
-    """Where vLLM generates, as ``GRPOConfig.vllm_mode`` names it."""
+    """Location of vLLM, by its name in ``GRPOConfig.vllm_mode``."""
 
     COLOCATE = "colocate"
     """In the trainer's own process, on its GPU."""
@@ -139,7 +140,7 @@ class VLLMMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Everything that a run depends on, as it is written to its ``config.json``.
+    """All settings that a run depends on, as stored in its ``config.json``.
 
     >>> options = TrainOptions.choose("TrlEnv/GuessNumber-v0", env_kwargs={"turns": 5}, steps=10)
     >>> options.env_kwargs, options.steps, options.grpo["learning_rate"]
@@ -185,21 +186,21 @@ class TrainOptions:
         grpo: Mapping[str, Any] | None = None,
         **given: Any,
     ) -> Self:
-        """The preset of this model and game, with what is given (and is not ``None``) instead.
+        """Return the preset's options for this model and environment, overridden by arguments that are not ``None``.
 
         Args:
-            env: The id of an environment that speaks text.
-            model: A path or hub id; with none, the tiny model made on the spot.
-            env_kwargs: For ``gym.make``.
-            seed: Of the tasks, of the sampling and of the tiny model's weights.
-            records_per_step: How many trajectories a step leaves in ``rollouts.jsonl``.
+            env: The id of an environment with text observations and actions.
+            model: A path or hub id. Default: the tiny model, which is made on the spot.
+            env_kwargs: Arguments for ``gym.make``.
+            seed: Seed of the tasks, of the sampling and of the tiny model's weights.
+            records_per_step: Number of trajectories per step that are written to ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
-            given: Fields of ``Preset``, such as ``steps``, where environments are stepped (``STEPPING``), what counts
-                as solved (``success``), the ``system_prompt``, and further arguments of ``GymSpec`` (``spec``).
+            given: Fields of ``Preset``, such as ``steps``; executor arguments (``STEPPING``); ``success``;
+                ``system_prompt``; and further arguments of ``GymSpec`` (``spec``).
 
         Raises:
-            ConfigError: a number that cannot work, or a field that ``GRPOConfig`` does not have.
-            MissingDependencyError: environments are to be stepped on a Ray cluster without Ray.
+            ConfigError: a number is out of range, or ``GRPOConfig`` does not have a field.
+            MissingDependencyError: the executor is Ray, which is not installed.
         """
         preset = PRETRAINED if model else TINY.get(env, TINY_ELSEWHERE)
         known = {**{item.name: getattr(preset, item.name) for item in fields(preset)}, "seed": seed}
@@ -215,21 +216,21 @@ class TrainOptions:
         if own.get("use_vllm"):
             if model is None and own.get("vllm_mode") == VLLMMode.SERVER:
                 raise ConfigError("a vLLM server is started with a model: give the same one with --model")
-            if "use_cpu" not in own:  # vLLM is where the GPU is, and so are the weights that it is given
+            if "use_cpu" not in own:  # vLLM needs a GPU, and the weights that it gets are there, too
                 known["grpo"].pop("use_cpu", None)
         for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
             if isinstance(known[name], bool) or not isinstance(known[name], int) or known[name] < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {known[name]!r}")
-        if stepping := {name: known[name] for name in STEPPING if name in known}:  # says now what cannot work
+        if stepping := {name: known[name] for name in STEPPING if name in known}:  # raises now for invalid arguments
             make_pool(gym.make, **{"executor": "process", **stepping}).close()
         return cls(env=env, model=model, records_per_step=records_per_step, **known)
 
 
 def read_options(folder: Path) -> TrainOptions:
-    """The options of the run in ``folder``.
+    """Return the options of the run in ``folder``.
 
     Raises:
-        ConfigError: there is no run, or one of another version.
+        ConfigError: there is no run, or it is of another version.
     """
     path = folder / "config.json"
     try:
@@ -244,7 +245,7 @@ _NOT_OF_SPEC = {"env", "num_tasks", "num_eval_tasks", "seed", "env_kwargs", "on_
 
 
 def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of ``GymSpec`` beside those that say which tasks there are.
+    """Return arguments of ``GymSpec`` other than those that choose the tasks, after checking their names.
 
     >>> check_spec({"turn_limt": 3})
     Traceback (most recent call last):
@@ -263,7 +264,7 @@ def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` as fields of ``GRPOConfig``, with numbers as the fields want them.
+    """Return ``given`` as fields of ``GRPOConfig``, with values converted to the fields' types.
 
     >>> check_grpo({"learning_rate": 1, "run_name": 7})
     {'learning_rate': 1.0, 'run_name': '7'}
@@ -273,7 +274,7 @@ def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
     gym_trl.errors.ConfigError: GRPOConfig has no field 'learning_rat'; did you mean 'learning_rate'?
 
     Raises:
-        ConfigError: there is no such field, or its value cannot be of that type.
+        ConfigError: there is no such field, or its value cannot be converted to the type.
     """
     from trl import GRPOConfig
 
