@@ -1,4 +1,4 @@
-"""Blind baselines: what a policy that never looks at an observation reaches, found by search."""
+"""Blind baselines: the best scores of policies that never look at an observation, found by search."""
 
 import math
 import random
@@ -33,61 +33,61 @@ STEPS = 200_000
 SECONDS = 10.0
 EPISODES = 500
 NEAR = 0.8
-"""The share of the way from random play to the best known score from which on a blind baseline is near the optimum."""
+"""Share of the way from random play to the best known score from which on a blind baseline is near the optimum."""
 
-_POOL = 200  # actions that sequences are made of
-_MINED = 64  # of them, those read out of instructions
-_SURVEYED = 32  # training episodes that are played to learn which actions there are
+_POOL = 200  # maximum number of actions that sequences are made of
+_MINED = 64  # of these, maximum number that is read from texts
+_SURVEYED = 32  # training episodes that are played to collect actions
 _CLIMBERS = 8
-_EXPLORED = 3  # training episodes that are explored where there is no solver
-_LONGEST = 1_000  # turns, after which an episode is left
-_COMPARISONS = 40  # that a stage has steps for, at least
-_ENOUGH = 8  # episodes that went otherwise, before which a sequence is not given up
-_AGAIN = 200  # proposals in a row that bring nothing new, after which a stage ends
+_EXPLORED = 3  # training episodes that are explored if there is no solver
+_LONGEST = 1_000  # maximum turns of an episode
+_COMPARISONS = 40  # minimum number that a stage has steps for
+_ENOUGH = 8  # changed episodes before a sequence may be rejected early
+_AGAIN = 200  # consecutive proposals without a new sequence that end a stage
 _EXAMPLES = ("action_examples", "example_actions", "examples")
 _GARBAGE = "xyzzy"
 
 
 @dataclass(frozen=True, slots=True)
 class BlindBaseline:
-    """The best open-loop sequence of actions that a search found, and what it reaches on held-out episodes."""
+    """Best open-loop sequence of actions that a search found, and its score on held-out episodes."""
 
     objective: Objective
-    """``"success"`` where the environment declares it, else ``"return"``."""
+    """``"success"`` if the environment declares it, else ``"return"``."""
     actions: Actions
-    """The sequence; it starts again at its end."""
+    """The sequence, which is repeated at its end."""
     success: Estimate
-    """The share of held-out episodes that it solves; its mean is ``None`` where success is not declared."""
+    """Share of held-out episodes that it solves; its mean is ``None`` if success is not declared."""
     mean_return: Estimate
     deviation: float
-    """The standard deviation of the return over the held-out episodes."""
+    """Standard deviation of the return over the held-out episodes."""
     turns: float
-    """Per held-out episode."""
+    """Mean number of turns of the held-out episodes."""
     episodes: int
-    """Held-out episodes that were played and scored."""
+    """Number of held-out episodes that were played and scored."""
     steps: int
-    """Environment steps that the search took, resets included; the held-out episodes are not counted."""
+    """Number of environment steps of the search, including resets; held-out episodes are not counted."""
     sequences: int
-    """Sequences that the search tried."""
+    """Number of sequences that the search tried."""
     seconds: float
     budget: int
-    """The steps that it might have taken."""
+    """Maximum number of steps of the search."""
     cut: bool
-    """Time was over before the steps were: another run may find another sequence."""
+    """The search ran out of time before it ran out of steps: another run may find another sequence."""
 
     @property
     def score(self) -> Estimate:
-        """The held-out estimate of the objective."""
+        """Held-out estimate of the objective."""
         return self.success if self.objective == "success" else self.mean_return
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain JSON values."""
+        """Return the result as plain JSON values."""
         estimates = {name: getattr(self, name)._asdict() for name in ("success", "mean_return")}
         return {**asdict(self), "actions": list(self.actions), **estimates}
 
 
 def describe(found: BlindBaseline) -> str:
-    """Return a blind baseline in words: its score, its actions, and the effort of the search."""
+    """Return a description of a blind baseline: its score, its actions, and the effort of the search."""
     reached = f"returns {found.mean_return}"
     if found.objective == "success":
         paid = "" if found.mean_return.mean == found.success.mean else f" and {reached}"
@@ -97,7 +97,7 @@ def describe(found: BlindBaseline) -> str:
 
 
 def named(actions: Sequence[str], most: int = 6) -> str:
-    """Return a sequence of actions in words.
+    """Return a description of a sequence of actions.
 
     >>> named(["hit"]), named(["left", "up"]), named(list("abcdefgh"))
     ("always 'hit'", "'left' 'up', repeated", "'a' 'b' 'c' 'd' 'e' 'f' ... (8 actions)")
@@ -109,7 +109,7 @@ def named(actions: Sequence[str], most: int = 6) -> str:
 
 
 def blind_levels(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> tuple[float | None, float | None]:
-    """Return the success and the mean return of the blind baseline: as published, or of a search of about a second.
+    """Return success and mean return of the blind baseline: published values, or those of a search of about a second.
 
     >>> import gymnasium as gym
     >>> blind_levels(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4))[0] > 0.4
@@ -144,32 +144,32 @@ def search_blind(
     objective: Objective | None = None,
     extra: Iterable[Sequence[str]] = (),
 ) -> BlindBaseline:
-    """Search for the best policy that never looks at an observation, and measure it on episodes it did not see.
+    """Search for the best policy that never looks at an observation, and measure it on held-out episodes.
 
     >>> import gymnasium as gym
     >>> found = search_blind(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4), steps=20_000, episodes=200)
     >>> found.objective, len(set(found.actions)) >= 4, 0.4 < found.success.mean < 0.6
     ('success', True, True)
 
-    Such a policy is a sequence of actions that starts again at its end. Candidates are single actions, short cycles,
-    and what the environment's solver and random play do in training episodes; the best are improved by exchanging,
-    inserting, moving and removing actions, and by what a solver or random play does where a sequence has failed.
-    Actions come from the action space, the lists in ``info``, the instructions, and that play. Training seeds are used
-    to search; the result is measured on seeds of the ``"eval"`` split. Limited by ``steps`` alone, the same arguments
-    give the same result.
+    Such a policy is a sequence of actions that is repeated at its end. Candidates are single actions, short cycles, and
+    the actions of the environment's solver and of random play in training episodes. The best ones are improved by
+    exchanging, inserting, moving and removing actions, and by the actions of the solver or of random play in episodes
+    in which a sequence has failed. Actions are taken from the action space, the lists in ``info``, the instructions,
+    and these episodes. The search uses training seeds; the result is measured on seeds of the ``"eval"`` split. If only
+    ``steps`` limits it, the search is reproducible.
 
     Args:
-        make: Makes the environment; its spaces may be any that ``as_text`` can put into words.
-        steps: The most environment steps of the search, a reset counting as one.
-        seconds: The most seconds, of which the last third is for the held-out episodes.
-        episodes: How many held-out episodes are played; at least two, also when time is over.
-        seed: Of the episodes and of the search.
-        objective: What is maximised; by default success where the environment declares it, else the return.
-        extra: Sequences to begin from, beside those that are found.
+        make: Makes the environment; ``as_text`` must support its spaces.
+        steps: Maximum number of environment steps of the search; a reset counts as one.
+        seconds: Maximum seconds; the last third is reserved for the held-out episodes.
+        episodes: Number of held-out episodes; at least two are played, even after the time limit.
+        seed: Seed of the episodes and of the search.
+        objective: Value to maximize. Default: success if the environment declares it, else the return.
+        extra: Sequences to start from, in addition to those that are found.
 
     Raises:
-        ConfigError: a budget that allows nothing.
-        NotTextError: the environment cannot be put into words.
+        ConfigError: a limit is out of range.
+        NotTextError: the environment cannot be converted to text.
     """
     if steps < 1 or episodes < 2 or not seconds > 0:
         given = f"{steps}, {episodes} and {seconds}"
@@ -209,7 +209,7 @@ def search_blind(
 
 class _Played(NamedTuple):
     success: bool | None
-    """``None`` where the environment does not declare it."""
+    """``None`` if the environment does not declare it."""
     total: float
     turns: int
 
@@ -219,13 +219,13 @@ class _Spent(Exception):  # noqa: N818 -- it ends the search
 
 
 class _Arena:
-    """An environment in which sequences are played, within a budget of steps and seconds."""
+    """Environment in which sequences are played, within a budget of steps and seconds."""
 
     def __init__(self, make: Callable[[], gym.Env[Any, Any]], steps: int, deadline: float, seed: int) -> None:
         self._make, self._deadline, self._seed = make, deadline, seed
         self.steps, self.used, self.cut = float(steps), 0, False
         self.limit = self.steps
-        """The steps after which the present stage of the search ends."""
+        """Number of steps after which the current stage of the search ends."""
         self.env = self._made()
 
     def __enter__(self) -> "_Arena":
@@ -238,7 +238,7 @@ class _Arena:
         return as_text(declare_success(self._make()))
 
     def unlimited(self) -> None:
-        """Play on without a budget."""
+        """Remove the budget."""
         self.steps = self.limit = self._deadline = math.inf
 
     def training(self, number: int) -> int:
@@ -263,9 +263,10 @@ class _Arena:
         self.used += 1
 
     def play(self, actions: Actions, seed: int, instead_of: "_Played | None" = None) -> _Played | None:
-        """Play a sequence; ``None`` where the environment raises.
+        """Play a sequence; return ``None`` if the environment raises.
 
-        One that takes much longer than what it is compared with, and was paid less so far, is not played to its end.
+        If it takes much longer than the episode that it is compared with, with a lower return so far, it is not played
+        on.
         """
         patience = _LONGEST if instead_of is None else 3 * instead_of.turns + 50
         try:
@@ -281,7 +282,7 @@ class _Arena:
             return _Played(False if "success" in info else None, math.fsum(total), len(total))
         except _Spent:
             raise
-        except Exception:  # whatever somebody's environment raises
+        except Exception:  # an environment can raise anything
             self._renew()
             return None
 
@@ -293,7 +294,7 @@ class _Arena:
     def follow(
         self, policy_for: "_PolicyFor", seed: int, prefix: Actions = (), most: int = _LONGEST
     ) -> "_Shadow | None":
-        """Play ``prefix`` and then what a policy says that has seen all of it; ``None`` where anything raises."""
+        """Play ``prefix`` and then a policy that has seen all of it; return ``None`` if anything raises."""
         try:
             observation, info = self.reset(seed)
             policy = policy_for(self.env)
@@ -314,7 +315,7 @@ class _Arena:
             return shadow
         except _Spent:
             raise
-        except Exception:  # whatever somebody's environment or solver raises
+        except Exception:  # an environment or a solver can raise anything
             self._renew()
             return None
 
@@ -330,13 +331,13 @@ _PolicyFor: TypeAlias = Callable[[TextEnvironment], _Seeing]
 
 @dataclass
 class _Shadow:
-    """An episode of a policy that looks."""
+    """Episode of a policy that sees the observations."""
 
     actions: list[str]
     observations: list[str]
     listed: Counter[str]
     played: _Played | None
-    """``None`` where it did not end."""
+    """``None`` if it did not end."""
     valid: list[bool]
     rewards: list[float]
 
@@ -347,7 +348,7 @@ def _solver(env: TextEnvironment) -> _Seeing:
 
 
 def _at_random(seed: int, pool: Sequence[str], env: TextEnvironment) -> _Seeing:
-    """Return random play: of what is listed, else the environment's own, else of the actions that are known."""
+    """Return random play: of the listed actions, else the environment's own, else of the known actions."""
     rng = random.Random(seed)
     own: Policy | None = env.get_wrapper_attr("random_policy")(seed) if env.has_wrapper_attr("random_policy") else None
 
@@ -368,7 +369,7 @@ def _at_random(seed: int, pool: Sequence[str], env: TextEnvironment) -> _Seeing:
 
 @dataclass
 class _Place:
-    """An observation of a training episode, and the best way that is known to it."""
+    """Observation of a training episode, and the best known sequence of actions that leads to it."""
 
     actions: Actions
     total: float
@@ -381,25 +382,25 @@ def _visits(place: _Place) -> int:
 
 @dataclass
 class _Climber:
-    """A sequence, and how it did on the first training seeds."""
+    """Sequence of actions, and its results on the first training seeds."""
 
     actions: Actions
     played: list[_Played]
     turns: int = 0
-    """The most that were played in an episode."""
+    """Maximum number of turns in one of its episodes."""
 
     def add(self, played: _Played) -> None:
         self.played.append(played)
         self.turns = max(self.turns, played.turns)
 
     def value(self, objective: Objective) -> tuple[float, float]:
-        """The sum of the objective, and of returns where that is the same."""
+        """Return the sum of the objective, and the sum of returns as a tie-breaker."""
         total = math.fsum(one.total for one in self.played)
         return (total, 0.0) if objective == "return" else (float(sum(bool(one.success) for one in self.played)), total)
 
 
 class _Search:
-    """A race of many sequences, and then climbers, of which fewer go on with each round."""
+    """Search: a race of many sequences, then stages of hill climbing with fewer and fewer of them."""
 
     def __init__(
         self, arena: _Arena, rng: random.Random, objective: Objective | None, extra: Sequence[Actions]
@@ -444,10 +445,10 @@ class _Search:
             self._look_at_more(climbers, most=100_000)
         return self._short(self._best(climbers)[0])
 
-    # --- what there is to play ---
+    # --- collecting actions ---
 
     def _survey(self) -> None:
-        """Play training episodes, and learn which actions there are and which of them win."""
+        """Play training episodes to collect the actions and find out which of them win."""
         env = self.arena.env
         known: Counter[str] = Counter(action_names(env))
         self._mined = list(islice(_mined(env, self._first_observations()), _MINED))
@@ -458,13 +459,13 @@ class _Search:
             seed = self.arena.training(number)
             players = [partial(_at_random, derive_seed(seed, "blind"), self.pool)]
             if self._solvable:
-                players.append(_solver)  # type: ignore[arg-type]  # takes an environment, as the other one does
+                players.append(_solver)  # type: ignore[arg-type]  # takes an environment, like the other one
             for player in players:
                 if (shadow := self.arena.follow(player, seed)) is not None:
                     self.shadows.append(shadow)
 
     def _explore(self) -> None:
-        """Go on at random from what was seldom seen in a few training episodes, and keep what ended them best."""
+        """Continue at random from rarely visited observations of a few training episodes; keep the best episodes."""
         places: list[dict[str, _Place]] = [{} for _ in range(_EXPLORED)]
         best = [-math.inf] * _EXPLORED
         for attempt in count():
@@ -493,7 +494,7 @@ class _Search:
         return [self.arena.reset(self.arena.training(number))[0] for number in range(4)]
 
     def _understood(self, mined: list[str]) -> list[str]:
-        """Return the texts that the environment does not answer as it answers nonsense."""
+        """Return the texts to which the environment reacts differently than to nonsense."""
         nonsense = [self._answer(_GARBAGE, number) for number in range(3)]
         kept = [one for one in mined if any(self._answer(one, number) != nonsense[number] for number in range(3))]
         return kept or ([] if self._solvable or action_names(self.arena.env) else mined)
@@ -557,7 +558,7 @@ class _Search:
     # --- the race of the candidates ---
 
     def _race(self, climbers: list[_Climber]) -> list[_Climber]:
-        """Halve the field again and again, looking at twice as many seeds."""
+        """Halve the number of sequences repeatedly, with twice as many seeds each time."""
         left = self.arena.limit - self.arena.used
         turns = [one.played.turns if one.played else len(one.actions) for one in self.shadows]
         seeds = int(left / 4 / len(climbers) / (1 + statistics.fmean(turns or [1])))
@@ -566,7 +567,7 @@ class _Search:
         while True:
             for place, climber in enumerate(climbers):
                 if place >= 2 * _CLIMBERS and not climber.played and self.arena.used > first:
-                    break  # those that come last are the least likely
+                    break  # the last ones are the least promising
                 try:
                     self._play_to(climber, seeds)
                 except _Spent:
@@ -577,7 +578,7 @@ class _Search:
             climbers, seeds = climbers[: max(_CLIMBERS, len(climbers) // 2)], min(128, seeds * 2)
 
     def _best(self, climbers: list[_Climber]) -> list[_Climber]:
-        """Return those that were played, the best first."""
+        """Return the sequences that were played, the best first."""
         played = [one for one in climbers if one.played]
         return sorted(played, key=self._mean, reverse=True) or [_Climber((_GARBAGE,), [])]
 
@@ -592,17 +593,17 @@ class _Search:
         return played or _Played(False, -math.inf, 0)
 
     def _mean(self, climber: _Climber) -> tuple[float, float]:
-        """What it reached in the mean, shrunk where few seeds were looked at: the best of many was lucky."""
+        """Return the sequence's means over its seeds, for sorting."""
         if not climber.played:
             return -math.inf, 0.0
         first, second = climber.value(self.objective)
         number = len(climber.played)
         return (first / number, second / number)
 
-    # --- the climb ---
+    # --- hill climbing ---
 
     def _look_at_more(self, climbers: list[_Climber], most: int = 512) -> None:
-        """Play the climbers on more seeds, all on as many, while that leaves steps for many comparisons."""
+        """Play all sequences on the same larger number of seeds, as long as steps remain for many comparisons."""
         left = self.arena.limit - self.arena.used
         cost = max((sum(one.turns + 1 for one in climber.played) for climber in climbers), default=0)
         start, seeds = self.arena.used, max((len(one.played) for one in climbers), default=0)
@@ -616,7 +617,7 @@ class _Search:
             self._play_to(climber, seeds)
 
     def _climb(self, climbers: list[_Climber]) -> None:
-        """Change the climbers, the best ones most often, until the budget is spent."""
+        """Change the sequences, the best ones most often, until the budget is spent."""
         tried, again = set[tuple[Actions, int]](), 0
         while again < _AGAIN:
             place = 0 if self.rng.random() < 0.5 else self.rng.randrange(len(climbers))
@@ -628,7 +629,7 @@ class _Search:
             if changed is None or (changed, len(parent.played)) in tried:
                 continue
             if _first_difference(changed, parent.actions) >= parent.turns:
-                continue  # nothing that is ever played has changed
+                continue  # only actions that are never played have changed
             tried.add((changed, len(parent.played)))
             self.tried, again = self.tried + 1, 0
             child = self._compared(changed[:_LONGEST], parent)
@@ -655,7 +656,7 @@ class _Search:
             for place, difference in enumerate((self._worth(now) - self._worth(before), _paid(now) - _paid(before))):
                 gained[place] += difference
                 squares[place] += difference**2
-            place = 0 if squares[0] else 1  # returns count where the objective is the same so far
+            place = 0 if squares[0] else 1  # returns decide if the objective is the same so far
             changed += now != before
             if changed >= _ENOUGH and gained[place] < -2 * math.sqrt(squares[place]) - 1e-9:
                 return None
@@ -665,7 +666,7 @@ class _Search:
         return _paid(played) if self.objective == "return" else float(bool(played.success))
 
     def _unrolled(self, parent: _Climber) -> list[str]:
-        """The actions as far as they are played, or now and then the cycle itself."""
+        """Return the actions as far as they are played, or sometimes the cycle itself."""
         turns = parent.turns
         if len(parent.actions) > turns > 0:
             return list(parent.actions[:turns])
@@ -679,14 +680,14 @@ class _Search:
         return tuple(actions)
 
     def _by_end(self, parent: _Climber, _: list[_Climber]) -> Actions:
-        """Do something else shortly before the end of an episode in which the parent did badly."""
+        """Change an action shortly before the end of an episode in which the parent failed."""
         turns = parent.played[self._bad(parent)].turns
         actions = [parent.actions[turn % len(parent.actions)] for turn in range(max(turns, len(parent.actions)))]
         actions[max(0, turns - self.rng.choice((1, 1, 2, 3)))] = self._drawn(1)[0]
         return tuple(actions)
 
     def _bad(self, parent: _Climber) -> int:
-        """Draw a training episode that the parent did not solve, or any where it solved all or nothing is declared."""
+        """Draw a training episode that the parent did not solve; if there is none, any."""
         bad = [place for place, one in enumerate(parent.played) if not one.success]
         return self.rng.choice(bad or range(len(parent.played)))
 
@@ -720,7 +721,7 @@ class _Search:
         return tuple(actions)
 
     def _by_splice(self, parent: _Climber, _: list[_Climber]) -> Actions | None:
-        """Put a part of an episode of the survey in, or a short part of the sequence itself once more."""
+        """Insert a part of an episode of the survey, or of the sequence itself."""
         actions = self._unrolled(parent)
         sources = [one.actions for one in self.shadows if one.actions] or [actions]
         source = self.rng.choice([*sources, actions]) if self.rng.random() < 0.7 else actions
@@ -731,13 +732,13 @@ class _Search:
         return (*actions[:at], *part, *actions[at + over :])
 
     def _by_join(self, parent: _Climber, climbers: list[_Climber]) -> Actions:
-        """Begin as the parent does and go on as another climber."""
+        """Start like the parent and continue like another climber."""
         actions, other = self._unrolled(parent), self._unrolled(self.rng.choice(climbers))
         at = self.rng.randint(0, len(actions))
         return (*actions[:at], *other[at if self.rng.random() < 0.5 else 0 :]) or parent.actions
 
     def _by_regrow(self, parent: _Climber, _: list[_Climber]) -> Actions | None:
-        """Go on from somewhere as a policy that looks does, in an episode in which the parent did badly."""
+        """Continue from some turn like the solver or random play, in an episode in which the parent failed."""
         number = self._bad(parent)
         turns = parent.played[number].turns
         at = min(self.rng.choice((0, turns, self.rng.randint(0, turns))), _LONGEST)
@@ -755,22 +756,22 @@ class _Search:
         return (*shadow.actions, *rest)
 
     def _short(self, climber: _Climber) -> Actions:
-        """The sequence without what is never played, and as a cycle where it is one."""
+        """Return the sequence without actions that are never played, and shortened to a cycle if it repeats."""
         turns = climber.turns
         actions = climber.actions[: max(turns, 1)]
         for length in range(1, len(actions)):
             if all(actions[place] == actions[place % length] for place in range(length, len(actions))):
-                # The end of the sequence may have been played as the beginning of its next round.
+                # The end of the sequence may have been played as the start of its next cycle.
                 return actions[:length] if len(actions) >= turns or not len(actions) % length else actions
         return actions
 
 
 def _paid(played: _Played) -> float:
-    return max(played.total, -1e30)  # so that differences are numbers
+    return max(played.total, -1e30)  # so that differences are not NaN
 
 
 def _first_difference(one: Actions, other: Actions) -> int:
-    """Return after how many turns two sequences that are repeated differ; they are the same where it is the most.
+    """Return the number of turns after which two repeated sequences differ; the maximum if they are the same.
 
     >>> _first_difference(("a", "b"), ("a", "b", "a", "c")), _first_difference(("a",), ("a", "a"))
     (3, 2)
@@ -787,7 +788,7 @@ def _first_difference(one: Actions, other: Actions) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Actions in what an environment says
+# Actions in an environment's texts
 # ---------------------------------------------------------------------------------------------------------------------
 
 _QUOTED = re.compile(
@@ -799,7 +800,7 @@ _WORD = re.compile(r"[\w#+-]+")
 
 
 def _mined(env: TextEnvironment, observations: Sequence[str]) -> Iterator[str]:
-    """Yield texts that may be actions: examples, what is quoted, numbers of ranges, alternatives, and single words."""
+    """Yield texts that may be actions: examples, quotations, numbers of ranges, alternatives, and single words."""
     told = str(env.get_wrapper_attr("instructions")) if env.has_wrapper_attr("instructions") else ""
     seen = set[str]()
     for text in _maybe_actions(env, told, observations):

@@ -1,4 +1,4 @@
-"""From what a model wrote to the action that it meant."""
+"""Parsing of model responses into thinking and actions."""
 
 import json
 import re
@@ -18,12 +18,12 @@ _THINKING = (
     ("<|channel>thought", "<channel|>"),
     ("to=self<|message|>", "<|eom|>"),
 )
-# These also close what is no thinking, so alone they say nothing.
+# These marks also close other text, so alone they do not indicate thinking.
 _AMBIGUOUS = ("<|end|>", "<|eom|>")
 
 
 def split_thinking(text: str) -> Answer:
-    """Take the thinking out of an answer, also where the prompt had opened it or the answer never closed it.
+    """Split a response into thinking and answer, also if its start is in the prompt or its end is missing.
 
     >>> split_thinking("<think>7 or 8?</think>8")
     Answer(thinking='7 or 8?', text='8')
@@ -36,7 +36,7 @@ def split_thinking(text: str) -> Answer:
     >>> split_thinking("to=self<|message|>7 or 8?<|eom|>8")
     Answer(thinking='7 or 8?', text='8')
     """
-    if "think>" not in text and "<|" not in text and "|>" not in text:  # one of them is in every mark
+    if "think>" not in text and "<|" not in text and "|>" not in text:  # every mark contains one of them
         return Answer("", text.strip())
     for opening, closing in _THINKING:
         if opening in text or (closing in text and closing not in _AMBIGUOUS):
@@ -53,7 +53,7 @@ def _split_at(text: str, opening: str, closing: str) -> Answer:
         if piece == opening:
             inside = True
         elif piece == closing:
-            if not inside and closing not in _AMBIGUOUS:  # the prompt had opened it, so all before was thinking
+            if not inside and closing not in _AMBIGUOUS:  # the prompt opened it: all earlier text is thinking
                 thinking, said = [*thinking, *said], []
             inside = False
         else:
@@ -62,19 +62,19 @@ def _split_at(text: str, opening: str, closing: str) -> Answer:
 
 
 CUT = "Your response was cut off before its action was complete, so nothing was done. Be brief."
-"""What is said to a model whose response ``max_tokens`` cut off."""
+"""Observation after a response that ``max_tokens`` cut off."""
 
 _OPEN, _CLOSE = "<action>", "</action>"
 _BOXED = "\\boxed{"
-# A backslash takes the next character with it, so that the braces of \{ and \} do not count.
+# A backslash also consumes the next character, so that \{ and \} do not count as braces.
 _BOXED_TOKENS = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
-# Strings hide their braces; one that never closes hides the rest, which also keeps the scan linear.
+# Braces in strings do not count; an unclosed string extends to the end, which also keeps the scan linear.
 _JSON_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}]', re.DOTALL)
 _JSON_ATTEMPTS = 16
 
 
 class ActionFormat:
-    r"""One way to mark the action in an answer, and how to find it there.
+    r"""Format in which the action is marked in a response, with a function that extracts it.
 
     >>> ActionFormat("tag").find("Higher, so <action>7</action>.")
     '7'
@@ -87,19 +87,19 @@ class ActionFormat:
     >>> ActionFormat("tag", strict=True).find("Higher, so <action>7</action>.") is None
     True
 
-    ``"tag"``: what the last ``<action>`` opens, up to its ``</action>`` or, where a stop string or a limit cut the
-    answer, up to the end. ``"boxed"``: the last ``\boxed{…}`` whose braces balance. ``"json:FIELD"``: that field of the
-    last JSON object that has it; a value that is no string is written as JSON. ``"plain"``: the whole answer.
-    ``"regex:PATTERN"``, or a compiled pattern: the last match, or its group 1 where it has one.
+    ``"tag"``: the text after the last ``<action>`` up to its ``</action>``, or to the end if a stop string or a limit
+    cut the response off. ``"boxed"``: the last ``\boxed{…}`` with balanced braces. ``"json:FIELD"``: this field of the
+    last JSON object that has it; a value that is not a string is written as JSON. ``"plain"``: the whole response.
+    ``"regex:PATTERN"``, or a compiled pattern: the last match, or its group 1 if the pattern has groups.
 
-    ``strict`` wants the mark to be the whole answer, closed, and nothing around it but whitespace. Either way nothing
-    is guessed from text without the mark, whitespace around an action is dropped and an empty action is none at all;
-    only a plain answer may be empty, and the environment says what that means.
-    Time is linear in the length of the answer, except for a pattern that is not.
+    ``strict`` requires the mark to be complete and to be the whole response, except for whitespace around it. In any
+    case, actions are read from the mark only, whitespace around an action is removed, and an empty action counts as
+    none, except in a plain response, which the environment interprets. Time is linear in the length of the response,
+    except for slow patterns.
 
-    Of a response that ``max_tokens`` cut off (``cut``) an action counts only if its mark was complete and no later one
-    had begun: the last tag closed, no ``\boxed{`` and no JSON object open, a match that ends before the text does. A
-    plain answer has no mark, and any of it may be a part of more: what was cut off is no action.
+    In a response that ``max_tokens`` cut off (``cut``), an action is valid only if its mark was complete and no later
+    one had begun: the last tag is closed, no ``\boxed{`` or JSON object is open, or the match ends before the text
+    does. A plain response has no mark, so if it was cut off, it has no action.
 
     >>> ActionFormat("tag").find("<action>42</action> because", cut=True)
     '42'
@@ -107,7 +107,7 @@ class ActionFormat:
     (True, True)
 
     Raises:
-        ConfigError: a format that does not exist, or a pattern that does not compile.
+        ConfigError: an unknown format, or a pattern that does not compile.
     """
 
     def __init__(self, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> None:  # noqa: A002
@@ -119,7 +119,7 @@ class ActionFormat:
             self.sentence += " Write nothing else."
 
     def find(self, text: str, *, cut: bool = False) -> str | None:
-        """The action in ``text``, or ``None`` where there is none to be read; ``cut``: there was to be more of it."""
+        """Return the action in ``text``, or ``None`` if there is none; ``cut``: ``max_tokens`` cut the text off."""
         if cut and not self._is_complete(text):
             return None
         found = self._search(text)
@@ -128,7 +128,7 @@ class ActionFormat:
 
 
 def extract_action(text: str, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> str | None:  # noqa: A002
-    """The action in ``text``, or ``None`` where there is none to be read; ``ActionFormat`` explains the formats.
+    """Return the action in ``text``, or ``None`` if there is none; ``ActionFormat`` explains the formats.
 
     >>> extract_action("I start in the middle. <action>25</action>")
     '25'
@@ -139,7 +139,7 @@ def extract_action(text: str, format: str | re.Pattern[str] = "tag", *, strict: 
 
 
 def _compile(how: str | re.Pattern[str], strict: bool) -> tuple[str, Callable[[str], str | None]]:
-    """The sentence that explains a format, and the function that finds it."""
+    """Return the sentence that explains a format, and the function that extracts the action."""
     if isinstance(how, re.Pattern):
         return _compile_pattern(how, strict)
     if how == "tag":
@@ -180,7 +180,7 @@ def _find_whole_tag(text: str) -> str | None:
 
 
 def _completeness(how: str | re.Pattern[str]) -> Callable[[str], bool]:
-    """Whether the mark of a text that was cut off is complete, so that no more text can change what is in it."""
+    """Return a function that checks that the mark in a cut text is complete, so that more text could not change it."""
     if isinstance(how, re.Pattern):
         return partial(_match_is_complete, how)
     kind, _, detail = how.partition(":")
@@ -212,9 +212,9 @@ def _match_is_complete(pattern: re.Pattern[str], text: str) -> bool:
 
 
 def _boxes(text: str) -> tuple[list[tuple[int, int]], list[int]]:
-    """Where the insides of the balanced boxes start and stop, in the order in which they close; what is left open.
+    """Return the spans of the insides of balanced boxes, in the order in which they close, and the braces left open.
 
-    The latter is a start for each box, and -1 for any other brace.
+    The latter are given as the start of the inside for each box, and -1 for any other brace.
     """
     spans: list[tuple[int, int]] = []
     opened: list[int] = []
@@ -232,7 +232,7 @@ def _find_box(text: str) -> str | None:
     before, opened, rest = text.rpartition(_BOXED)
     inside, closed, _ = rest.partition("}")
     if not opened or (closed and "{" not in inside and "\\" not in inside and not before.endswith("\\")):
-        return inside if opened else None  # as nearly always: nothing has to be balanced
+        return inside if opened else None  # the usual case, without braces to balance
     start, stop = max(_boxes(text)[0], default=(0, 0))
     return text[start:stop]
 
@@ -249,9 +249,9 @@ def _find_json(field: str, text: str) -> str | None:
 
 
 def _objects(text: str) -> tuple[deque[tuple[int, int]], list[int]]:
-    """Where the last JSON objects may start and stop, in the order in which they close; where open ones start."""
-    # An enclosing object closes after the ones inside it, so going backwards meets it first. More than a few
-    # candidates that are no JSON mean garbage, on which trying each would take quadratic time.
+    """Return the spans of the last JSON candidates, in the order in which they close, and the starts of open ones."""
+    # An enclosing object closes after the ones inside it, so a reversed search finds it first. Their number is limited,
+    # because trying each candidate in garbage would take quadratic time.
     spans: deque[tuple[int, int]] = deque(maxlen=_JSON_ATTEMPTS)
     opened: list[int] = []
     position = 0
@@ -265,7 +265,7 @@ def _objects(text: str) -> tuple[deque[tuple[int, int]], list[int]]:
 
 
 def _next_json_token(text: str, position: int, *, inside: bool) -> re.Match[str] | None:
-    """The next brace, or inside an object the next string; in prose a quote means nothing."""
+    """Return the next brace, or the next string if inside an object; quotes outside objects are ignored."""
     if not inside and (position := text.find("{", position)) < 0:
         return None
     return _JSON_TOKENS.search(text, position)

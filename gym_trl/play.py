@@ -1,4 +1,4 @@
-"""A game that a person plays: what has happened can be taken back, and the solver asked."""
+"""One episode that a person plays, with undo and hints from the solver."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,26 +11,26 @@ from gym_trl.evaluation import Exchange
 from gym_trl.pool import TextEnvironment, read_step
 from gym_trl.types import Policy
 
-_MOST_TURNS = 500  # that a solver is followed
+_MOST_TURNS = 500  # of a solver's play for a hint
 
 
 class ReplayError(GymTRLError, RuntimeError):
-    """The same actions did not give the same game."""
+    """Different episodes from the same seed and actions."""
 
 
 class Hint(NamedTuple):
-    """What the solver would do now, and where that leads."""
+    """Action of the solver, and the result if it continues to play."""
 
     action: str
     wins: bool | None
-    """Whether the game is won from here, when the solver plays on."""
+    """The solver wins the game from here; ``None`` if success is not declared."""
     turns: int
-    """How many more turns it takes then."""
+    """Number of turns that it takes from here."""
 
 
 @dataclass
 class PlayedGame:
-    """One game from one seed, which is undone by playing it again.
+    """One episode from one seed, in which actions are undone by replaying the others.
 
     >>> import gymnasium as gym
     >>> game = PlayedGame(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4), seed=1)
@@ -42,11 +42,11 @@ class PlayedGame:
     ('Guess 1 to 8 in 4 tries.', 'Correct.', 1.0)
 
     Args:
-        make: Makes the environment; more of them are made to try things out.
-        seed: Of the game.
+        make: Makes the environment; further instances are made for hints.
+        seed: Seed of the episode.
 
     Raises:
-        ReplayError: an undo met another game than the one that was played, so the environment is not deterministic.
+        ReplayError: a replay differs from the episode, so the environment is not deterministic.
     """
 
     make: Callable[[], TextEnvironment]
@@ -60,34 +60,34 @@ class PlayedGame:
         self.env = self.make()
 
     def start(self) -> str:
-        """Start the game, and say its first observation."""
+        """Start the episode and return its first observation."""
         self.first = self._reset(self.env)
         return self.first
 
     @property
     def observation(self) -> str:
-        """What was said last."""
+        """Last observation."""
         return self.played[-1].reply.observation if self.played else self.first
 
     @property
     def total(self) -> float:
-        """The return so far."""
+        """Return so far."""
         return sum(exchange.reply.reward for exchange in self.played)
 
     @property
     def over(self) -> bool:
-        """Whether the last action ended the game."""
+        """True if the last action ended the episode."""
         return bool(self.played) and (self.played[-1].reply.terminated or self.played[-1].reply.truncated)
 
     def step(self, action: str) -> EnvReply:
-        """Play an action."""
+        """Execute an action."""
         before = self.observation
         reply = read_step(*self.env.step(action))
         self.played.append(Exchange(before, action, reply))
         return reply
 
     def undo(self) -> str:
-        """Take the last action back, and say again what was said before it; nothing happens at the start.
+        """Undo the last action and return the observation before it; at the start, do nothing.
 
         Raises:
             ReplayError: the environment is not deterministic.
@@ -98,10 +98,11 @@ class PlayedGame:
         return self.observation
 
     def hint(self) -> Hint | None:
-        """What the environment's solver would do now; ``None`` where it has none, or none that can play on from here.
+        """Return the solver's action; ``None`` if there is no solver, or none that can continue from here.
 
-        A solver knows what it was told, so it is told this game, and another one only where the game stands; what each
-        says counts by where it leads when it is followed to the end in a copy of the game.
+        A solver may depend on the earlier observations, so two are tried: one that received the observations of this
+        episode, and one that received the current one only. Each is followed to the end in a copy of the episode, and
+        the better result counts.
 
         Raises:
             ReplayError: the environment is not deterministic.
@@ -119,7 +120,7 @@ class PlayedGame:
         return [self.first, *(exchange.reply.observation for exchange in self.played)]
 
     def _followed(self, told: list[str]) -> Hint | None:
-        """Where a solver leads that was told so much; ``None`` where it cannot make sense of that."""
+        """Return the result of a solver that received these observations; ``None`` if it fails."""
         with self._copy() as env:
             try:
                 policy: Policy = env.get_wrapper_attr("solver")()
@@ -131,13 +132,13 @@ class PlayedGame:
                     if reply.terminated or reply.truncated:
                         return Hint(first, reply.info.get("success"), turn)
                     action = policy(reply.observation)
-            except Exception:  # a solver may raise anything about a game that it did not play
+            except Exception:  # a solver may raise on observations of a game that it did not play
                 return None
         return None
 
     @contextmanager
     def _copy(self) -> Iterator[TextEnvironment]:
-        """An environment of its own in which this game stands as it does now."""
+        """Yield another environment in the current state of this episode."""
         env = self.make()
         try:
             self._replay(env, self.played)

@@ -1,4 +1,4 @@
-"""Where an environment that says nothing about it should be stepped, from a short look at how it spends its time."""
+"""Choice of an executor from a short measurement of an environment that declares none."""
 
 import logging
 import time
@@ -17,40 +17,40 @@ from gym_trl.pool import EnvFactory
 
 _log = logging.getLogger(__name__)
 _LOOKS = 3
-# A random text may be a command that somebody's machine runs, and what is declared of a text is often not meant.
+# A random text could be a command that is executed on a real machine, and declared text spaces are often inaccurate.
 _DRAWN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 _PATIENCE_S = 120.0
 
 
 class Choice(NamedTuple):
-    """An executor, and why it was chosen."""
+    """Executor, and the reason for the choice."""
 
     executor: str
     reason: str
 
 
 def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
-    """Where to step an environment: where it says itself (``preferred_executor``), else what a short look suggests.
+    """Choose an executor: the one that the environment declares (``preferred_executor``), or by a short measurement.
 
     >>> choose_executor("TrlEnv/Echo-v0", gym.make("TrlEnv/Echo-v0"), gym.make)
     Choice(executor='inline', reason='it says so')
     >>> choose_executor("CartPole-v1", gym.make("CartPole-v1"), gym.make).executor
     'inline'
 
-    An environment that does not say is reset once and stepped three times with actions drawn from its space, if those
-    are numbers; one that takes texts is never given any that nobody meant, and is reset twice more instead. The
-    quickest of the three counts, less what it waited for a processor that others had. If it waited for 3 ms or more,
-    for a server or another program, the answer is ``"thread"``, provided that the environment is made in a thread
-    beside the first one and begins there with the same observation; else ``"process"``. If it computed for 5 ms or
-    more, the answer is ``"process"``. Everything else is quickest ``"inline"``, and so is what cannot travel to another
-    process; but of what takes texts, or could not be looked at, no step was seen: that is ``"auto"``, which measures
-    the real ones. The global random generators stay as they are. What was found is logged once (logger
-    ``gym_trl.probe``, level INFO).
+    An environment that declares none is reset once and stepped three times with actions sampled from its space, if
+    these are numbers. If its actions are texts, no action is sampled, and it is reset twice more instead. The fastest
+    of the three counts, without the time in which it waited for a busy processor. If it waited for 3 ms or more, for a
+    server or another program, the executor is ``"thread"``, provided that another instance can be made in a thread at
+    the same time and starts with the same observation; otherwise it is ``"process"``. If it computed for 5 ms or more,
+    the executor is ``"process"``. All others are fastest ``"inline"``, as are environments that cannot be sent to
+    another process. If its actions are texts, or the measurement failed, no step was measured: the executor is
+    ``"auto"``, which measures real steps. The global random generators are not changed. The result is logged once
+    (logger ``gym_trl.probe``, level INFO).
 
     Args:
         env_id: The environment's id.
-        env: One that was made; it is left in the middle of an episode.
-        make: Makes another one of the id.
+        env: An instance; afterwards it is in the middle of an episode.
+        make: Makes another instance from the id.
     """
     if env.has_wrapper_attr("preferred_executor"):
         return Choice(env.get_wrapper_attr("preferred_executor"), "it says so")
@@ -63,7 +63,7 @@ def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
     try:
         with OwnGlobalRandom(0):
             first, spent = look(env.unwrapped)
-    except Exception as error:  # training will find out, with a real episode's actions
+    except Exception as error:  # training will show, with a real episode's actions
         return Choice("auto", f"a look at it raised {type(error).__name__}: {error}")
     if spent.waiting >= WAITS_S:
         found = f"{spent.of} waits {1000 * spent.waiting:.1f} ms for something outside Python"
@@ -81,7 +81,7 @@ def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
 
 
 def look(env: gym.Env[Any, Any]) -> tuple[Any, Spent]:
-    """Reset an environment, and say how it begins and what the quickest of three steps, or resets, takes.
+    """Reset an environment, and return its first observation and the fastest of three steps, or resets.
 
     >>> _, spent = look(gym.make("FrozenLake-v1"))
     >>> spent.computing < 0.1
@@ -106,7 +106,7 @@ def _quickest(spent: list[Spent]) -> Spent:
 
 
 def _timed(act: Callable[[], Any]) -> tuple[Any, Spent]:
-    """What an act returns, and the seconds that it computed and waited."""
+    """Return the result of a call, with the seconds of computing and of waiting."""
     began, computed, queued = time.perf_counter(), time.thread_time(), _queued_s()
     returned = act()
     computed = time.thread_time() - computed
@@ -114,7 +114,7 @@ def _timed(act: Callable[[], Any]) -> tuple[Any, Spent]:
 
 
 def _queued_s() -> float:
-    """How long this thread has waited for a processor that others had, where the system tells."""
+    """Return how long this thread has waited for a processor so far; 0 if the system does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -122,7 +122,7 @@ def _queued_s() -> float:
 
 
 def _in_a_thread(make: Callable[[], gym.Env[Any, Any]], first: Any) -> str | None:
-    """What speaks against a thread: it cannot be made there, or not beside another one, or begins otherwise."""
+    """Return the reason why an environment cannot be stepped in a thread, or ``None``."""
     found: list[str | None] = []
 
     def try_it() -> None:
@@ -148,6 +148,6 @@ def _travels(make: EnvFactory) -> str | None:
 
     try:
         cloudpickle.dumps(make)
-    except Exception as error:  # pickles raise what they like
+    except Exception as error:  # pickling can raise anything
         return f"{type(error).__name__}: {error}"
     return None

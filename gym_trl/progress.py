@@ -1,4 +1,4 @@
-"""What a run shows in the terminal, while it goes on and at its end."""
+"""Terminal output of a run: its progress and its result."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ _SHOWN = {
 
 
 def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
-    """The environment's own numbers, as means of several logs."""
+    """Return the environment's metrics, as means over several logs."""
     shown = []
     for label, (name, form) in _SHOWN.items():
         values = [log[f"env/{name}"] for log in logs if log.get(f"env/{name}") is not None]
@@ -35,7 +35,7 @@ def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def lasting_console(stream: TextIO) -> Console:
-    """A console that takes what is said on ``stream`` for unimportant once nobody can hear it any more.
+    """Return a console that ignores failed writes to ``stream``.
 
     >>> import io, sys
     >>> lasting_console(sys.stdout).print("hello")
@@ -44,14 +44,14 @@ def lasting_console(stream: TextIO) -> Console:
     >>> closed.close()
     >>> lasting_console(closed).print("anybody?")
 
-    A terminal that was closed, a pipe whose reader has gone and a log on a full disk are no reasons to lose hours of
-    work.
+    Long work must not be lost because the terminal was closed, the reader of a pipe has ended, or the disk of a log is
+    full.
     """
     return Console(file=cast(TextIO, _Lasting(stream)))
 
 
 class _Lasting:
-    """A stream whose writing never fails."""
+    """Stream whose writes never fail."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -62,7 +62,7 @@ class _Lasting:
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
-        except (OSError, ValueError) as error:  # the latter of a stream that was closed
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self._give_up(error)
             return len(text)
 
@@ -73,7 +73,7 @@ class _Lasting:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Let everything that is written from now on go nowhere, whoever writes it, unless there may be room later."""
+        """Redirect all further output to the null device, unless the failure may be temporary."""
         if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
             with suppress(OSError, ValueError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -82,28 +82,28 @@ class _Lasting:
 
 
 class Display(Protocol):
-    """Shows how a run goes on."""
+    """Display of a run's progress."""
 
     def begin(self, step: int) -> None:
-        """The first step is about to begin, after ``step`` that were done before."""
+        """Start the display before the first step, after ``step`` earlier ones."""
 
     def log(self, step: int, logs: Mapping[str, Any]) -> None:
-        """A step is done."""
+        """Show the metrics of a finished step."""
 
     def note(self, text: str) -> None:
-        """Something else happened."""
+        """Show a message."""
 
     def end(self) -> None:
-        """Nothing more will be shown."""
+        """End the display."""
 
 
 def display_on(console: Console, steps: int, noun: str = "step") -> Display:
-    """A progress bar for people, and lines for files and pipes."""
+    """Return a progress bar for a terminal, or lines for files and pipes."""
     return _Bar(console, steps) if console.is_terminal and not console.quiet else _Lines(console, steps, noun)
 
 
 class _Bar:
-    """A progress bar, for people."""
+    """Progress bar for a terminal."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._progress = Progress(
@@ -135,7 +135,7 @@ class _Bar:
 
 
 class _Lines:
-    """A line now and then, for files and pipes."""
+    """Occasional lines for files and pipes."""
 
     def __init__(self, console: Console, steps: int, noun: str) -> None:
         self._console = console
@@ -170,7 +170,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time in words.
+    """Return a duration as text.
 
     >>> _duration(202.4), _duration(59.6), _duration(7325)
     ('3 min 22 s', '1 min 0 s', '2 h 2 min')
@@ -182,7 +182,7 @@ def _duration(seconds: float) -> str:
 
 
 def _evaluation_of(summary: Mapping[str, Any]) -> str:
-    """Return what was evaluated, and whether its games were trained on.
+    """Return a description of the evaluation, with the share of its tasks that the training uses.
 
     >>> _evaluation_of({"eval_episodes": 256, "eval_games": 8, "eval_games_trained": 8})
     '256 evaluation episodes of 8 games, all of which are trained on'
@@ -190,7 +190,7 @@ def _evaluation_of(summary: Mapping[str, Any]) -> str:
     '64 evaluation episodes of 64 games, none of which is trained on'
     """
     episodes = f"{counted(summary['eval_episodes'], 'evaluation episode')}"
-    if (games := summary.get("eval_games")) is None:  # of an older run
+    if (games := summary.get("eval_games")) is None:  # an older run
         return episodes
     trained = summary["eval_games_trained"]
     share = "none of which is" if not trained else "all of which are" if trained == games else f"{trained} of which are"
@@ -198,7 +198,7 @@ def _evaluation_of(summary: Mapping[str, Any]) -> str:
 
 
 def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
-    """Say how the run in ``folder`` ended and what it learnt."""
+    """Print the result of the run in ``folder``."""
     table = Table(title=_evaluation_of(summary), title_justify="left")
     for column in ("", "before", "after", "after, greedy", "random", "blind", "optimum"):
         table.add_column(column, justify="right" if column else "left")

@@ -1,9 +1,8 @@
 """Environments on many machines: actors of a Ray cluster, each with processes that may hang, leak and crash.
 
-An actor holds a ``ProcessPool`` of its own machine, which ends what hangs or breaks there, within its deadlines and
-with everything that it has started. What is left to do here is to spread episodes over actors, and to do without an
-actor whose machine is gone. A call to an actor brings what is to be done and comes back with what has been answered,
-and some are always open, so that answers come while nobody looks.
+Each actor holds a ``ProcessPool`` on its machine, which enforces time limits and replaces processes with all their
+children. This module distributes episodes over actors and handles lost actors. A call to an actor transfers tasks and
+actions, and returns with available results. Some calls are always open, so that results arrive without polling.
 """
 
 import asyncio
@@ -30,16 +29,16 @@ from gym_trl.pool import EnvFactory, TextEnvironment
 from gym_trl.types import StopReason, Task
 
 _START_S = 180.0
-_SILENCE_S = 60.0  # an actor answers every second, whatever its environments do
+_SILENCE_S = 60.0  # an actor returns every second, independent of its environments
 _BEAT_S = 1.0
 _OPEN_CALLS = 8
 _LINGER_S = 0.002
 _CLOSE_S = 10.0
 _PER_ACTOR = 8
-_AVOID_S = 60.0  # so long may Ray take to see that a machine is gone
+_AVOID_S = 60.0  # Ray may take this long to notice a lost machine
 _ERROR_LENGTH = 300
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
-_STORE_BYTES = 100_000_000  # hardly used, and Ray's default is a third of the memory
+_STORE_BYTES = 100_000_000  # hardly used; Ray's default is a third of the memory
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _PATIENT = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}  # on a busy machine
 
@@ -52,29 +51,29 @@ class RayPool(HousedPool["_Actor"]):
 
     ``GymSpec(..., executor="ray")`` makes one, and ``executor=partial(RayPool, address="10.0.0.1:6379")`` one with
     other arguments than the defaults. The cluster is the one that the program is connected to already, else that of
-    ``address`` or ``$RAY_ADDRESS``, else one that is started on this machine and ended with the last pool that uses it.
-    Every machine needs the same Python, Ray, gym-trl and environments as this one.
+    ``address`` or ``$RAY_ADDRESS``, else a new one on this machine, which ends with the last pool that uses it. Every
+    machine needs the same Python, Ray, gym-trl and environments.
 
-    Each process has environments of several episodes; an episode goes to the actor, and there to the process, that has
-    the fewest. Processes are replaced as those of a ``ProcessPool`` are, with the same reasons. An actor that is lost,
-    with its machine or without, fails the episodes that lived there with ``env_error``; one that says nothing for a
-    minute is ended, and fails them with ``timeout``. Others take their place on what machines are left. An episode has
-    one question or answer on its way at most, so that no queue grows.
+    Each process holds the environments of several episodes. A new episode goes to the actor, and there to the process,
+    with the fewest episodes. Processes are replaced as in a ``ProcessPool``, with the same stop reasons. If an actor or
+    its machine is lost, its episodes end with ``env_error``; an actor that returns nothing for a minute is ended, and
+    its episodes end with ``timeout``. Other actors replace it on the remaining machines. An episode has at most one
+    call or result in transit, so queues stay short.
 
     Args:
-        make: Makes an environment from its id; travels by value, also a lambda.
-        workers: How many processes on all machines together; as many as the cluster has CPUs by default.
-        reset_timeout: Seconds that making and resetting an environment may take.
-        step_timeout: Seconds that a step may take.
-        recycle_after: A process is replaced after so many episodes.
-        memory_limit_mb: A process is replaced when an episode has ended and it holds more megabytes than that.
-        address: Of the cluster, as ``ray.init`` takes it.
-        actor_options: For the actors, as Ray's ``.options()`` takes them: ``{"num_cpus": 8}`` reserves CPUs, of which
-            none is by default, ``{"resources": {"env": 1}}`` chooses machines. An actor has at most 8 processes.
+        make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
+        workers: Maximum number of processes on all machines together. Default: the number of the cluster's CPUs.
+        reset_timeout: Maximum seconds for making and resetting an environment.
+        step_timeout: Maximum seconds for a step.
+        recycle_after: Replace a process after this many episodes.
+        memory_limit_mb: Replace a process if it uses more megabytes than this when an episode has ended.
+        address: Address of the cluster, as in ``ray.init``.
+        actor_options: Options of the actors, as in Ray's ``.options()``: ``{"num_cpus": 8}`` reserves CPUs (default:
+            none), ``{"resources": {"env": 1}}`` selects machines. An actor has at most 8 processes.
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        ConfigError: an argument that cannot work.
+        ConfigError: an invalid argument.
         ConnectionError: there is no cluster at the address.
     """
 
@@ -99,15 +98,15 @@ class RayPool(HousedPool["_Actor"]):
         self._limits: dict[str, Any] = {**limits, "recycle_after": recycle_after}
         self._address = address
         self._options = dict(actor_options or {})
-        self._size = self._per_actor = 0  # how many actors, and processes in each: known when the cluster is
-        self._avoid: dict[str, float] = {}  # machines where an actor was lost, and until when
+        self._size = self._per_actor = 0  # numbers of actors, and of processes in each; set on connection
+        self._avoid: dict[str, float] = {}  # machines where an actor was lost, until this time
         self._sent: _Sent | None = None
         self._actors: list[_Actor] = []
-        self._connection: list[bool] = []  # whether this pool keeps a connection open
+        self._connection: list[bool] = []  # not empty if this pool keeps the connection open
         self._finalizer = finalize(self, _end, self._actors, self._connection)
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """What the machines have answered; ``block`` waits for at least one answer."""
+        """Return the results since the last call; if ``block``, wait for at least one."""
         replies: list[tuple[str, EnvReply | EnvFailure]] = []
         while True:
             for place in list(self._actors):
@@ -124,7 +123,7 @@ class RayPool(HousedPool["_Actor"]):
                 return replies
 
     def close(self) -> None:
-        """Close every instance and end the actors, and a cluster that was started for them."""
+        """Close every instance and end the actors, and the cluster if it was started for them."""
         self._forget_all()
         _end(self._actors, self._connection)
         self._size = 0
@@ -136,7 +135,7 @@ class RayPool(HousedPool["_Actor"]):
         place.questions.append((ticket, key, work))
 
     def _call(self, place: "_Actor") -> None:
-        """Send what there is to do, and keep calls open for what will be answered."""
+        """Send pending calls, and keep calls open for results."""
         waiting = min(_OPEN_CALLS, sum(key in self._tickets for key in place.episodes))
         while place.questions or len(place.calls) < waiting:
             questions, place.questions = place.questions, []
@@ -153,12 +152,12 @@ class RayPool(HousedPool["_Actor"]):
         if not calls:
             return []
         ready, _ = _ray().wait(list(calls), num_returns=1, timeout=timeout)
-        if len(calls) > 1:  # and all others that are back
+        if len(calls) > 1:  # and all others that have returned
             ready, _ = _ray().wait(list(calls), num_returns=len(calls), timeout=0)
         return [(calls[call], call) for call in ready]
 
     def _take(self, place: "_Actor", call: Any, replies: list[tuple[str, EnvReply | EnvFailure]]) -> None:
-        if call not in place.calls:  # buried a moment ago
+        if call not in place.calls:  # its actor has just been dropped
             return
         del place.calls[call]
         try:
@@ -172,11 +171,11 @@ class RayPool(HousedPool["_Actor"]):
                 replies.append((key, reply))
 
     def _bury(self, place: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
-        """Do without an actor, and fail the episodes that lived there."""
+        """Drop an actor and fail its episodes."""
         self._actors.remove(place)
         self._avoid[place.node] = monotonic() + _AVOID_S
         place.calls.clear()
-        with suppress(Exception):  # it may be gone, or its machine
+        with suppress(Exception):  # the actor or its machine may be lost
             _ray().kill(place.handle)
         for key in place.episodes:
             self._homeless(key, EnvFailure(error, reason))
@@ -197,7 +196,7 @@ class RayPool(HousedPool["_Actor"]):
         return idle
 
     def _least_used(self) -> str:
-        """The machine with the fewest of this pool's actors; of several any, because other pools choose as well."""
+        """Return a machine with the fewest of this pool's actors, at random because other pools choose as well."""
         now, nodes = monotonic(), _nodes()
         self._avoid = {node: until for node, until in self._avoid.items() if until > now}
         used = Counter(place.node for place in self._actors)
@@ -217,41 +216,41 @@ class RayPool(HousedPool["_Actor"]):
 
 @dataclass(eq=False)
 class _Actor:
-    """An actor, as its pool sees it."""
+    """Pool's view of an actor."""
 
     handle: Any
     node: str
     episodes: set[str] = field(default_factory=set)
     questions: list[_Question] = field(default_factory=list)
     calls: dict[Any, float] = field(default_factory=dict)
-    """The calls that are open, oldest first, and when they began."""
+    """Open calls with their start times, oldest first."""
     number: int = 0
     started: bool = False
 
     @property
     def due(self) -> float:
-        """When the oldest call must have come back."""
+        """Time by which the oldest call must have returned."""
         if not self.calls:
             return math.inf
         return next(iter(self.calls.values())) + (_SILENCE_S if self.started else _START_S)
 
 
 class _Agent:
-    """What an actor is: processes of its machine, and one conversation about them."""
+    """Actor's side of a ``RayPool``: a ``ProcessPool``, and the exchange of calls and results."""
 
     def __init__(self, make: "_Sent", options: Mapping[str, Any]) -> None:
         self._pool = ProcessPool(make, **options)
         self._tickets: dict[str, int] = {}
         self._inbox: dict[int, list[_Question]] = {}
-        self._next = self._answered = 0  # the next call, and how many were answered since the last one came
+        self._next = self._answered = 0  # number of the next call; calls returned since the last one arrived
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
 
     async def converse(self, number: int, questions: list[_Question]) -> list[_Answer]:
-        """Take questions, and wait for answers, a second at most when it is this call's turn.
+        """Accept calls, and wait for results: for a second at most, once earlier calls of ``converse`` have returned.
 
-        The first answer goes at once. As long as nothing more is heard of the pool those after it wait for others, and
-        longer each time, because it has not so many calls open.
+        The first result is returned at once. Until the pool sends more calls, later results are collected for a while
+        before they are returned, longer each time, because few calls of ``converse`` are open.
         """
         self._take(number, questions)
         self._answered = 0
@@ -273,7 +272,7 @@ class _Agent:
 
     def _take(self, number: int, questions: list[_Question]) -> None:
         self._inbox[number] = questions
-        while self._next in self._inbox:  # calls may overtake each other
+        while self._next in self._inbox:  # calls may arrive out of order
             for question in self._inbox.pop(self._next):
                 self._do(*question)
             self._next += 1
@@ -289,7 +288,7 @@ class _Agent:
             self._pool.step(key, work)
 
     async def _something(self, timeout: float) -> None:
-        """Wait for an answer, a deadline or the next call."""
+        """Wait for a result, a deadline or the next call."""
         self._news.clear()
         loop, answers = asyncio.get_running_loop(), self._pool.fileno()
         loop.add_reader(answers, self._news.set)
@@ -302,7 +301,7 @@ class _Agent:
 
 
 class _Sent:
-    """``make`` and what this program has registered, which only the environments' own processes open."""
+    """``make`` and this program's registered environments, pickled; unpickled only in the environments' processes."""
 
     def __init__(self, make: EnvFactory) -> None:
         import cloudpickle
@@ -328,7 +327,7 @@ class _Sent:
 # ---------------------------------------------------------------------------------------------------------------------
 
 _lock = Lock()
-_opened_for = 0  # so many pools use the connection that one of them has opened
+_opened_for = 0  # number of pools that use the connection opened here
 
 
 def _ray() -> Any:
@@ -341,20 +340,20 @@ def _ray() -> Any:
 
 
 def _nodes() -> dict[str, float]:
-    """The CPUs of each machine that has any."""
+    """Return the number of CPUs of each machine that has any."""
     found = {one["NodeID"]: one["Resources"].get("CPU", 0.0) for one in _ray().nodes() if one["Alive"]}
     return {node: cpus for node, cpus in found.items() if cpus} or found
 
 
 def _near(node: str) -> dict[str, Any]:
-    """On that machine if there is room: Ray's own way to spread may put all actors on one."""
+    """Return options that place an actor on this machine if there is room; Ray's own spreading may use one machine."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
 
 
 def _open_connection(address: str | None) -> bool:
-    """Be connected to a cluster, and say whether a pool did that; one that is started here speaks to nobody."""
+    """Connect to a cluster, and return whether the connection was opened here; a cluster started here is local."""
     global _opened_for  # noqa: PLW0603 -- Ray's connection is the whole program's, too
     with _lock:
         if _ray().is_initialized() and not _opened_for:
@@ -387,7 +386,7 @@ def _close_connection() -> None:
 
 
 def _end(actors: list[_Actor], connection: list[bool]) -> None:
-    if actors and _ray().is_initialized():  # at the program's end it may be gone before us
+    if actors and _ray().is_initialized():  # at interpreter shutdown Ray may have ended already
         with suppress(Exception):
             closing = [place.handle.close.remote() for place in actors]
             _ray().wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
@@ -401,8 +400,8 @@ def _end(actors: list[_Actor], connection: list[bool]) -> None:
 
 
 def _short(error: Exception) -> str:
-    """What Ray says in many lines."""
+    """Return an error of Ray as one short line."""
     said = " ".join(_COLORS.sub("", str(error)).split())
-    if len(said) > _ERROR_LENGTH:  # the cause stands at its end, after all that Ray has to say
+    if len(said) > _ERROR_LENGTH:  # the cause is at the end
         said = f"{said[: _ERROR_LENGTH // 3]} ... {said[-2 * _ERROR_LENGTH // 3 :]}"
     return f"its actor was lost: {said}"

@@ -1,4 +1,4 @@
-"""Plays recorded episodes again: whether the environment still answers alike, and what another reward would pay."""
+"""Replay of recorded episodes: compare the environment's results with the record, or apply another reward."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,16 +17,16 @@ from gym_trl.types import StopReason, UnfinishedResponse
 _CUT_OFF = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT)
 
 Reward = Callable[[Record], float]
-"""What an episode is worth, all in all."""
+"""Function that returns the return of an episode from its record."""
 
 
 class Replayed(NamedTuple):
-    """What came of playing an episode again."""
+    """Result of a replay."""
 
     record: Record
-    """With the rewards that were paid now."""
+    """Record with the rewards of the replay."""
     differences: tuple[str, ...]
-    """A sentence for each thing that went otherwise; empty if all was the same."""
+    """One sentence per difference; empty if there are none."""
 
 
 def replay(
@@ -36,7 +36,7 @@ def replay(
     reward: Reward | None = None,
     make: Callable[[Record], TextEnvironment] | None = None,
 ) -> Iterator[Replayed]:
-    """Play the answers of episodes again, in environments that are made as their records say.
+    """Replay the responses of recorded episodes, in environments made from their records.
 
     >>> from gym_trl.evaluation import evaluate
     >>> kept = []
@@ -47,17 +47,17 @@ def replay(
     >>> next(replay(kept)).differences
     ('turn 0: the reward was 1.0, and 0.5 when it was recorded',)
 
-    Compared are observations, rewards, what was valid, and how the episode ended. With ``env_kwargs`` or ``reward`` the
-    rewards are supposed to be others and are not compared.
+    Observations, rewards, the validity of actions and the end of the episode are compared. With ``env_kwargs`` or
+    ``reward``, rewards are expected to differ and are not compared.
 
     Args:
         records: Episodes, from ``read_records``.
-        env_kwargs: For ``gym.make``, over the recorded ones: ``{"reward": "efficient"}``.
-        reward: Is given an episode and says its return, all of which the last turn is then paid.
-        make: Makes an episode's environment, for what a record cannot say, such as wrappers of one's own.
+        env_kwargs: Arguments for ``gym.make``, in addition to the recorded ones: ``{"reward": "efficient"}``.
+        reward: Function that returns an episode's return from its record; it becomes the reward of the last turn.
+        make: Makes an episode's environment, for anything that records do not contain, such as custom wrappers.
 
     Raises:
-        ConfigError: an environment cannot be made, or an episode does not say which it was played in.
+        ConfigError: an environment cannot be made, or a record does not name its environment.
     """
     with ExitStack() as stack:
         made: dict[str, TextEnvironment] = {}
@@ -118,7 +118,7 @@ def _replay(env: TextEnvironment, record: Record, *, paid: bool) -> Replayed:
             compare(where, "action_valid was", bool(reply.info.get("action_valid", True)), turn["action_valid"])
             if paid:
                 compare(where, "the reward was", reply.reward, turn["reward"])
-    except Exception as error:  # whatever an environment raises is found here
+    except Exception as error:  # any exception becomes a difference
         differences.append(f"turn {len(rewards)}: it raised {type(error).__name__}: {error}")
     else:
         if turns and record["last_observation"] is not None:
@@ -131,7 +131,7 @@ def _replay(env: TextEnvironment, record: Record, *, paid: bool) -> Replayed:
 
 
 def _paid(record: Record, rewards: list[float]) -> Record:
-    """The record with these rewards, as far as there are any."""
+    """Return the record with these rewards for its first turns."""
     turns = list(record["turns"])
     for index, reward in enumerate(rewards):
         turns[index] = {**turns[index], "reward": reward}
@@ -140,7 +140,7 @@ def _paid(record: Record, rewards: list[float]) -> Record:
 
 
 def _rescored(record: Record, reward: Reward) -> Record:
-    """The record with what ``reward`` says instead; one that could not be scored still cannot."""
+    """Return the record with the return that ``reward`` computes; unscored records are not changed."""
     if record["return"] is None or not record["turns"]:
         return record
     value = float(reward(record))

@@ -1,4 +1,4 @@
-"""Who plays against a person: the other side of a game for two, or the same game beside them."""
+"""Policies that play against a person: as the opponent in a game for two, or on the same task in parallel."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,18 +18,18 @@ PolicyFor = Callable[[TextEnvironment, int], Policy]
 
 
 class Said(NamedTuple):
-    """What an opponent answered, and what was read from it."""
+    """Response of an opponent, and the action that was read from it."""
 
     answer: str
     action: str | None
 
 
 class Challenger:
-    """A policy by any of the names that ``gym-trl eval`` takes, which can play against a person.
+    """Policy, by any name that ``gym-trl eval`` accepts, that plays against a person.
 
     Args:
-        player: Who it is; a model is loaded here.
-        action_format: How a language model marks its actions.
+        player: The policy; a model is loaded.
+        action_format: Format in which a language model marks its actions.
 
     Raises:
         ConfigError: there is no such model.
@@ -42,11 +42,11 @@ class Challenger:
         self._make: PolicyFor = player.load().policy if isinstance(player, Model) else player.make
 
     def dressed(self, env: TextEnvironment) -> TextEnvironment:
-        """The environment as it is told to the policy."""
+        """Return the environment as the policy sees it."""
         return ParseAction(env, self.action_format) if self._player.marks else env
 
     def policy(self, env: TextEnvironment, seed: int) -> Policy:
-        """The policy of one game, which answers with its marks.
+        """Return the policy of one episode; its actions contain marks.
 
         Raises:
             ConfigError: the environment has no such policy.
@@ -56,7 +56,7 @@ class Challenger:
         return self._make(env, seed)
 
     def read(self, answer: str) -> str | None:
-        """The action in an answer."""
+        """Return the action in a response."""
         if self.action_format is not None:
             return extract_action(answer, self.action_format)
         return None if isinstance(answer, UnfinishedResponse | RefusedResponse) else answer
@@ -68,7 +68,7 @@ class Challenger:
 
 
 def is_for_two(env: TextEnvironment) -> bool:
-    """Whether somebody else can be given the other side.
+    """Return whether an environment has an opponent that can be replaced.
 
     >>> import gymnasium as gym
     >>> is_for_two(gym.make("TrlEnv/Nim-v0")), is_for_two(gym.make("TrlEnv/Echo-v0"))
@@ -78,7 +78,7 @@ def is_for_two(env: TextEnvironment) -> bool:
 
 
 class Opposing:
-    """The other side of a game for two; what it was asked once it answers again, so that a game can be undone.
+    """Opponent in a game for two; its responses are stored, so that they are the same after an undo.
 
     >>> import gymnasium as gym
     >>> from gym_trl.evaluation import as_player
@@ -88,39 +88,39 @@ class Opposing:
     >>> opposing.spoken  # only the middle does not lose
     [Said(answer='5', action='5')]
 
-    An answer that is no legal action is replaced by a random one, as in any game for two. ``random`` is the game's own
-    opponent, because only the game knows what is legal.
+    A response without a legal action is replaced by a random action, as in any game for two. ``random`` is the game's
+    own opponent, because only the game knows the legal actions.
 
     Args:
-        challenger: Who plays it.
+        challenger: The policy.
         make: Makes the environment, with further arguments.
-        seed: Of the game.
+        seed: Seed of the episode.
 
     Raises:
-        ConfigError: the game has no such policy.
+        ConfigError: the environment has no such policy.
     """
 
     def __init__(self, challenger: Challenger, make: Callable[..., TextEnvironment], seed: int) -> None:
         self.spoken: list[Said] = []
-        """What it has answered since this was last emptied."""
+        """Its responses since this list was last cleared."""
         self._challenger = challenger
         self._seed = seed
         self._answers: dict[tuple[str, ...], str] = {}
-        self._playing: dict[tuple[str, ...], Policy] = {}  # by what each was told
-        # Who plays without instructions is shown the other side of the table, too: its solver plays either side.
+        self._playing: dict[tuple[str, ...], Policy] = {}  # by the observations that each has received
+        # Without instructions, the policy gets an environment of the other side: a game's solver plays either side.
         own = {} if challenger.action_format is not None else {"opponent": "self"}
         self._told = challenger.dressed(make(**own))
         self._told.reset(seed=seed)
         if challenger.name != "random":
-            self._begun()  # says now what cannot work
+            self._begun()  # raises now for an invalid policy
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What the environment of the person is made with."""
+        """Arguments for the person's environment."""
         return {"opponent": "random" if self._challenger.name == "random" else self._begin}
 
     def _begin(self) -> Policy:
-        """The policy of one game."""
+        """Return the policy of one episode."""
         told: tuple[str, ...] = ()
 
         def answer(observation: str) -> str:
@@ -132,13 +132,13 @@ class Opposing:
             action = self._challenger.read(said)
             self.spoken.append(Said(said, action))
             if action is None and isinstance(said, UnfinishedResponse | RefusedResponse):
-                return ""  # what it might have become is not played
+                return ""  # a part of an action is not played
             return said if action is None else action
 
         return answer
 
     def _ask(self, told: tuple[str, ...]) -> str:
-        """What is answered to the last of these, by somebody who was told as many of the others as anybody was."""
+        """Return the response to the last observation, from the policy that has received most of the earlier ones."""
         known = max((past for past in self._playing if told[: len(past)] == past), key=len, default=None)
         policy = self._begun() if known is None else self._playing.pop(known)
         self._playing[told] = policy
@@ -151,7 +151,7 @@ class Opposing:
 
 
 def _asked(policy: Policy, observation: str) -> str:
-    """An answer; what stops the model is no reason to stop the game."""
+    """Return a response; a failure of the model becomes a text, so that the game continues."""
     try:
         return policy(observation)
     except ModelStopped as stopped:
@@ -164,7 +164,7 @@ def _asked(policy: Policy, observation: str) -> str:
 
 
 class Race:
-    """The same game, played by somebody else turn by turn.
+    """Episode of the same task, played by another policy turn by turn.
 
     >>> import gymnasium as gym
     >>> from gym_trl.evaluation import as_player
@@ -173,52 +173,52 @@ class Race:
     (1, True, 1.0)
 
     Args:
-        challenger: Who plays it.
+        challenger: The policy.
         make: Makes the environment.
-        seed: Of the game.
+        seed: Seed of the episode.
 
     Raises:
-        ConfigError: the game has no such policy.
+        ConfigError: the environment has no such policy.
     """
 
     def __init__(self, challenger: Challenger, make: Callable[[], TextEnvironment], seed: int) -> None:
         self.name = challenger.name
         self.played: list[Exchange] = []
         self.stopped: str | None = None
-        """Why it could not play on."""
+        """Reason why it cannot continue, if any."""
         self._env = challenger.dressed(make())
         self._observation, _ = self._env.reset(seed=seed)
         self._policy = challenger.policy(self._env, derive_seed(seed, "race"))
 
     @property
     def turns(self) -> int:
-        """How many it has played."""
+        """Number of turns played."""
         return len(self.played)
 
     @property
     def over(self) -> bool:
-        """Whether it has come to an end."""
+        """True if the episode has ended."""
         last = self.played[-1].reply if self.played else None
         return self.stopped is not None or (last is not None and (last.terminated or last.truncated))
 
     @property
     def total(self) -> float:
-        """The return so far."""
+        """Return so far."""
         return math.fsum(exchange.reply.reward for exchange in self.played)
 
     @property
     def solved(self) -> bool | None:
-        """Whether it has solved the game; ``None`` where nothing declares it."""
+        """True if it has solved the task; ``None`` if success is not declared."""
         if not self.over or self.stopped is not None:
             return False
         said: bool | None = self.played[-1].reply.info.get("success")
         return said
 
     def play(self, turns: int = MAX_TURNS) -> "Race":
-        """Play until there are so many turns, or to the end.
+        """Play until this number of turns, or to the end.
 
         Raises:
-            EngineError: a server refuses, or generation itself failed.
+            EngineError: a server rejects requests, or generation failed for every episode.
         """
         while not self.over and self.turns < turns:
             try:
@@ -226,7 +226,7 @@ class Race:
                 reply = read_step(*self._env.step(action))
             except EngineError:
                 raise
-            except Exception as error:  # whatever a policy raises; the person plays on
+            except Exception as error:  # a policy can raise anything; the person continues
                 self.stopped = f"{type(error).__name__}: {error}"
                 return self
             self.played.append(Exchange(self._observation, action, reply))
@@ -239,15 +239,15 @@ class Race:
 
 
 def winner(mine: tuple[float, bool | None, int], other: tuple[float, bool | None, int]) -> int:
-    """1 if the first of two results is the better one, -1 if it is not, 0 where none is.
+    """Return 1 if the first result is better, -1 if the second is, and 0 if they are equal.
 
     >>> winner((1.0, True, 4), (1.0, True, 5)), winner((0.2, False, 3), (1.0, True, 5))
     (1, -1)
     >>> winner((0.0, False, 4), (0.0, False, 5))
     0
 
-    A result is a return, whether that solved the game (if it is declared), and the turns it took. The higher return is
-    better; of the same one, that which took fewer turns, if the game was solved.
+    A result is a return, success (if it is declared), and the number of turns. The higher return is better; if returns
+    are equal and the task was solved, fewer turns are better.
     """
     (total, solved, turns), (others, _, longer) = mine, other
     if not math.isclose(total, others, abs_tol=1e-9):
@@ -256,10 +256,10 @@ def winner(mine: tuple[float, bool | None, int], other: tuple[float, bool | None
 
 
 def check_against(env: TextEnvironment, arguments: Mapping[str, Any]) -> None:
-    """Check that the other side of a game for two is not given twice.
+    """Check that the opponent in a game for two is given only once.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: it is given twice.
     """
     if is_for_two(env) and "opponent" in arguments:
         raise ConfigError("--env opponent=... and --against both say who the opponent is: give one of them")

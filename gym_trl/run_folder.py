@@ -1,4 +1,4 @@
-"""What a run leaves behind: its folder, whose files are whole whatever ended the run."""
+"""The run folder. Files are written atomically, so an interrupted run leaves them intact."""
 
 import platform
 import sys
@@ -35,16 +35,17 @@ from gym_trl.types import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a run is continued; from the start if there is no ``path``."""
+    """Checkpoint from which a run continues; without a ``path`` it starts from the beginning."""
 
     path: Path | None
     step: int
 
 
 def last_checkpoint(folder: Path) -> Checkpoint | None:
-    """The last checkpoint of the run in ``folder`` that was written to its end and not begun to be deleted.
+    """Return the last checkpoint of the run in ``folder`` that is complete.
 
-    Where there is none, as Transformers deletes the one before first, the last that only lacks episodes of its middle.
+    If there is none, because Transformers deletes the previous checkpoint first, return the last one, which lacks only
+    the rollouts of an unfinished step.
     """
     found: list[tuple[Checkpoint, bool]] = []
     for path in (folder / "checkpoints").glob("checkpoint-*"):
@@ -54,14 +55,14 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
             step, saved = state["global_step"], state.get("stateful_callbacks", {}).get(UNFINISHED, {})
         except (OSError, JSONDecodeError, KeyError):
             continue
-        # But for what grpo/resume.py adds, a file for each process.
+        # Only grpo/resume.py writes more after it, one file per process.
         files = range(saved["processes"]) if saved.get("unfinished") else ()
         complete = all(rollouts_file(path, rank).exists() for rank in files)
         found.append((Checkpoint(path, step), complete))
     found.sort(key=lambda one: one[0].step)
     if not found:
         return None
-    # The trainer has written the newest whole before it deletes another: what that has, those before it had.
+    # The trainer completes the newest checkpoint before it deletes another, so older ones must have all of its files.
     newest = _trainers_files(found[-1][0])
     whole = [checkpoint for checkpoint, complete in found if complete and newest <= _trainers_files(checkpoint)]
     return whole[-1] if whole else found[-1][0]
@@ -73,27 +74,27 @@ def _trainers_files(checkpoint: Checkpoint) -> set[str]:
 
 
 def wrapping(options: TrainOptions) -> dict[str, Any]:
-    """Return how a run's environments are wrapped, by the names of ``GymSpec``'s arguments."""
+    """Return the wrapping of a run's environments, by the names of ``GymSpec``'s arguments."""
     return {**{name: getattr(options, name) for name in WRAPPING}, **options.spec}
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run that has left a model."""
+    """Return whether a folder is that of a run that has saved a model."""
     return (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file()
 
 
 def trained(folder: Path, **changes: Any) -> Model:
-    """Return the model of the run in ``folder``, which plays exactly as it was trained.
+    """Return the model of the run in ``folder``, with the settings of its training.
 
     ::
 
         evaluate("TrlEnv/GuessNumber-v0", trained(Path("runs/first")), env_kwargs={"high": 8, "turns": 4})
 
-    Its limits of tokens, sampling, system prompt, action format and all else that ``GymSpec`` was given are the run's.
+    These are its token limits, sampling, system prompt, action format and all other arguments of ``GymSpec``.
 
     Args:
-        folder: Of the run.
-        changes: Fields of ``Model`` that are to be otherwise; ``sampling`` and ``spec`` are laid over the run's.
+        folder: The run's folder.
+        changes: Fields of ``Model`` to replace; ``sampling`` and ``spec`` are merged into the run's.
 
     Raises:
         ConfigError: there is no run.
@@ -117,7 +118,7 @@ def trained(folder: Path, **changes: Any) -> Model:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """What the run in ``folder`` says about itself so far; empty if it has not begun."""
+    """Return the content of the run's ``summary.json``; empty if the run has not started."""
     try:
         summary = loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, JSONDecodeError):
@@ -132,7 +133,7 @@ _FILES = (
 
 
 class RunFolder:
-    """What a run leaves behind; written by the first process only."""
+    """Files of a run, written by the first process only."""
 
     def __init__(self, path: Path, *, writes: bool) -> None:
         self.path = path
@@ -141,11 +142,11 @@ class RunFolder:
         self._found = path.exists()  # before the run
         self._metrics: JsonLinesWriter | None = None
         self._rollouts: RecordWriter | None = None
-        self._about: dict[str, Any] = {}  # what all records of the run have in common
+        self._about: dict[str, Any] = {}  # common fields of all records of the run
         self._drawn, self._drawing = time.monotonic(), 0.0
 
     def open(self, options: TrainOptions, start: Checkpoint, processes: int) -> None:
-        """Write down what is run, and drop the records of steps that will be played again."""
+        """Write the configuration, and drop the records of steps that will be played again."""
         self.summary = read_summary(self.path)
         if not self._writes:
             return
@@ -166,7 +167,7 @@ class RunFolder:
         self.summary["seconds"] = last[0]["seconds"] if last else 0.0
 
     def discard(self) -> None:
-        """Remove what a start left that failed before its first step, so that the next one finds room."""
+        """Remove the files of a run that failed before its first step, so that another can use the folder."""
         self.close()
         self._metrics = self._rollouts = None
         if not self._writes or not self.path.is_dir():
@@ -178,27 +179,27 @@ class RunFolder:
             else:
                 entry.unlink(missing_ok=True)
         if not self._found:
-            with suppress(OSError):  # something else has been put into it
+            with suppress(OSError):  # it contains other files
                 self.path.rmdir()
 
     def close(self) -> None:
-        """Close what is being appended to."""
+        """Close open files."""
         for writer in (self._metrics, self._rollouts):
             if writer:
                 writer.close()
 
     def metrics(self, record: Mapping[str, Any]) -> None:
-        """Append what the trainer logged."""
+        """Append the trainer's metrics."""
         if self._metrics:
             self._metrics.write(record)
 
     def rollouts(self, played: Iterable[tuple[int, Trajectory]], *, group_size: int, **about: Any) -> None:
-        """Append some of what was played, each with its place in the batch.
+        """Append some trajectories, each with its position in the batch.
 
         Args:
-            played: Places and trajectories.
-            group_size: How many places in a row play the same game.
-            about: More about all of them, such as ``step``, by the names of ``as_record``'s arguments.
+            played: Positions and trajectories.
+            group_size: Number of consecutive positions with the same task.
+            about: Further common fields, such as ``step``, by the names of ``as_record``'s arguments.
         """
         if self._rollouts:
             for place, trajectory in played:
@@ -206,12 +207,12 @@ class RunFolder:
                 self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **self._about, **about))
 
     def tokenizer(self, tokenizer: Any) -> None:
-        """Keep what the ids of the records are read with."""
+        """Save the tokenizer, with which the ids of the records can be decoded."""
         if self._writes:
             tokenizer.save_pretrained(self.path / "tokenizer")
 
     def save_summary(self) -> None:
-        """Write down what is known so far."""
+        """Write the summary so far."""
         if self._writes:
             replace_text(self.path / "summary.json", to_json(self.summary, indent=2))
 
@@ -224,13 +225,13 @@ class RunFolder:
             self._drawing = self._drawn - began
 
     def draw_now_and_then(self, title: str) -> None:
-        """Draw the curve if it is old and drawing it again would cost little of the time since."""
+        """Draw the curve if it is old and drawing takes little time compared with the time since."""
         if time.monotonic() - self._drawn > max(15.0, 50 * self._drawing):
             self.draw(title)
 
 
 def _lasts(record: Mapping[str, Any], start: Checkpoint, steps: int) -> bool:
-    """Whether a record is of something that is not done again by a run of ``steps`` that goes on from ``start``."""
+    """Return whether a record remains valid for a run of ``steps`` that continues from ``start``."""
     if start.path is None:
         return False
     evaluated_again = record["step"] == steps and record.get("split") == "eval"
@@ -244,7 +245,7 @@ def _versions() -> dict[str, str]:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "unknown"
-    if "vllm" in sys.modules:  # builds for a CPU have another name than the module
+    if "vllm" in sys.modules:  # CPU builds of vLLM have another distribution name
         versions["vllm"] = str(getattr(sys.modules["vllm"], "__version__", "unknown"))
     return versions
 
@@ -252,7 +253,7 @@ def _versions() -> dict[str, str]:
 def draw_curve(folder: Path, *, title: str = "") -> Path:
     """Draw return and success against steps, from the metrics and the summary of the run in ``folder``.
 
-    The levels of random play, of the blind baseline and of perfect play are drawn in where they are known.
+    The levels of random play, of the blind baseline and of perfect play are added if they are known.
     """
     try:
         from matplotlib.figure import Figure
@@ -280,7 +281,7 @@ def draw_curve(folder: Path, *, title: str = "") -> Path:
 
 
 def _smooth(values: Sequence[float]) -> list[float]:
-    """Means over a window around each place, a twentieth of the whole wide."""
+    """Return moving averages over a window of a twentieth of the values."""
     reach = len(values) // 40
     windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
     return [sum(window) / len(window) for window in windows]

@@ -1,4 +1,4 @@
-"""Any text environment as an OpenEnv server."""
+"""OpenEnv server for any environment with text observations and actions."""
 
 import json
 import re
@@ -29,7 +29,7 @@ _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
 _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 MAX_MESSAGE = 2**20
-"""Bytes of a message: the longest action, every character of which JSON writes as twelve, and what is around it."""
+"""Maximum bytes of a message: the longest action, at twelve bytes per character in JSON, and its surroundings."""
 
 
 def make_app(
@@ -41,7 +41,7 @@ def make_app(
     max_message: int = MAX_MESSAGE,
     token: str | None = None,
 ) -> Any:
-    """An environment behind ``create_app`` of OpenEnv, with an instance for every session.
+    """Return an OpenEnv application (``create_app``) that serves an environment, with an instance per session.
 
     ::
 
@@ -51,32 +51,33 @@ def make_app(
             client.reset(seed=0, instance=6).observation["text"]
             client.step({"message": "25"}).observation["text"]
 
-    An action is a ``message``, as in OpenEnv's own text environments. An observation has the ``text``; with the first
-    one the ``instructions``; ``terminated`` and ``truncated``, either of which is ``done``; and the environment's
-    ``info``. ``reset`` takes ``seed``, ``episode_id`` and the environment's own options, by name or as ``options``.
-    An environment that has not been reset answers every step with an error, and so does one that raises.
+    An action is a ``message``, as in OpenEnv's own text environments. An observation has the ``text``, in the first one
+    the ``instructions``, ``terminated`` and ``truncated`` (either of which sets ``done``), and the environment's
+    ``info``. ``reset`` takes ``seed``, ``episode_id`` and the environment's own options, by name or as ``options``. A
+    step before the first reset, or one in which the environment raises, returns an error.
 
-    What is no JSON object is answered with an error before OpenEnv sees it, and what is longer than ``max_message`` is
-    refused: a request with status 413, a socket's message by closing it with code 1009 (by the server that runs the
-    app; see ``serve``). A browser's page of another site is refused, because it could play on this machine's servers.
-    Where there is a ``token``, a request without it is refused with status 401, and a socket before it is opened.
-    OpenEnv's routes for tools are left out, because there are none.
+    A message that is not a JSON object gets an error before OpenEnv receives it. Messages longer than ``max_message``
+    are
+    rejected: a request with status 413, a socket's message by closing the socket with code 1009 (by the server that
+        runs the
+    app; see ``serve``). Requests from web pages of other sites are rejected, because they could otherwise play on a
+    local server. With a ``token``, requests without it are rejected with status 401, and sockets before they are
+    opened. OpenEnv's routes for tools are removed, because there are no tools.
 
     Args:
-        env_id: Any id of Gymnasium's, or where an environment is (``"my_game.py:MyGame"``); it is put in words with
-            ``as_text``.
-        env_kwargs: For ``gym.make``.
+        env_id: An id of Gymnasium, or a place such as ``"my_game.py:MyGame"``; converted to text with ``as_text``.
+        env_kwargs: Arguments for ``gym.make``.
         make: Makes the environment instead of ``gym.make``.
-        sessions: How many can be open at once; one more is told so, and its socket closed.
-        max_message: Bytes.
-        token: Clients must send it as ``Authorization: Bearer TOKEN``.
+        sessions: Maximum number of open sessions; a further one gets an error, and its socket is closed.
+        max_message: Maximum size of a message in bytes.
+        token: Token that clients must send as ``Authorization: Bearer TOKEN``.
 
     Returns:
         An ASGI application.
 
     Raises:
         MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: a number or a token that cannot work.
+        ConfigError: an invalid number or token.
     """
     return _guarded(
         env_id,
@@ -99,7 +100,7 @@ def _guarded(
     token: str | None,
     hosts: frozenset[str] | None,
 ) -> Any:
-    """An application that answers to ``hosts`` only, where it is given any."""
+    """Return an application that accepts requests for ``hosts`` only, if they are given."""
     try:
         from openenv.core.env_server import create_app
     except ImportError as error:
@@ -125,27 +126,27 @@ def serve(
     token: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve an environment until the process is interrupted; ``make_app`` says what is served.
+    """Serve an environment until the process is interrupted; see ``make_app``.
 
     Args:
-        env_id: Any id of Gymnasium's.
-        env_kwargs: For ``gym.make``.
-        host: Where to listen. Other machines need the ``token`` wherever it is not this machine's loopback.
-        port: 0 takes a free one.
-        sessions: How many can be open at once.
-        max_message: Bytes.
-        token: Clients must send it. By default one is made, and said, for any ``host`` but the loopback; there,
-            requests are answered that name the loopback as their ``Host``.
-        say: Is told where the server listens.
+        env_id: An id of Gymnasium.
+        env_kwargs: Arguments for ``gym.make``.
+        host: Address to listen at. The ``token`` is required for any address but this machine's loopback.
+        port: Port to listen at; 0 selects a free one.
+        sessions: Maximum number of open sessions.
+        max_message: Maximum size of a message in bytes.
+        token: Token that clients must send. By default one is made and printed for any ``host`` but the loopback; on
+            the loopback, requests must name it as their ``Host``.
+        say: Called with the address of the server.
 
     Raises:
         MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: the address cannot be had, or a header cannot carry the token.
+        ConfigError: the address is not available, or a header cannot contain the token.
     """
     made = None
     if token is None and not _is_loopback(host):
         token = made = secrets.token_urlsafe(24)
-    # A page whose name was made to resolve to this machine would be taken for this server's own.
+    # Otherwise a web page whose name resolves to this machine (DNS rebinding) would count as this server's own.
     hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
     app = _guarded(
         env_id,
@@ -162,7 +163,7 @@ def serve(
         app,
         log_level="warning",
         ws_max_size=max_message,
-        ws_per_message_deflate=False,  # a short message could become a long one
+        ws_per_message_deflate=False,  # a compressed message could expand beyond the limit
         timeout_graceful_shutdown=5,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -190,7 +191,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[Any], type[Any], type[Any]]:
-    """The environment of a session, its actions and its observations, as OpenEnv wants them."""
+    """Return the classes of a session's environment, of its actions and of its observations, for OpenEnv."""
     from openenv.core.env_server import Action, Environment, Observation, State
     from openenv.core.env_server.types import EnvironmentMetadata
     from pydantic import Field
@@ -232,7 +233,7 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
 
         def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
             reply = take_step(self._env, action.message)
-            if isinstance(reply, EnvFailure):  # only the text arrives
+            if isinstance(reply, EnvFailure):  # clients receive the text only
                 kind = ModelFaultError if reply.reason.scored else InfrastructureError
                 raise kind(f"{kind.__name__}: {reply.error}")
             self._state.step_count += 1
@@ -260,12 +261,12 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
 
 
 def _encodable(text: str) -> str:
-    """``text`` without what no encoding has: lone surrogates, which become question marks."""
+    """Return ``text`` with lone surrogates replaced by question marks, because they cannot be encoded."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _as_json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON can say of ``info``: numbers of NumPy's as numbers, and anything else as words."""
+    """Return ``info`` as plain JSON values: NumPy's numbers as numbers, and other objects as strings."""
     plain: dict[str, Any] = json.loads(
         _encodable(json.dumps(dict(info), default=_plain, skipkeys=True, ensure_ascii=False))
     )
@@ -277,7 +278,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Guard:
-    """Answers by itself what is too long, no JSON object, a strange page's or without the token: OpenEnv would play."""
+    """Middleware that rejects messages that are too long or not JSON objects, other sites, and missing tokens."""
 
     def __init__(
         self,
@@ -309,7 +310,7 @@ class _Guard:
         return self._authorization is None or secrets.compare_digest(given, self._authorization)
 
     def _is_meant(self, headers: Mapping[bytes, bytes]) -> bool:
-        named = headers.get(b"host")  # which every browser says
+        named = headers.get(b"host")  # every browser sends it
         return self._hosts is None or named is None or _host_name(named) in self._hosts
 
     async def _request(self, scope: _Message, receive: _Receive, send: _Send) -> None:
@@ -337,7 +338,7 @@ class _Guard:
             try:
                 found = json.loads(text) if text is not None else None
                 if isinstance(found, dict):
-                    if _SURROGATE.search(str(text)):  # which OpenEnv could not repeat in its answer
+                    if _SURROGATE.search(str(text)):  # OpenEnv could not encode it in its answer
                         return {**message, "text": _encodable(json.dumps(found, ensure_ascii=False))}
                     return message
                 problem = "a message must be a JSON object" if text is not None else "a message must be text"
@@ -348,7 +349,7 @@ class _Guard:
 
 
 def _authorization(token: str | None) -> bytes | None:
-    """The header that a client must send."""
+    """Return the header that a client must send."""
     if token is None:
         return None
     if not (header := bearer(token)):
@@ -357,7 +358,7 @@ def _authorization(token: str | None) -> bytes | None:
 
 
 def _host_name(host: bytes) -> str:
-    """The name in a ``Host`` header, without its port.
+    """Return the name in a ``Host`` header, without its port.
 
     >>> _host_name(b"[::1]:8000"), _host_name(b"LOCALHOST")
     ('::1', 'localhost')
@@ -369,7 +370,7 @@ def _host_name(host: bytes) -> str:
 
 
 def _is_of_another_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser asks on behalf of a page that is not this server's; programs do not say where they are from."""
+    """Return whether a browser sends the request for a page of another site; other programs send no origin."""
     origin = headers.get(b"origin")
     return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
 

@@ -1,15 +1,15 @@
-"""What an episode is still owed where it is cut off, so that no way out of an environment pays.
+"""Settlement: the reward of the rest of an episode that is cut off, so that ending early never pays.
 
 An environment that is played to its end settles by itself: a shaped reward takes back what it paid for being close, a
-lost game costs its stake. An episode that is cut off, by tokens, context, time, unreadable answers or a crash, never
-gets there. So each layer of an environment says what the rest of the episode would pay at the least, and whoever cuts
-the episode off pays that (``Episode``, ``ParseAction``, ``TurnLimit``).
+lost game costs its stake. An episode that is cut off, by tokens, context, time, unreadable responses or a crash, does
+not get there. Therefore each layer of an environment declares the least reward of the rest of the episode, and the code
+that cuts the episode off adds it (``Episode``, ``ParseAction``, ``TurnLimit``).
 
-* An environment, or a wrapper of somebody else's, declares it as the attribute ``settlement``: a number that holds
-  after each reset and step, such as ``-1.0`` where a lost game pays -1, and by default 0.0: nothing is lost by losing.
-* A wrapper that changes rewards may have a method ``settle(inside, turns)`` instead, which makes its own settlement of
-  that of what it wraps, and of how many actions can follow. Those of this library do.
-* ``turns_left``, an attribute as well, is how many actions can follow at most, for what is paid per action.
+* An environment, or a wrapper of another project, declares it as the attribute ``settlement``: a number that is valid
+  after each reset and step, such as ``-1.0`` if a lost game pays -1. The default is 0.0: losing costs nothing.
+* A wrapper that changes rewards may instead have a method ``settle(inside, turns)``, which computes its settlement from
+  that of the wrapped environment and the maximum number of remaining actions. The wrappers of this library have one.
+* ``turns_left``, also an attribute, is the maximum number of remaining actions, for rewards per action.
 """
 
 import math
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import gymnasium as gym
 
-# The least that a step pays in environments of Gymnasium's where a step may pay less than nothing.
+# Lowest reward of a step in Gymnasium's environments with negative step rewards.
 _STEP_COSTS: Mapping[str, float] = {
     "gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv": -100.0,
     "gymnasium.envs.toy_text.taxi:TaxiEnv": -10.0,
@@ -33,7 +33,7 @@ _LOSSES: Mapping[str, float] = {"gymnasium.envs.toy_text.blackjack:BlackjackEnv"
 
 
 def settlement(env: gym.Env[Any, Any], *, turns: float = math.inf) -> float:
-    """Return the least that an episode of ``env`` can still be paid if it is played on from here to a loss.
+    """Return the lowest possible reward of the rest of an episode of ``env`` that is played on to a loss.
 
     >>> env = gym.make("TrlEnv/GuessNumber-v0", low=1, high=8, turns=4, reward="shaped")
     >>> _ = env.reset(options={"instance": 6})
@@ -47,7 +47,7 @@ def settlement(env: gym.Env[Any, Any], *, turns: float = math.inf) -> float:
 
     Args:
         env: An environment that was reset, with its wrappers.
-        turns: How many actions can follow at most, if something outside of ``env`` says so.
+        turns: Maximum number of remaining actions, if something outside of ``env`` limits it.
     """
     layers = _layers(env)
     plan = _plans.get(env)
@@ -67,12 +67,12 @@ Settle: TypeAlias = Callable[[Any, float, float], float]
 
 
 class _Plan(NamedTuple):
-    """How a stack of layers is settled; it holds none of them, so that it can be kept as long as they live."""
+    """Functions that settle a stack of layers; it holds no reference to them, so that it can be cached weakly."""
 
     settles: list[Settle | None]
-    """For each layer, from the innermost on, what it makes of what is inside of it."""
+    """One function per layer, from the innermost, that computes its settlement from the one inside of it."""
     counts: bool
-    """Whether one of them asks how many actions can follow."""
+    """True if a layer depends on the number of remaining actions."""
 
 
 _plans: WeakKeyDictionary[gym.Env[Any, Any], _Plan] = WeakKeyDictionary()
@@ -91,7 +91,7 @@ def _counts(layer: Any) -> bool:
 
 
 def _limits(layers: list[Any], turns: float) -> list[float]:
-    """For each layer how many actions it can get at most; 1 where nothing says so."""
+    """Return the maximum number of remaining actions of each layer; 1 if nothing limits it."""
     known = [turns_left(layer) for layer in layers]
     outside: list[float] = []
     for layer, own in zip(reversed(layers), reversed(known), strict=True):
@@ -103,7 +103,7 @@ def _limits(layers: list[Any], turns: float) -> list[float]:
 
 
 def turns_left(layer: Any) -> float:
-    """Return how many actions one layer of an environment takes at most from here on; infinite where it does not say.
+    """Return the maximum number of remaining actions of one layer; infinite if it declares none.
 
     >>> env = gym.make("FrozenLake-v1")
     >>> _ = env.reset(seed=0)
@@ -117,12 +117,12 @@ def turns_left(layer: Any) -> float:
 
 
 def _settle_of(layer: Any) -> Settle | None:
-    """Return what a layer makes of the settlement inside of it; ``None`` where it leaves it as it is."""
+    """Return the function that computes a layer's settlement from the one inside of it; ``None`` if they are equal."""
     if hasattr(layer, "settle"):
         return lambda layer, inside, turns: float(layer.settle(inside, turns))
     if hasattr(layer, "settlement"):
         return lambda layer, inside, turns: float(layer.settlement)
-    if isinstance(layer, gym.RewardWrapper):  # what the loss itself pays, as it rewards it
+    if isinstance(layer, gym.RewardWrapper):  # applies to the reward of the loss
         return lambda layer, inside, turns: float(layer.reward(inside)) if inside else 0.0
     cost, loss = _STEP_COSTS.get(_name(layer), 0.0), _LOSSES.get(_name(layer), 0.0)
     return (lambda layer, inside, turns: cost * turns + loss) if cost or loss else None

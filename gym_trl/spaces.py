@@ -1,4 +1,4 @@
-"""The space of text, which Gymnasium's own ``Text`` cannot hold: any Unicode, any length up to a limit."""
+"""Text space that, unlike Gymnasium's ``Text``, contains any Unicode up to a maximum length."""
 
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,19 +15,19 @@ from gymnasium.wrappers.utils import create_zero_array
 from gym_trl.errors import ConfigError
 
 MAX_LENGTH = 65_536
-"""Characters in an observation or an action, where nobody says otherwise."""
+"""Default maximum number of characters in an observation or an action."""
 
 _SAMPLE_LENGTH = 16
-# Plain text, everything an encoding may stumble over (NUL, lone surrogates, noncharacters), and all of the rest.
+# Printable ASCII, characters that encodings may fail on (NUL, lone surrogates, noncharacters), and all others.
 _SAMPLE_RANGES = ((0x20, 0x7F), (0x00, 0x20), (0xA0, 0x600), (0x4E00, 0xA000), (0xD800, 0xE000), (0x10000, 0x110000))
 _SAMPLE_WEIGHTS = (0.6, 0.05, 0.15, 0.1, 0.02, 0.08)
 
-# UTF-8 needs at most this many bytes for a character, so every text of a space fits its slot.
+# UTF-8 needs at most this many bytes per character, so every text of a space fits its slot.
 _BYTES_PER_CHARACTER = 4
 _SHARED_BYTES_LIMIT = 2**32
 
 _PADDING = 0x110000
-"""Behind the last character of a flattened text; the first number that is no code point."""
+"""Padding of a flattened text: the first number that is not a code point."""
 
 _NOT_TEXT = (
     spaces.Box,
@@ -43,7 +43,7 @@ _NOT_TEXT = (
 
 
 class AnyText(spaces.Space[str]):
-    r"""Every Unicode string of at most ``max_length`` characters, lone surrogates and NUL included.
+    r"""Space of all Unicode strings of at most ``max_length`` characters, lone surrogates and NUL included.
 
     >>> space = AnyText(max_length=5)
     >>> "¡olé!" in space, "" in space, "too long" in space, 5 in space
@@ -51,13 +51,13 @@ class AnyText(spaces.Space[str]):
     >>> space
     AnyText(max_length=5)
 
-    Samples are short (at most 16 characters) and varied: they are for exploring and for tests, not uniform.
+    Samples are short (at most 16 characters) and varied, for exploration and tests; they are not uniform.
 
-    Flattened, as Gymnasium's ``FlattenObservation`` does, a text is an array of ``max_length`` code points with
-    0x110000, which is none, behind the last: 256 KiB by default.
+    A flattened text (Gymnasium's ``FlattenObservation``) is an array of ``max_length`` code points, padded with
+    0x110000, which is not a code point: 256 KiB by default.
 
-    In an asynchronous vector environment with shared memory each environment has a slot of four bytes per character
-    of ``max_length``, 256 KiB by default.
+    In an asynchronous vector environment with shared memory, each environment has a slot of four bytes per character of
+    ``max_length``: 256 KiB by default.
 
     Raises:
         ConfigError: ``max_length`` is not a positive integer.
@@ -71,18 +71,18 @@ class AnyText(spaces.Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Return True: ``gymnasium.spaces.flatten`` makes an array of code points of a text."""
+        """Return True: ``gymnasium.spaces.flatten`` converts a text to an array of code points."""
         return True
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a string that is short enough."""
+        """Return whether ``x`` is a string of at most ``max_length`` characters."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Draw a short text of varied characters.
+        """Sample a short text of varied characters.
 
         Raises:
-            ConfigError: a mask or probabilities were given; there is no finite alphabet for them to speak about.
+            ConfigError: a mask or probabilities were given, which need a finite alphabet.
         """
         if mask is not None or probability is not None:
             raise ConfigError("AnyText cannot sample under a mask or probabilities: it has no finite alphabet")
@@ -92,11 +92,11 @@ class AnyText(spaces.Space[str]):
         return "".join(chr(rng.integers(*_SAMPLE_RANGES[index])) for index in ranges)
 
     def to_jsonable(self, sample_n: Iterable[str]) -> list[str | list[int]]:
-        """Texts as JSON holds them: a text with surrogates, which JSON would join in pairs, as its code points."""
+        """Return texts as JSON values; those with surrogates, which JSON would combine, become lists of code points."""
         return [[ord(char) for char in text] if _has_surrogates(text) else text for text in sample_n]
 
     def from_jsonable(self, sample_n: list[str | list[int]]) -> list[str]:
-        """The texts that ``to_jsonable`` wrote."""
+        """Return the texts from the result of ``to_jsonable``."""
         return [text if isinstance(text, str) else "".join(map(chr, text)) for text in sample_n]
 
     def __eq__(self, other: object) -> bool:
@@ -110,12 +110,12 @@ class AnyText(spaces.Space[str]):
 
 
 def holds_text(space: spaces.Space[Any]) -> bool:
-    """Whether the elements of ``space`` can be strings.
+    """Return whether the elements of ``space`` can be strings.
 
     >>> holds_text(AnyText()), holds_text(spaces.Discrete(4))
     (True, False)
 
-    A space that Gymnasium does not know is trusted: many projects wrote a text space of their own.
+    A space that is not one of Gymnasium's is assumed to be a text space, because many projects define their own.
     """
     return not isinstance(space, _NOT_TEXT)
 
@@ -125,10 +125,10 @@ def _has_surrogates(text: str) -> bool:
 
 
 class SharedTexts(Sequence[str]):
-    """The texts in a shared buffer as they are now, decoded when they are looked at.
+    """View of the texts in a shared buffer, decoded on access.
 
-    Gymnasium reads the shared memory once, when the vector environment is built, and copies what it read after every
-    step. That suits arrays, which are views, and freezes strings; so this is a view, and its copy is a tuple of texts.
+    Gymnasium reads the shared memory once, when the vector environment is made, and copies the result after every step.
+    Arrays are views of the memory, but strings are not. This class is a view, and its copy is a tuple of texts.
     """
 
     def __init__(self, lengths: Any, data: Any) -> None:
@@ -175,7 +175,7 @@ def _create_shared_texts(space: AnyText, n: int = 1, ctx: Any = multiprocessing)
             f"{n} texts of up to {space.max_length} characters need {size} bytes of shared memory; "
             "use a smaller max_length or pass shared_memory=False"
         )
-    # No locks: Gymnasium's pipes order the accesses.
+    # Without locks: Gymnasium's pipes order the accesses.
     return ctx.RawArray("q", n), ctx.RawArray("B", size)
 
 
@@ -186,7 +186,7 @@ def _read_shared_texts(space: AnyText, shared_memory: tuple[Any, Any], n: int = 
 
 @vector_memory.write_to_shared_memory.register(AnyText)
 def _write_shared_text(space: AnyText, index: int, value: str, shared_memory: tuple[Any, Any]) -> None:
-    # Slots are laid out by the buffer and not by the space: with observation_mode="different" spaces differ in length.
+    # The buffer defines the slots, not the space: with observation_mode="different", spaces differ in length.
     SharedTexts(*shared_memory)[index] = value
 
 
@@ -205,8 +205,8 @@ def _is_text_equivalent(space_1: AnyText, space_2: spaces.Space[Any]) -> bool:
     return isinstance(space_2, AnyText)
 
 
-# Asked for by Gymnasium's FrameStackObservation, DelayObservation, FlattenObservation and TimeAwareObservation; their
-# type variables are not AnyText's, hence the ignores.
+# Used by Gymnasium's FrameStackObservation, DelayObservation, FlattenObservation and TimeAwareObservation; their type
+# variables are not AnyText's, hence the ignores.
 @create_zero_array.register(AnyText)
 def _create_no_text(space: AnyText) -> str:  # type: ignore[misc]
     return ""

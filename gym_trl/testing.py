@@ -1,4 +1,4 @@
-"""What projects that build on this library test with: a conformance kit for environments, doubles, and faults."""
+"""Test support for projects that use this library: checks of environments, test doubles, and fault injection."""
 
 import io
 import math
@@ -36,24 +36,24 @@ _SEEDS = range(5)
 
 
 def check_text_env(make: EnvMaker | str, *, episodes: int = 50) -> None:
-    """Check that a text game keeps every promise that training relies on.
+    """Check that a text environment meets the requirements of training.
 
     >>> check_text_env("TrlEnv/Echo-v0")
     >>> from gym_trl.envs.echo import Echo
     >>> check_text_env(lambda: Echo(turns=3, alphabet="ab"))
 
-    ``make`` is an id, or makes a new environment each time. Checked are: Gymnasium's ``check_env`` with no warning;
-    observations and actions are text, and strange ones (empty, a megabyte, NUL, lone surrogates) are data; the same
-    seed and actions give the same trajectory whatever the global generators of ``random``, NumPy and torch hold, and
-    leave those alone; terminated and truncated never come together; after the end nothing changes and nothing is
-    earned; ``info`` has ``action_valid`` and ``success``; there are instructions; the solver, if there is one, reaches
-    ``optimal_success`` and ``optimal_return``, where these are known, in ``episodes`` episodes (a success of 1.0
-    exactly, all else within four standard errors); an episode
-    can be pickled between any two steps; and it renders as text. Whole episodes are played with the ``solver`` and the
-    ``random_policy``, as far as the game has them.
+    ``make`` is an id, or makes a new environment each time. The checks are: Gymnasium's ``check_env`` gives no warning;
+    observations and actions are text, and strange actions (empty, a megabyte, NUL, lone surrogates) do not raise; the
+    same seed and actions give the same trajectory for any state of the global generators of ``random``, NumPy and
+    torch, and do not change these; terminated and truncated are never both true; after the end nothing changes and all
+    rewards are 0; ``info`` has ``action_valid`` and ``success``; there are instructions; the solver, if there is one,
+    reaches ``optimal_success`` and ``optimal_return``, if these are declared, in ``episodes`` episodes (a success of
+    1.0 exactly, all else within four standard errors); the environment can be pickled between any two steps; and it
+    renders as text. Whole episodes are played with the ``solver`` and the ``random_policy``, if the environment has
+    them.
 
     Raises:
-        AssertionError: with a sentence that says which promise was broken.
+        AssertionError: with a sentence that names the requirement that is not met.
     """
     maker = _maker(make)
     _check_gymnasium(maker)
@@ -67,7 +67,7 @@ def check_text_env(make: EnvMaker | str, *, episodes: int = 50) -> None:
 
 
 def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[tuple[Any, ...]]:
-    """Play one episode: what ``reset`` returned, then each action with what ``step`` returned.
+    """Play one episode, and return the result of ``reset``, then each action with the result of ``step``.
 
     >>> env = gym.make("TrlEnv/Echo-v0")
     >>> play(env, lambda observation: observation, seed=0)[-1]
@@ -94,7 +94,7 @@ def _check_gymnasium(maker: EnvMaker) -> None:
     # Human rendering is checked as well, and prints.
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("error")
-        # Of wrapped and of unregistered environments Gymnasium says so; neither is wrong.
+        # Gymnasium warns about wrapped and unregistered environments, which are allowed.
         warnings.filterwarnings("ignore", message=r".*different from the unwrapped version")
         warnings.filterwarnings("ignore", message=r".*Not able to test alternative render modes")
         try:
@@ -155,7 +155,7 @@ def _check_frozen(env: gym.Env[str, str], last: tuple[Any, ...]) -> None:
 
 
 def _replay(env: gym.Env[str, str], steps: list[tuple[Any, ...]], seed: int) -> list[tuple[Any, ...]]:
-    """Play the same actions with the global generators scrambled and the environment pickled before every step."""
+    """Replay the same actions with scrambled global generators, pickling the environment before every step."""
     with scrambled_generators():
         replayed: list[tuple[Any, ...]] = [env.reset(seed=seed)]
     for action, *_ in steps[1:]:
@@ -185,10 +185,10 @@ def _generator_states() -> tuple[Any, ...]:
 
 @contextmanager
 def scrambled_generators() -> Iterator[None]:
-    """Have the global generators hold something else, and check that they are left alone.
+    """Put the global generators into other states, and check that they are not used.
 
     Raises:
-        AssertionError: at the end, what they hold was changed.
+        AssertionError: at the end, if their states have changed.
     """
     torch = sys.modules.get("torch")
     python_state, numpy_state = random.getstate(), np.random.get_state()
@@ -214,7 +214,7 @@ def _check_action_types(maker: EnvMaker) -> None:
     env.reset(seed=0)
     for action in _NOT_ACTIONS:
         try:
-            env.step(action)  # type: ignore[arg-type]  # what is tested
+            env.step(action)  # type: ignore[arg-type]  # the wrong type is the test
         except ActionTypeError:
             continue
         raise AssertionError(f"step({action!r}) must raise ActionTypeError: an action is text")
@@ -251,7 +251,7 @@ def _check_optimum(maker: EnvMaker, episodes: int) -> None:
 def _check_return(env: gym.Env[str, str], returns: list[float], error_of_success: float) -> None:
     optimum, mean = env.get_wrapper_attr("optimal_return"), statistics.fmean(returns)
     error = statistics.stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
-    # Returns that are all the same say nothing of rare ones; a failure can pay as much less as a success pays more.
+    # Equal returns do not show the variance of rare ones; a failure can cost as much as a success pays.
     error = error or 2 * error_of_success
     promise = f"the solver must return optimal_return={optimum:.4g}"
     _expect(abs(mean - optimum) <= 4 * error + 1e-6, f"{promise}, and returned {mean:.4g} in the mean")
@@ -272,7 +272,7 @@ def _check_rendering(maker: EnvMaker) -> None:
 
 
 class ByteChat:
-    """A chat whose tokens are bytes and four marks: for tests and benchmarks, with no tokenizer to make.
+    """Chat whose tokens are bytes and four marks, for tests and benchmarks without a tokenizer.
 
     >>> chat = ByteChat()
     >>> prompt = chat.open([Message("user", "hi")])
@@ -285,33 +285,33 @@ class ByteChat:
     stop_strings: tuple[str, ...] = ()
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
-        """The ids of a conversation that the model is to continue."""
+        """Return the ids of a conversation that the model is to continue."""
         return [*(id_ for message in messages for id_ in self._message(message)), self._MARKS["assistant"]]
 
     def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
-        """The ids between two answers."""
+        """Return the ids between two responses."""
         end = [] if closed else [self._MARKS["end"]]
         return [*end, *self._message(Message(role, text)), self._MARKS["assistant"]]
 
     def closes(self, ids: Sequence[int]) -> bool:
-        """Whether an answer ended its turn."""
+        """Return whether a response ended its turn."""
         return bool(ids) and ids[-1] in self.stop_ids
 
     def text(self, ids: TokenIds) -> Answer:
-        """What was said, without marks."""
+        """Return the text of a response, without marks."""
         return split_thinking(bytes(id_ for id_ in ids if id_ < 256).decode("utf-8", "replace"))
 
     def say(self, text: str) -> TokenIds:
-        """The ids of a whole answer, for scripts."""
+        """Return the ids of a whole response, for scripts."""
         return [*text.encode("utf-8", "surrogatepass"), self._MARKS["end"]]
 
     def show(self, ids: TokenIds) -> str:
-        """All ids as text, the marks in angle brackets."""
+        """Return all ids as text, with the marks in angle brackets."""
         marks = {id_: f"<{name}>" for name, id_ in self._MARKS.items()}
         return "".join(marks.get(id_) or chr(id_) for id_ in ids)
 
     def heard(self, ids: TokenIds) -> str:
-        """The last message before the model's turn, for scripts that play."""
+        """Return the last message before the model's turn, for scripts that play."""
         last = len(ids) - ids[::-1].index(self._MARKS["user"])
         return bytes(ids[last:-2]).decode("utf-8", "replace")
 

@@ -1,4 +1,4 @@
-r"""Any Gymnasium space to words, and words to any action space.
+r"""Conversion of values of any Gymnasium space to text, and of text to actions of any space.
 
 >>> from gymnasium import spaces
 >>> space = spaces.Dict({"door": spaces.Discrete(2), "speed": spaces.Box(0, 9, (2,))})
@@ -26,17 +26,17 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from gym_trl.errors import NotTextError
 
 _CELLS = 512
-"""Numbers in an array that can be shown as words; more are a picture."""
+"""Maximum number of elements in an array that is shown as text; larger ones are images."""
 _LONGEST = 65_536
-"""Characters of an action that are looked at."""
+"""Maximum number of characters of an action that are read."""
 
 
 class UnreadableActionError(ValueError):
-    """Words that are no action of the space; its text says what would be."""
+    """Text that is not an action of the space; the message explains the valid ones."""
 
 
 def counted(number: int, thing: str) -> str:
-    """A number and what it counts.
+    """Return a number and the noun that it counts.
 
     >>> counted(1, "turn"), counted(2, "turn"), counted(3, "try"), counted(0, "guess")
     ('1 turn', '2 turns', '3 tries', '0 guesses')
@@ -58,7 +58,7 @@ def _plural(thing: str) -> str:
 
 @singledispatch
 def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
-    r"""A value of ``space`` in words; ``names`` are those of its values, or of its fields.
+    r"""Return a value of ``space`` as text; ``names`` are those of its values, or of its fields.
 
     >>> show(spaces.Discrete(2), 1, ["stick", "hit"])
     'hit'
@@ -66,9 +66,9 @@ def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str
     'position: 0.1235\nvelocity: -1'
 
     Raises:
-        NotTextError: a space that cannot be said in words, such as a picture.
+        NotTextError: the space cannot be shown as text, such as one of images.
     """
-    return "" if value is None else str(value)  # a text space of somebody's own, which is trusted
+    return "" if value is None else str(value)  # assumed to be another project's text space
 
 
 @show.register
@@ -133,17 +133,17 @@ def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
 
 
 def check(space: spaces.Space[Any]) -> None:
-    """Check that ``show`` can say the values of ``space``, without drawing one: a declared text may be endless.
+    """Check that values of ``space`` can be shown as text, without sampling one: a declared text may be very long.
 
     >>> check(spaces.Dict(picture=spaces.Box(0, 255, (9, 9, 3), np.uint8)))
     Traceback (most recent call last):
         ...
     gym_trl.errors.NotTextError: an array of shape (9, 9, 3) is too much for words: say what to read in it with observe=
 
-    A space that Gymnasium does not know is trusted to hold text.
+    A space that is not one of Gymnasium's is assumed to contain text.
 
     Raises:
-        NotTextError: it cannot.
+        NotTextError: they cannot.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         _check_shape(space.shape or ())
@@ -171,12 +171,12 @@ def _parts(space: spaces.Sequence, value: Any) -> Sequence[Any]:
 
 
 def _unstacked(space: spaces.Space[Any], stacked: Any) -> Sequence[Any]:
-    """Return the values that Gymnasium's ``concatenate`` has stacked: a Dict of arrays is one of each row's Dicts."""
+    """Return the values that Gymnasium's ``concatenate`` has stacked: a Dict of arrays becomes a list of Dicts."""
     return [_row(space, stacked, place) for place in range(_rows(space, stacked) or 0)]
 
 
 def _rows(space: spaces.Space[Any], stacked: Any) -> int | None:
-    """Return how many were stacked, or None where there is nothing in them to count."""
+    """Return the number of stacked values, or None if the space has no elements to count."""
     if isinstance(space, spaces.Dict):
         counts = [_rows(inner, stacked[name]) for name, inner in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
@@ -216,7 +216,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
 
 def read(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
-    """The action of ``space`` that ``text`` names; ``names`` are those of the actions of a ``Discrete``.
+    """Return the action of ``space`` that ``text`` describes; ``names`` are those of a ``Discrete`` space's actions.
 
     >>> int(read(spaces.Discrete(2), " Hit ", ["stick", "hit"]))
     1
@@ -226,8 +226,8 @@ def read(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
     gym_trl.textify.UnreadableActionError: Not an action. Answer with stick or hit.
 
     Raises:
-        UnreadableActionError: there is none of that name; says what there is.
-        NotTextError: a space whose actions cannot be written.
+        UnreadableActionError: the text is not an action; the message explains the valid ones.
+        NotTextError: actions of the space cannot be written as text.
     """
     try:
         return _from_plain(space, _plain(space, text[:_LONGEST]), names)
@@ -238,7 +238,7 @@ def read(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
 
 
 def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> str:
-    """The words that ``read`` makes ``action`` of.
+    """Return the text that ``read`` converts to ``action``.
 
     >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
     ('hit', '1 4')
@@ -252,7 +252,7 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
 
 
 def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
-    """How actions of ``space`` are written, for the end of "Answer with".
+    """Return a description of how to write actions of ``space``, for the end of "Answer with".
 
     >>> explain(spaces.Discrete(3)), explain(spaces.MultiDiscrete([2, 5]))
     ('an integer from 0 to 2', '2 integers such as 1 4')
@@ -269,7 +269,7 @@ def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
         count = math.prod(space.shape or ())
         plain = _example(space)
         example = " ".join(map(_number, np.ravel(np.asarray(plain))))
-        if not _reads(space, example):  # four digits are not enough for narrow bounds
+        if not _reads(space, example):  # four digits may not be enough for narrow bounds
             example = write(space, np.asarray(plain, dtype=space.dtype))
         bounds = (
             f" from {_number(space.low.min())} to {_number(space.high.max())}"
@@ -287,13 +287,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _is_row(space: spaces.Space[Any]) -> bool:
-    """Whether its actions are numbers in a row, which need no brackets."""
+    """Return whether the actions are numbers in a row, which are written without brackets."""
     numbers = isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary)
     return numbers and len(space.shape or ()) < 2
 
 
 def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
-    """Check that actions of ``space`` can be written, by writing one and reading it.
+    """Check that actions of ``space`` can be written as text, by writing and reading one.
 
     >>> check_actions(spaces.Sequence(spaces.Box(0, 255, (64, 64, 3), np.uint8)))
     Traceback (most recent call last):
@@ -310,7 +310,7 @@ def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
         _from_plain(space, _example(space))
     except NotTextError:
         raise
-    except Exception as error:  # Gymnasium raises many kinds for the spaces that it cannot stack
+    except Exception as error:  # Gymnasium raises many types for spaces that it cannot stack
         raise NotTextError(f"actions of {space} cannot be written ({error}): say how to read them with act=") from error
 
 
@@ -359,7 +359,7 @@ def _(space: spaces.Graph, action: Any) -> Any:
 
 
 def _plain(space: spaces.Space[Any], text: str) -> Any:
-    """What a text says as JSON would: a number, a string, a list or an object."""
+    """Return the content of a text as a JSON value: a number, a string, a list or an object."""
     text = text.strip() if not isinstance(space, spaces.Text) else text
     if isinstance(space, spaces.Discrete | spaces.Text):
         return text
@@ -373,7 +373,7 @@ def _plain(space: spaces.Space[Any], text: str) -> Any:
 
 @singledispatch
 def _from_plain(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
-    if not isinstance(plain, str):  # a text space of somebody's own, which is trusted
+    if not isinstance(plain, str):  # assumed to be another project's text space
         raise ValueError(plain)
     return _inside(space, plain)
 
@@ -381,7 +381,7 @@ def _from_plain(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ())
 @_from_plain.register
 def _(space: spaces.Discrete, plain: Any, names: Sequence[str] = ()) -> Any:
     if isinstance(plain, str):
-        if plain in names:  # names may differ by their case only
+        if plain in names:  # names may differ in case only
             return space.start + space.dtype.type(names.index(plain))
         spoken = " ".join(plain.split()).casefold()
         known = {" ".join(name.split()).casefold(): place for place, name in enumerate(names)}
@@ -401,21 +401,21 @@ def _(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
 
 @_from_plain.register
 def _(space: spaces.Box, plain: Any, names: Sequence[str] = ()) -> Any:
-    if space.dtype.kind == "b":  # every number but 0 would be true
+    if space.dtype.kind == "b":  # astype would convert every number but 0 to true
         plain = _each(lambda cell: bool((0, 1).index(_whole(cell))), plain)
         return np.asarray(plain, dtype=space.dtype).reshape(space.shape)
     if space.dtype.kind != "f":
         return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape))
     with np.errstate(over="ignore"):
         array = np.asarray(_each(_real, plain), dtype=space.dtype).reshape(space.shape)
-    if not np.isfinite(array).all():  # it was, and is more than the type holds
+    if not np.isfinite(array).all():  # the value exceeds the type's range
         raise ValueError(plain)
     return _inside(space, array)
 
 
 @_from_plain.register
 def _(space: spaces.Text, plain: Any, names: Sequence[str] = ()) -> Any:
-    # The alphabet that it declares is nearly always wrong (it has no blank by default), and so is not held to.
+    # The declared alphabet is nearly always wrong (by default it has no space), so it is not enforced.
     if not isinstance(plain, str) or len(plain) > space.max_length:
         raise ValueError(plain)
     return plain
@@ -493,7 +493,7 @@ def _real(value: Any) -> float:
 
 
 def _example(space: spaces.Space[Any]) -> Any:
-    """Return some action, as JSON has it; the same at all times."""
+    """Return an example of an action as a JSON value, always the same one."""
     if math.prod(space.shape or ()) > _CELLS:
         raise NotTextError(f"an action of shape {space.shape} is too much for words: say how to read it with act=")
     return _of_space(space)
@@ -501,7 +501,7 @@ def _example(space: spaces.Space[Any]) -> Any:
 
 @singledispatch
 def _of_space(space: spaces.Space[Any]) -> Any:
-    return "text"  # a text space of somebody's own, which is trusted
+    return "text"  # assumed to be another project's text space
 
 
 @_of_space.register

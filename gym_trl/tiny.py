@@ -1,4 +1,4 @@
-"""A model and a tokenizer made on the spot: no download, a few seconds to train, a real chat template."""
+"""Tiny model and tokenizer made on the spot, without download; it trains in seconds with a real chat template."""
 
 import string
 from os import PathLike
@@ -6,7 +6,7 @@ from typing import Any
 
 from gym_trl.errors import MissingDependencyError
 
-# The markup of Phi-3, without its line breaks: what surrounds a message costs three tokens.
+# The markup of Phi-3 without its line breaks, so that the marks of a message are three tokens.
 _TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -16,9 +16,9 @@ _SPECIAL = [_PAD, _END, _UNKNOWN, "<|system|>", "<|user|>", "<|assistant|>"]
 
 
 def tiny_tokenizer() -> Any:
-    """A character-level tokenizer with a chat template; bytes outside printable ASCII become ``<|unknown|>``.
+    """Return a character-level tokenizer with a chat template; bytes outside printable ASCII become ``<|unknown|>``.
 
-    It is written as byte-level BPE without merges, because Transformers 5 reads whatever lies beside a Qwen2 as that.
+    It is a byte-level BPE without merges, because Transformers 5 reads any tokenizer in the folder of a Qwen2 as that.
     """
     try:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -26,7 +26,7 @@ def tiny_tokenizer() -> Any:
     except ImportError as error:
         raise MissingDependencyError("the tiny model", extra="train") from error
 
-    # How byte-level BPE writes the two that are not visible.
+    # Byte-level BPE's characters for the line break and the space.
     characters = ["\u010a", *(char.replace(" ", "\u0120") for char in string.printable if char.isprintable())]
     vocabulary = {token: index for index, token in enumerate([*_SPECIAL, *characters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=_UNKNOWN))
@@ -45,14 +45,14 @@ def tiny_tokenizer() -> Any:
 
 
 def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 2, head_width: int = 16) -> Any:
-    """A Qwen2-style model with random weights, about a tenth of a million parameters.
+    """Return a Qwen2-style model with random weights, about 100,000 parameters.
 
     Args:
-        tokenizer: What it will read; only the size of the vocabulary and the special ids are used.
-        seed: Of the random weights.
-        width: Of the hidden states.
-        layers: How many.
-        head_width: Of the attention's heads; vLLM has kernels for 32 and more.
+        tokenizer: Its tokenizer; only the size of the vocabulary and the special ids are used.
+        seed: Seed of the random weights.
+        width: Size of the hidden states.
+        layers: Number of layers.
+        head_width: Size of the attention heads; vLLM has kernels for 32 and more.
     """
     try:
         import torch
@@ -69,8 +69,8 @@ def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 
         num_key_value_heads=width // head_width,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
-        # The usual 0.02 suits models that are far wider: at this width attention begins all but uniform, and the games
-        # took twice as many steps.
+        # The usual 0.02 suits much wider models: at this width, attention would start nearly uniform, and training took
+        # twice as many steps.
         initializer_range=0.06,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -82,7 +82,7 @@ def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 
 
 
 def save_tiny(folder: str | PathLike[str], *, seed: int = 0, width: int = 64, layers: int = 2) -> None:
-    """Write the tiny model and its tokenizer to ``folder``, as vLLM can read and run them.
+    """Write the tiny model and its tokenizer to ``folder``, in a form that vLLM can load and run.
 
     ::
 

@@ -1,4 +1,4 @@
-"""One training run: options in, a folder with everything about it out."""
+"""One training run, from its options to its folder."""
 
 import logging
 import math
@@ -35,7 +35,7 @@ from gym_trl.types import Task, Trajectory
 from gym_trl.wrappers.declare_success import declare_success
 
 try:
-    import matplotlib  # noqa: F401 -- a run that cannot draw its curve says so before it begins
+    import matplotlib  # noqa: F401 -- fails now rather than at the first curve
     import torch
     import trl  # noqa: F401
     from transformers import TrainerCallback
@@ -45,28 +45,28 @@ except ImportError as error:
     raise MissingDependencyError("gym-trl train", extra="train") from error
 
 _MAX_TASKS = 100_000
-_ROWS_AT_ONCE = 8  # a pretrained model's share of a step that goes through the GPU together
+_ROWS_AT_ONCE = 8  # maximum batch size of a pretrained model
 _SILENCE = {"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 def train(options: TrainOptions, *, out: Path | None = None, console: Console | None = None) -> dict[str, Any]:
-    """Train as ``options`` say, into a new folder, and return what its ``summary.json`` says.
+    """Train with ``options`` in a new folder, and return the content of its ``summary.json``.
 
     Args:
-        options: What to train on what.
-        out: The run's folder; by default one in ``runs`` that is named after the environment and the time.
-        console: Where progress is shown; the terminal by default.
+        options: Options of the run.
+        out: The run's folder. Default: a folder in ``runs`` named after the environment and the time.
+        console: Console for progress. Default: the terminal.
 
-    The folder holds ``config.json``, ``metrics.jsonl`` (everything the trainer logged, a line a step),
+    The folder contains ``config.json``, ``metrics.jsonl`` (everything the trainer logged, one line per step),
     ``rollouts.jsonl`` (some trajectories of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` and
-    ``checkpoints``. Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP, unless ``nohup`` keeps it away), stops after
-    the step that is running and leaves a folder that is complete and can be resumed; a second one aborts. What cannot
-    be shown any more is no reason to stop.
+    ``checkpoints``. Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP, unless ignored by ``nohup``) stops the run
+    after the current step, with a complete folder that can be resumed; a second signal aborts. Failed output to the
+    terminal does not stop the run.
 
     Raises:
-        ConfigError: an argument that cannot work, or a folder that is not empty.
-        OSError: the folder cannot be written, or the disk is full; what was written before is whole, and can be
-            resumed.
+        ConfigError: an invalid argument, or a folder that is not empty.
+        OSError: the folder cannot be written, or the disk is full; files that were written before are intact, and the
+            run can be resumed.
     """
     return _run(options, out, None, console)
 
@@ -75,7 +75,7 @@ def resume(folder: Path, *, steps: int | None = None, console: Console | None = 
     """Continue the run in ``folder`` from its last checkpoint, also after a crash; ``steps`` sets a new end.
 
     Raises:
-        ConfigError: ``folder`` holds no run, or one that is finished.
+        ConfigError: ``folder`` contains no run, or one that is finished.
         OSError: the folder cannot be written.
     """
     options = read_options(folder)
@@ -137,7 +137,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
 
 
 def _unwritten(error: Exception, path: Path) -> OSError | None:
-    """What says that the model could not be written, where PyTorch and safetensors say it in ways of their own."""
+    """Return the error for a model that could not be written, if PyTorch or safetensors raised one of another type."""
     if isinstance(error, OSError):
         return None
     frame, saving = error.__traceback__, False
@@ -149,18 +149,18 @@ def _unwritten(error: Exception, path: Path) -> OSError | None:
 
 
 def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]:
-    """What to train, and its tokenizer unless the trainer is to load it from the same place."""
+    """Return the model to train, and its tokenizer unless the trainer loads both from the same place."""
     if run.trained:
         return str(run.start.path), None
     if options.model is not None:
         return options.model, None
     size = {"seed": options.seed, "width": options.width, "layers": options.layers}
-    if options.grpo.get("use_vllm"):  # which reads the model from where the trainer has it from
+    if options.grpo.get("use_vllm"):  # vLLM loads the model from the trainer's path
         save_tiny(scratch, **size)
         return str(scratch), None
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer, **size)
-    if options.grpo.get("beta"):  # the trainer reads its reference model from where the model says that it is from
+    if options.grpo.get("beta"):  # the trainer loads its reference model from _name_or_path
         model.save_pretrained(scratch)
         model.config._name_or_path = str(scratch)
     return model, tokenizer
@@ -182,8 +182,8 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
             rollout_func=spec.rollout_func,
             callbacks=[run],
         )
-    except (OSError, ValueError, NotImplementedError) as error:  # the last of a server whose trainer is on a CPU
-        if isinstance(error, OSError) and error.errno:  # of the disk, and not of a model that does not exist
+    except (OSError, ValueError, NotImplementedError) as error:  # NotImplementedError: a server with a trainer on a CPU
+        if isinstance(error, OSError) and error.errno:  # an error of the disk, not a missing model
             raise
         what = f"cannot train {run.options.model or 'the tiny model'}"
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
@@ -207,7 +207,7 @@ def _check_new(path: Path) -> None:
 
 
 def _agreed(path: Path, processes: int) -> Path:
-    """The first process's folder: the clocks of the others may name another one."""
+    """Return the first process's folder: the default name depends on the clock."""
     if processes == 1:
         return path
     from accelerate.utils import broadcast_object_list
@@ -217,12 +217,12 @@ def _agreed(path: Path, processes: int) -> Path:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the trainer and its parts say about themselves from the terminal."""
+    """Suppress terminal output of the trainer and its libraries."""
     import datasets
     from transformers.utils import logging as transformers_logging
 
     def wanted(record: logging.LogRecord) -> bool:
-        # It repeats a failed episode's whole prompt at every step; such episodes are counted as unscored.
+        # This warning repeats a failed episode's whole prompt at every step; such episodes are counted as unscored.
         return "All reward functions returned None" not in record.getMessage()
 
     trainer_log = logging.getLogger("trl.trainer.grpo_trainer")
@@ -248,7 +248,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _grpo_config(options: TrainOptions, processes: int) -> Any:
-    """The trainer's own configuration; where it writes is set later."""
+    """Return the trainer's configuration; its output folder is set later."""
     from trl import GRPOConfig
 
     given = check_grpo(options.grpo)
@@ -267,12 +267,12 @@ def _grpo_config(options: TrainOptions, processes: int) -> Any:
     batch = _batch(options, given, processes)
     try:
         return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch, **fixed})
-    except Exception as error:  # of any kind: its fields are looked at by TRL, Transformers and Accelerate
+    except Exception as error:  # of any type: TRL, Transformers and Accelerate check the fields
         raise ConfigError(f"GRPOConfig does not work so: {error}") from error
 
 
 def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> dict[str, int]:
-    """How a process's share of a step's episodes is cut into pieces that go through the model together."""
+    """Return the batch size and the gradient accumulation steps for a process's share of a step's episodes."""
     rows, rest = divmod(options.episodes, processes)
     if rest:
         raise ConfigError(f"{options.episodes} episodes a step cannot be shared by {processes} processes")
@@ -304,7 +304,7 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
         invalid_penalty=options.invalid_penalty,
         end_after_invalid=options.end_after_invalid,
         instructions=options.instructions,
-        cut_actions=options.cut_actions,  # type: ignore[arg-type]  # checked by what reads it
+        cut_actions=options.cut_actions,  # type: ignore[arg-type]  # checked by GymSpec
         success=options.success,
         max_tokens_per_turn=options.max_tokens_per_turn,
         system_prompt=options.system_prompt,
@@ -315,10 +315,10 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
 
 
 class _Interrupt:
-    """Ctrl-C, SIGTERM and the terminal's end ask the run to stop after its step; asked twice, it aborts.
+    """Signal handler: Ctrl-C, SIGTERM and SIGHUP stop the run after its step; a second signal aborts.
 
-    ``patience_s`` is how long the second signal counts as the first one: a launcher passes on to its processes what
-    the terminal has already sent to all of them.
+    Signals within ``patience_s`` of the first count as the same one, because a launcher forwards signals to its
+    processes that the terminal has already sent to all of them.
     """
 
     def __init__(self, *, speaks: bool, patience_s: float) -> None:
@@ -332,7 +332,7 @@ class _Interrupt:
         # Python allows handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
             heard = [signal.SIGINT, signal.SIGTERM]
-            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup
                 heard.append(signal.SIGHUP)
             self._previous = {number: signal.signal(number, self._ask) for number in heard}
         return self
@@ -345,19 +345,19 @@ class _Interrupt:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            # A terminal that is closed says so more than once.
+            # A closed terminal sends SIGHUP more than once.
             if signal.Signals(number).name != "SIGHUP" and time.monotonic() - self._asked >= self._patience_s:
                 raise KeyboardInterrupt
             return
         self.requested, self._asked = True, time.monotonic()
         if self._speaks:
-            # Not print: a signal may come in the middle of one. And a terminal that has ended takes nothing.
+            # Not print, which is not reentrant. Writing to a terminal that was closed fails.
             with suppress(OSError):
                 os.write(2, b"\nStopping after this step; once more aborts.\n")
 
 
 class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """What happens around the trainer's steps: evaluation, records, progress, and the end."""
+    """Callback around the trainer's steps: evaluation, records, progress, and the end of the run."""
 
     def __init__(
         self,
@@ -373,7 +373,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._display = display
         self._interrupt = interrupt
         self.stepped = start.path is not None
-        """Whether a step was done: until then, what fails is how the run was told to begin."""
+        """True after the first step; earlier failures are caused by the options."""
         self._began = 0.0
         self._failure_told = False
         self._about: dict[str, Any] = {}
@@ -381,11 +381,11 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
     @property
     def trained(self) -> bool:
-        """Whether the last step is done, and only what comes after it was not."""
+        """True if the last step is done, and only the work after it remains."""
         return self.start.step >= self.options.steps
 
     def train(self, trainer: Any, spec: GymSpec) -> None:
-        """Everything from the first evaluation to the last."""
+        """Run the training, from the first evaluation to the last."""
         self._trainer, self._spec = trainer, spec
         summary = self._folder.summary
         summary |= {**self._reference(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
@@ -405,12 +405,12 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._folder.save_summary()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate the model that nothing was learnt by yet."""
+        """Evaluate the untrained model."""
         summary = self._folder.summary
         for name in [name for name in summary if "_after" in name]:
             del summary[name]
         if self.start.path is None:
-            # Here, because now the model is where the training will use it, on every process.
+            # Here rather than earlier, because the model is now on its training devices, on every process.
             summary |= _named("before", self._evaluate(args.temperature))
         summary |= {"steps": state.global_step, "interrupted": True}
         self._folder.save_summary()
@@ -418,8 +418,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._display.begin(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
-        """Write a line of metrics, and show it."""
-        if "train_runtime" in logs:  # the trainer's last words, which no step is behind
+        """Write and show a line of metrics."""
+        if "train_runtime" in logs:  # the trainer's final log, which belongs to no step
             return
         seconds = round(time.monotonic() - self._began, 3)
         self._folder.summary |= {"steps": state.global_step, "seconds": seconds}
@@ -428,24 +428,24 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._display.log(state.global_step, logs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop, on all processes at once, if anybody asked one of them to."""
+        """Stop on all processes at once if a signal was received on one of them."""
         self.stepped = True
         if self._asked_to_stop():
             control.should_training_stop = control.should_save = True
 
     def on_rollout(self, rollout: Rollout) -> None:
-        """Keep some of what was played."""
-        # In training a rollout comes before the step that it is for.
+        """Record some of the episodes."""
+        # In training, a rollout precedes its step.
         step = rollout.step + (rollout.split == "train")
         group_size = self.options.group_size if rollout.split == "train" else 1
         chosen = _some(rollout.trajectories, self.options.records_per_step, group_size)
         greedy = not self._trainer.args.temperature
         about = {"step": step, "split": rollout.split, "greedy": greedy}
-        # A step or an evaluation may be played in several rollouts.
+        # A step or an evaluation may consist of several rollouts.
         if self._about != about:
             self._about, self._placed = about, 0
         placed = [(self._placed + place, played) for place, played in chosen]
-        self._placed += math.ceil(len(rollout.trajectories) / group_size) * group_size  # another rollout, another group
+        self._placed += math.ceil(len(rollout.trajectories) / group_size) * group_size  # whole groups
         self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
         failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
         if failed and not self._failure_told:
@@ -460,13 +460,13 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         return bool(accelerator.reduce(asked, "sum") > 0)
 
     def _evaluate(self, temperature: float) -> Score:
-        """Play the evaluation's games; every process plays its share, in batches as large as the training's."""
+        """Play the evaluation's tasks, distributed over the processes, in batches of the training's size."""
         trainer, accelerator = self._trainer, self._trainer.accelerator
         self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
         prompts = self._spec.eval_dataset["prompt"]
         mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
         size = trainer.args.generation_batch_size // accelerator.num_processes
-        # As many batches on every process: weights that are spread over processes are gathered together.
+        # All processes run the same number of batches, because sharded weights are gathered collectively.
         batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
         with _playing(trainer, temperature):
             columns = [self._spec.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
@@ -479,12 +479,12 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         return Score.of(results)
 
     def _overlap(self) -> dict[str, int]:
-        """How many different games the evaluation plays, and how many of them are games of the training, too."""
+        """Return the number of different tasks of the evaluation, and how many of them the training has, too."""
         played, trained = ({_game(task) for task in self._spec.tasks(split)} for split in ("eval", "train"))
         return {"eval_games": len(played), "eval_games_trained": len(played & trained)}
 
     def _reference(self) -> dict[str, float | None]:
-        """Return what random play, the blind baseline and perfect play reach, by the rules alone."""
+        """Return the scores of random play, the blind baseline and perfect play."""
         options = self.options
 
         def make(name: str) -> TextEnvironment:
@@ -506,7 +506,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
 
 def _game(task: Task) -> tuple[str, object]:
-    """Which game a task is: a counted one by its number, and any other by its seed."""
+    """Return a key of a task's game: its instance number if instances are counted, otherwise its seed."""
     return task.env_id, task.options.get("instance", f"seed {task.seed}")
 
 
@@ -516,11 +516,11 @@ def _named(when: str, score: Score) -> dict[str, float | None]:
 
 @contextmanager
 def _playing(trainer: Any, temperature: float) -> Iterator[None]:
-    """Let the trainer's model play as it is, at a temperature that is not the training's."""
+    """Use the trainer's model for an evaluation at another temperature."""
     model, samplers = trainer.model, [trainer.args]
     usual, training = trainer.args.temperature, model.training
     if trainer.use_vllm:
-        # It has a temperature of its own, and the weights of before the last step.
+        # vLLM has its own temperature, and weights from before the last step.
         trainer.vllm_generation.sync_weights()
         samplers.append(trainer.vllm_generation)
     for sampler in samplers:
@@ -535,7 +535,7 @@ def _playing(trainer: Any, temperature: float) -> Iterator[None]:
 
 
 def _some(trajectories: Sequence[Trajectory], count: int, group_size: int) -> list[tuple[int, Trajectory]]:
-    """``count`` of them with their places: whole groups from all over the batch, and one that failed if any did."""
+    """Return ``count`` trajectories with positions: whole groups spread over the batch, and an unscored one if any."""
     starts = range(0, len(trajectories), group_size)
     wanted = min(len(starts), math.ceil(count / group_size))
     groups = [starts[i * len(starts) // wanted] for i in range(wanted)]

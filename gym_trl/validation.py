@@ -1,4 +1,4 @@
-"""Validation of the library's games: the solver at its optimum, blind policies at their baseline, the same twice."""
+"""Validation of the library's own environments: solver against optimum, blind policies against their baselines."""
 
 import math
 import statistics
@@ -25,54 +25,54 @@ from gym_trl.types import Policy, Task
 _T = TypeVar("_T")
 
 MEASURED = Path(__file__).parent / "envs" / "baselines.json"
-"""What ``gym-trl validate --measure`` writes."""
+"""File that ``gym-trl validate --measure`` writes."""
 MEASURED_BLIND = MEASURED.with_name("blind_baselines.json")
-"""The blind baselines that it writes, with the sequences of actions."""
+"""File of the blind baselines that it writes, with the sequences of actions."""
 _FEWER_STEPS = {"CodeAgent": 100, "ToolUse": 5_000, "Adventure": 20_000, "Sokoban": 20_000}
 _FEWER_STEPS_OF = {("ConnectFour", "medium"): 30_000, ("ConnectFour", "hard"): 2_000, ("Countdown", "hard"): 2_000}
-"""The most steps of a search whose result is published, where a step or a reset takes milliseconds."""
+"""Maximum steps of a published search, for environments whose step or reset takes milliseconds."""
 
 _ROUNDS = 3
-"""Searches one after the other, each of which begins with what those before it found."""
+"""Number of consecutive searches, each of which starts with the results of the earlier ones."""
 
 _IDLE = ("constant", "garbage", "noop")
 _ALWAYS_ALLOWED = 0.1
-"""What a policy that does not play may win where a random one wins less (an acceptance rule of the suite)."""
+"""Success that is always allowed to a policy that does not play, even if a random one has less."""
 _ERRORS = 4.0
-"""How many standard errors two measurements of the same thing may be apart."""
+"""Maximum distance of two measurements of the same value, in standard errors."""
 
 
 class Game(NamedTuple):
-    """An environment with one of its presets."""
+    """Environment with one of its presets."""
 
     env_id: str
     difficulty: str | None
 
     def make(self) -> gym.Env[str, str]:
-        """A new one."""
+        """Make the environment."""
         return gym.make(self.env_id, **self.arguments)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What chooses the preset."""
+        """Arguments that select the preset."""
         return {} if self.difficulty is None else {"difficulty": self.difficulty}
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was found out about a game."""
+    """Results of the validation of an environment."""
 
     game: Game
     measured: dict[str, Measured]
-    """By policy."""
+    """Results by policy."""
     optimal_success: float | None
     problems: tuple[str, ...]
     blind: BlindBaseline | None = None
-    """What a search found; ``None`` where none was wanted."""
+    """Result of a search for a blind policy; ``None`` if there was none."""
 
     @property
     def near_optimum(self) -> bool:
-        """Whether a policy that observes nothing comes near the best score, so that a score says little of reading."""
+        """True if a blind policy comes near the best score, so that scores do not show reading."""
         best = self.measured["solver"].success if self.optimal_success is None else self.optimal_success
         found = [self.measured[name].success for name in ("blind",) if name in self.measured]
         if self.blind is not None and self.blind.success.mean is not None:
@@ -80,7 +80,7 @@ class Validation:
         return bool(found) and is_near(max(found), self.measured["random"].success, best)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the results as plain JSON values."""
         return {
             "id": self.game.env_id,
             "difficulty": self.game.difficulty,
@@ -93,13 +93,13 @@ class Validation:
 
 
 def games(env_ids: Iterable[str]) -> list[Game]:
-    """Every preset of every environment.
+    """Return all presets of these environments.
 
     >>> [game.difficulty for game in games(["TrlEnv/GuessNumber-v0"])]
     ['easy', 'medium', 'hard']
 
     Raises:
-        ConfigError: one of them is no game of this kind.
+        ConfigError: an environment is not a ``TextEnv``.
     """
     found = []
     for env_id in env_ids:
@@ -114,18 +114,18 @@ def games(env_ids: Iterable[str]) -> list[Game]:
 def validate(
     game: Game, *, episodes: int = 100, seed: int = 0, blind_steps: int = STEPS, blind_seconds: float = SECONDS
 ) -> Validation:
-    """Play a game with its baselines, and compare with what it promises and with what was measured before.
+    """Play with all baselines, and compare the results with the declared optimum and with earlier measurements.
 
     >>> found = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=20, blind_steps=2_000)
     >>> found.problems, found.measured["solver"].success
     ((), 1.0)
 
     Args:
-        game: What to play.
-        episodes: How many each policy plays; the same for every policy.
-        seed: Of the episodes.
-        blind_steps: The environment steps in which a blind policy is searched for; 0 for none.
-        blind_seconds: The most seconds of that.
+        game: Environment and preset.
+        episodes: Number of episodes of each policy; all play the same ones.
+        seed: Seed of the episodes.
+        blind_steps: Number of environment steps in the search for a blind policy; 0 for no search.
+        blind_seconds: Maximum seconds for this search.
     """
     problems = []
     try:
@@ -160,7 +160,7 @@ def search(
     objective: Objective | None = None,
     extra: Iterable[Sequence[str]] = (),
 ) -> BlindBaseline:
-    """Search for the best blind policy of a game (``gym_trl.blind.search_blind``)."""
+    """Search for the best blind policy of an environment (``gym_trl.blind.search_blind``)."""
     make = partial(gym.make, game.env_id, disable_env_checker=True, **game.arguments)
     return search_blind(
         make, steps=steps, seconds=seconds, episodes=episodes, seed=seed, objective=objective, extra=extra
@@ -168,7 +168,7 @@ def search(
 
 
 def _beaten(published: dict[str, Blind], found: BlindBaseline) -> list[str]:
-    """A sentence if a blind policy is better than the published one by more than chance explains."""
+    """Return a sentence if a blind policy is better than the published one by more than chance explains."""
     known = published.get(found.objective)
     if known is None:
         return ["the blind baseline was never measured: gym-trl validate --measure"]
@@ -187,34 +187,34 @@ def validate_all(
     blind_steps: int = STEPS,
     blind_seconds: float = SECONDS,
 ) -> Iterator[Validation]:
-    """Validate games in ``jobs`` processes; the results come in order."""
+    """Validate environments in ``jobs`` processes, and yield the results in order."""
     one = partial(validate, episodes=episodes, seed=seed, blind_steps=blind_steps, blind_seconds=blind_seconds)
     return _map(one, chosen, jobs)
 
 
 def measure_all(chosen: Sequence[Game], *, episodes: int, jobs: int = 1) -> Iterator[tuple[Game, dict[str, Measured]]]:
-    """Measure the baselines of games in ``jobs`` processes; the results come in order."""
+    """Measure the baselines of environments in ``jobs`` processes, and return the results in order."""
     return zip(chosen, _map(partial(measure, episodes=episodes, seed=0, split="train"), chosen, jobs), strict=True)
 
 
 def measure_all_blind(
     chosen: Sequence[Game], *, episodes: int = 2000, steps: int = STEPS, jobs: int = 1
 ) -> Iterator[tuple[Game, dict[str, BlindBaseline]]]:
-    """Search for the blind baselines of games in ``jobs`` processes; the results come in order."""
+    """Search for blind baselines in ``jobs`` processes, and return the results in order."""
     return zip(chosen, _map(partial(measure_blind, episodes=episodes, steps=steps), chosen, jobs), strict=True)
 
 
 def measure_blind(
     game: Game, *, episodes: int = 2000, steps: int = STEPS, rounds: int = _ROUNDS
 ) -> dict[str, BlindBaseline]:
-    """Search for the blind baselines of a game, limited by steps alone, so that another search finds the same.
+    """Search for the blind baselines of an environment, limited by steps only, so that the result is reproducible.
 
     >>> found = measure_blind(Game("TrlEnv/LightsOut-v0", "easy"), episodes=100, steps=3_000)["success"]
     >>> found.budget, found.episodes, found.cut
     (3000, 100, False)
 
-    A game whose reward is not its success gets one for each. Each of the ``rounds`` has ``steps`` steps and training
-    seeds of its own, and begins with what those before it found.
+    If the reward is not success, each gets a baseline of its own. Each of the ``rounds`` has ``steps`` steps and
+    different training seeds, and starts with the results of the earlier ones.
     """
     env = game.make().unwrapped
     assert isinstance(env, TextEnv)
@@ -227,7 +227,7 @@ def measure_blind(
     for objective in objectives:
         known: list[tuple[str, ...]] = []
         for number in range(rounds):
-            held_out = episodes if number == rounds - 1 else 2  # only the last one is measured
+            held_out = episodes if number == rounds - 1 else 2  # only the last result is measured
             one = search(
                 game, steps=budget, seconds=math.inf, episodes=held_out, seed=number, objective=objective, extra=known
             )
@@ -237,7 +237,7 @@ def measure_blind(
 
 
 def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]], *, rounds: int = _ROUNDS) -> None:
-    """Write what ``TextEnv.blind_baselines`` reads, by class, difficulty and objective; the others stay."""
+    """Write the table of ``TextEnv.blind_baselines`` by class, difficulty and objective; other entries are kept."""
     table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for game, baselines in found:
         name = type(game.make().unwrapped).__name__
@@ -257,14 +257,14 @@ def _as_published(found: BlindBaseline) -> dict[str, Any]:
 
 
 def measure(game: Game, *, episodes: int, seed: int, split: str) -> dict[str, Measured]:
-    """Play ``episodes`` of a game with each of its baselines."""
+    """Play ``episodes`` of an environment with each of its baselines."""
     tasks = [Task(game.env_id, task_seed(seed, split, number)) for number in range(episodes)]
     names = [name for name in _baselines(game.make()) if name != "blind" or split == "eval"]
     return {name: _measure(game, name, tasks) for name in names}
 
 
 def write_measurements(path: Path, found: Iterable[tuple[Game, dict[str, Measured]]]) -> None:
-    """Write what ``TextEnv.baselines`` reads, by class, difficulty and policy; what was not measured now stays."""
+    """Write the table of ``TextEnv.baselines`` by class, difficulty and policy; other entries are kept."""
     table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for game, measured in found:
         name = type(game.make().unwrapped).__name__
@@ -274,7 +274,7 @@ def write_measurements(path: Path, found: Iterable[tuple[Game, dict[str, Measure
 
 
 def _lines(table: dict[str, dict[str, Any]]) -> str:
-    """JSON with a line for each policy, so that a changed number is a changed line."""
+    """Return the table as JSON with one line per policy, so that a changed number is a changed line."""
     classes = []
     for name, presets in sorted(table.items()):
         blocks = [
@@ -295,7 +295,7 @@ def _map(function: Callable[[Game], _T], chosen: Sequence[Game], jobs: int) -> I
     if jobs == 1:
         yield from map(function, chosen)
         return
-    # A new interpreter each: some libraries that are loaded by now do not survive a fork.
+    # New interpreters, because some loaded libraries do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_register) as pool:
         yield from pool.map(function, chosen)
 
@@ -330,7 +330,7 @@ def _measure(game: Game, name: str, tasks: list[Task]) -> Measured:
 
 
 def _compare(name: str, what: str, now: Measured, then: Measured | float, *, exact: bool = False) -> list[str]:
-    """A sentence for each number that is further from what it should be than chance explains."""
+    """Return a sentence for each number that differs from its reference by more than chance explains."""
     reference = now._replace(success=then, episodes=10**12) if isinstance(then, float) else then
     share = 1 / now.episodes + 1 / reference.episodes
     spread = max(_spread(now.success) if not exact else 0.0, _spread(reference.success))
@@ -349,7 +349,7 @@ def _spread(success: float) -> float:
 
 
 def _farmed(measured: dict[str, Measured]) -> list[str]:
-    """A sentence for each policy that wins without playing."""
+    """Return a sentence for each policy that wins without playing."""
     chance = measured["random"]
     allowed = max(_ALWAYS_ALLOWED, chance.success + _ERRORS * _spread(chance.success) * math.sqrt(2 / chance.episodes))
     return [

@@ -1,4 +1,4 @@
-"""Many text environments stepped together: Gymnasium's vector contract, at the speed of a loop."""
+"""Vector environment for text environments, with Gymnasium's interface."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,23 +18,23 @@ from gym_trl.worker import Worker, WorkerEnded, WorkerError, question
 
 try:
     from gymnasium.vector import AutoresetMode
-except ImportError:  # Gymnasium 1.0, whose own vectors know the first only
+except ImportError:  # Gymnasium 1.0, whose own vectors support the first only
     AutoresetMode = Enum(  # type: ignore[no-redef]
         "AutoresetMode", {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
     )
 
 Maker: TypeAlias = Callable[[], gym.Env[Any, Any]]
 StepResult: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
-"""What ``Env.step`` returns; a result that ended and began anew in the same step has ``final_obs`` in its info."""
+"""Result of ``Env.step``; with autoreset in the same step, ``info`` has ``final_obs``."""
 _Order: TypeAlias = tuple[int, str, tuple[Any, ...]]
-"""The number of an environment, what happens to it (a method of ``_Inline``), and with what."""
+"""Index of an environment, name of a method of ``_Inline``, and its arguments."""
 _MISSING: Any = object()
 _EMPTY: dict[type, Any] = {bool: False, int: 0, float: 0.0, object: None}
 _EXECUTORS = ("inline", "thread", "process")
 
 
 class TextVectorEnv(VectorEnv[Any, Any, Any]):
-    """Environments that are reset and stepped together, each with its own text.
+    """Vector environment of text environments that are reset and stepped together.
 
     >>> import gymnasium as gym
     >>> envs = gym.make_vec("TrlEnv/GuessNumber-v0", 4)
@@ -45,26 +45,26 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
     >>> envs.step_some({3: "30"})[3][1]
     0.0
 
-    It is what ``gym.make_vec`` makes of this library's ids, and keeps Gymnasium's contract: seeds count up from
-    ``seed``, infos are arrays with masks, and ended episodes begin anew as ``autoreset_mode`` says (the next step, the
-    same step with ``final_obs`` and ``final_info``, or not at all, with ``reset(options={"reset_mask": ...})``).
+    ``gym.make_vec`` makes one for this library's ids. It follows Gymnasium's interface: seeds count up from ``seed``,
+    infos are arrays with masks, and ended episodes restart according to ``autoreset_mode`` (in the next step, in the
+    same step with ``final_obs`` and ``final_info``, or only by ``reset(options={"reset_mask": ...})``).
 
-    An environment that raises is reported and not raised: its episode is truncated with ``info["error"]``, the others
-    go on, and its next episode is played by a new one.
+    An exception of an environment is not raised: its episode is truncated with ``info["error"]``, the other
+    environments continue, and a new instance plays its next episode.
 
     Args:
-        makers: Each makes one environment; all have the same spaces.
+        makers: Functions that make one environment each; all must have the same spaces.
         autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
-        executor: ``"inline"``; ``"thread"`` where environments wait for something outside Python; ``"process"`` where
-            they compute, or cannot share an interpreter.
-        workers: How many threads or processes; by default one for each environment, and at most 32.
+        executor: ``"inline"``; ``"thread"`` for environments that wait for something outside Python; ``"process"`` for
+            those that compute, or cannot share an interpreter.
+        workers: Number of threads or processes. Default: one for each environment, at most 32.
 
     Raises:
-        ConfigError: no environments, environments with different spaces, or an argument that cannot work.
+        ConfigError: no environments, environments with different spaces, or an invalid argument.
         gymnasium.error.ClosedEnvironmentError: it is used after ``close``.
     """
 
-    closed = True  # until there is something to close
+    closed = True  # until the workers have started
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             self.single_action_space = first["action_space"]
             self.observation_space = batch_space(self.single_observation_space, self.num_envs)
             self.action_space = batch_space(self.single_action_space, self.num_envs)
-        except BaseException:  # nobody else can end the workers of a vector that was never made
+        except BaseException:  # close() is never called if __init__ raises
             self._crew.close()
             raise
         self._observations: list[Any] = [""] * self.num_envs
@@ -102,13 +102,13 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         self.closed = False
 
     @property
-    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]  # as Gymnasium's own vectors have it
-        """The seed of every environment's generator."""
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]  # as in Gymnasium's own vectors
+        """Seed of every environment's generator."""
         return self.get_attr("np_random_seed")
 
-    @property  # type: ignore[misc]  # it cannot be set there either
+    @property  # type: ignore[misc]  # read-only in Gymnasium's vectors, too
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The generator of every environment; copies of them where the environments live in processes."""
+        """Generator of every environment; copies of them if the environments are in processes."""
         return self.get_attr("np_random")
 
     def reset(
@@ -118,12 +118,12 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         options: dict[str, Any] | None = None,
         group_size: int = 1,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Begin an episode in every environment; each ``group_size`` neighbours get the same seed.
+        """Start an episode in every environment; each group of ``group_size`` neighbors gets the same seed.
 
         Args:
-            seed: The first group's, counted up from there; or one for each environment.
-            options: For every environment, but for ``"reset_mask"``, an array that says which ones are reset.
-            group_size: How many environments play the same game.
+            seed: Seed of the first group, counted up for the others; or one seed for each environment.
+            options: Options for every environment; ``"reset_mask"`` is an array that selects the ones to reset.
+            group_size: Number of environments with the same seed.
         """
         self._check_open("reset")
         options = dict(options or {})
@@ -140,7 +140,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
     def step(
         self, actions: Sequence[Any]
     ) -> tuple[tuple[Any, ...], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]:
-        """Play an action in every environment."""
+        """Execute an action in every environment."""
         self._check_open("step")
         if len(actions) != self.num_envs:
             raise ConfigError(f"step takes an action for each of {self.num_envs} environments, got {len(actions)}")
@@ -156,20 +156,20 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def step_some(self, actions: Mapping[int, Any]) -> dict[int, StepResult]:
-        """Play actions in some environments only; they come back as ``Env.step`` has them, by index."""
+        """Execute actions in some environments only, and return the results of ``Env.step`` by index."""
         results = self._advance(list(actions), list(actions.values()))
         for index, result in zip(actions, results, strict=True):
             self._observations[index] = result[0]
         return dict(zip(actions, results, strict=True))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute of every environment, or what its method of that name returns."""
+        """Return an attribute of every environment, or the result of its method of this name."""
         self._check_open("call")
         results = self._crew.run([(index, "called", (name, args, kwargs)) for index in range(self.num_envs)])
         return tuple(result[0] for result in results)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of every environment."""
+        """Return an attribute of every environment."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -181,7 +181,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         self._crew.run([(index, "set", (name, value)) for index, value in enumerate(each)])
 
     def render(self) -> tuple[Any, ...]:
-        """What every environment renders."""
+        """Return the rendering of every environment."""
         return self.call("render")
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -217,7 +217,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who steps the environments
+# Executors of the environments
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +232,7 @@ class _Crew(Protocol):
 
 
 class _Inline:
-    """Environments of this thread."""
+    """Environments in this thread."""
 
     def __init__(self, makers: list[Maker], mode: AutoresetMode) -> None:
         self._makers = makers
@@ -250,10 +250,10 @@ class _Inline:
                 results.append(self._begun(index))
                 continue
             try:
-                result = envs[index].step(action)  # type: ignore[union-attr]  # it has just been looked at
+                result = envs[index].step(action)  # type: ignore[union-attr]  # checked above
                 if self._same_step and (result[2] or result[3]):
                     result = self._begun_anew(index, result)
-            except Exception as error:  # whatever an environment raises is its own episode's data
+            except Exception as error:  # any exception becomes its episode's result
                 result = self._failed(index, error)
             results.append(result)
         return results
@@ -282,7 +282,7 @@ class _Inline:
         observation, reward, terminated, truncated, info = result
         try:
             began, begun = self._env(index).reset()
-        except Exception as error:  # the next game's, and not of the one that has ended; the next step begins another
+        except Exception as error:  # of the next episode; the next step starts another
             self._drop(index)
             began, begun = "", {"error": f"{type(error).__name__}: {error}"}
         return began, reward, terminated, truncated, {"final_obs": observation, "final_info": info, **begun}
@@ -306,12 +306,12 @@ class _Inline:
     def _drop(self, index: int) -> None:
         env, self._envs[index] = self._envs[index], None
         if env is not None:
-            with suppress(Exception):  # it is broken, and may not even close
+            with suppress(Exception):  # it is broken, and close may raise
                 env.close()
 
 
 class _Threads:
-    """Environments that wait in threads; each is in one at a time."""
+    """Environments in threads; each is used by one thread at a time."""
 
     def __init__(self, makers: list[Maker], workers: int, mode: AutoresetMode) -> None:
         self._inline = _Inline(makers, mode)
@@ -332,7 +332,7 @@ class _Threads:
 
 
 class _Processes:
-    """Environments that live in processes, some in each."""
+    """Environments in processes, several in each."""
 
     def __init__(self, makers: list[Maker], workers: int, mode: AutoresetMode) -> None:
         self._builds = [_Build(makers[first::workers], mode) for first in range(workers)]
@@ -354,11 +354,11 @@ class _Processes:
         for place, (index, _, _) in enumerate(orders):
             shares.setdefault(index % count, []).append(place)
         asked = {}
-        for number, places in shares.items():  # all are packed before one is sent: what cannot be packed raises here
+        for number, places in shares.items():  # all are pickled before one is sent: pickling may raise
             share = [orders[place] for place in places]
             asked[number] = question("run", [(index // count, what, with_) for index, what, with_ in share])
         for number, message in asked.items():
-            with suppress(WorkerError):  # its answer will say so
+            with suppress(WorkerError):  # reading its answer raises
                 self._workers[number].send(message)
         results: dict[int, StepResult] = {}
         raised: WorkerError | None = None
@@ -368,11 +368,11 @@ class _Processes:
                     results |= zip(places, self._answer(number, len(places)), strict=True)
                 except WorkerError as error:
                     if all(orders[place][1] in ("begun", "stepped") for place in places):
-                        results |= dict.fromkeys(places, _failed(error))  # it cannot be sent: these episodes' data
+                        results |= dict.fromkeys(places, _failed(error))  # an unpicklable result fails these episodes
                     else:
                         raised = error
                 del asked[number]
-        except BaseException:  # interrupted: what is still to be answered would be taken for the next answers
+        except BaseException:  # interrupted: pending results would be taken for later ones
             for number in asked:
                 self._renew(number)
             raise
@@ -387,7 +387,7 @@ class _Processes:
     def _answer(self, number: int, count: int) -> list[StepResult]:
         try:
             answer: list[StepResult] = self._workers[number].answer()
-        except WorkerEnded as error:  # and with it the episodes that it played
+        except WorkerEnded as error:  # its episodes are lost, too
             self._renew(number)
             return [_failed(error)] * count
         return answer
@@ -398,7 +398,7 @@ class _Processes:
 
 
 class _Build:
-    """Makes a share of the environments, in the process that will step them."""
+    """Function that makes a share of the environments in the process that steps them."""
 
     def __init__(self, makers: list[Maker], mode: AutoresetMode) -> None:
         self.makers, self.mode = makers, mode
@@ -434,7 +434,7 @@ def _failed(error: Exception) -> StepResult:
 
 
 def _columns(infos: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """What ``VectorEnv._add_info`` makes of infos one by one, all at once; ``None`` where that is not so simple."""
+    """Return the result of ``VectorEnv._add_info`` for all infos at once; ``None`` if their keys or types differ."""
     fullest = max(infos, key=len)
     arrays: dict[str, Any] = {}
     seen = 0
@@ -452,7 +452,7 @@ def _columns(infos: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
             return None
         arrays[key], arrays[f"_{key}"] = np.array(found, dtype=kind), mask
         seen += len(infos) - missing
-    return arrays if seen == sum(map(len, infos)) else None  # one of them has something that the fullest has not
+    return arrays if seen == sum(map(len, infos)) else None  # otherwise an info has a key that the fullest lacks
 
 
 def _seeds(seed: int | Sequence[int | None] | None, count: int, group_size: int) -> Sequence[int | None]:
@@ -477,9 +477,9 @@ def _mask(mask: Any, count: int) -> np.ndarray[Any, Any]:
 
 
 def __getattr__(name: str) -> Any:
-    """The vector entry point of the game whose class is called ``name``, for Gymnasium's registry.
+    """Return the vector entry point of the environment with class ``name``, for Gymnasium's registry.
 
-    An entry point has to be an attribute of a module, and it is not told which id it is for.
+    An entry point must be an attribute of a module, and is called without the id.
     """
     env_id = next((one for one, spec in gym.registry.items() if _vector_of(spec) == name), None)
     if env_id is None:
@@ -500,14 +500,14 @@ def __getattr__(name: str) -> Any:
 
 
 class _Maker:
-    """Makes an environment from its id, also in another process."""
+    """Function that makes an environment from its id, also in another process."""
 
     def __init__(self, env_id: str, kwargs: Mapping[str, Any]) -> None:
         self.env_id, self.kwargs = env_id, dict(kwargs)
 
     def __call__(self) -> gym.Env[Any, Any]:
-        # Both cost every step: the checker looks at the first one only, which the tests have done for these games, and
-        # a step before a reset is refused by the games themselves.
+        # Both wrappers cost time in every step. The checker is not needed, because tests check these environments, and
+        # they refuse a step before a reset themselves.
         spec = replace(gym.spec(self.env_id), order_enforce=False, disable_env_checker=True)
         return gym.make(spec, **self.kwargs)
 

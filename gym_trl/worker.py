@@ -1,7 +1,7 @@
-"""A Python process of its own that holds an object and calls its methods when asked, over pipes.
+"""Separate Python process that holds an object and calls its methods on request, over pipes.
 
-No fork, so nothing is inherited half-way; no ``if __name__ == "__main__"`` for users; what it prints goes to stderr. It
-has a session of its own, so that whatever it starts can be killed with it, and ends when its parent does.
+It is started without fork, so it inherits no state, and needs no ``if __name__ == "__main__"``; its prints go to
+stderr. It has its own session, so that its child processes can be killed with it, and it ends when its parent does.
 """
 
 import os
@@ -19,19 +19,19 @@ from threading import Thread
 from typing import Any, BinaryIO
 
 _LENGTH = struct.Struct("!Q")
-_AT_ONCE = 1 << 16  # as much as a pipe holds; more would be allocated and given back at each read
+_AT_ONCE = 1 << 16  # capacity of a pipe; a larger buffer would be reallocated at each read
 _LOOK_S = 1.0
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class WorkerError(RuntimeError):
-    """What a worker's object raised, or that the worker has ended."""
+    """Exception of a worker's object, or the end of the worker."""
 
 
 class WorkerEnded(WorkerError):  # noqa: N818 -- what has happened
-    """The process has ended, and whatever it held with it.
+    """End of the process, with the object that it held.
 
-    ``by_itself`` is false where a signal ended it that comes from outside.
+    ``by_itself`` is false if a signal from outside ended it.
     """
 
     def __init__(self, said: str, *, by_itself: bool = False) -> None:
@@ -40,7 +40,7 @@ class WorkerEnded(WorkerError):  # noqa: N818 -- what has happened
 
 
 class Worker:
-    """A process that holds what ``build`` makes there.
+    """Process that holds the object that ``build`` makes there.
 
     >>> worker = Worker(lambda: [3, 4])
     >>> worker.ask("index", 4)
@@ -48,7 +48,7 @@ class Worker:
     1
     >>> worker.close()
 
-    ``build`` may be anything, a lambda too: it travels by value (cloudpickle).
+    ``build`` is transferred by value (cloudpickle), so it may be a lambda.
 
     Raises:
         WorkerError: ``build`` raised.
@@ -57,7 +57,7 @@ class Worker:
     def __init__(self, build: Callable[[], Any]) -> None:
         import cloudpickle
 
-        paths = os.pathsep.join(path for path in sys.path if path and isinstance(path, str))  # as Python reads it
+        paths = os.pathsep.join(path for path in sys.path if path and isinstance(path, str))  # the format of PYTHONPATH
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from gym_trl.worker import serve; serve()"],
             stdin=subprocess.PIPE,
@@ -72,11 +72,11 @@ class Worker:
         self.send(cloudpickle.dumps(build))
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Have ``method`` called; the answers come in the order of the questions."""
+        """Call ``method`` in the process; the answers come in the order of the calls."""
         self.send(question(method, *arguments))
 
     def send(self, message: bytes) -> None:
-        """Ask what ``question`` has packed.
+        """Send a call that ``question`` has packed.
 
         Raises:
             WorkerError: the process has ended.
@@ -87,10 +87,10 @@ class Worker:
             raise WorkerEnded(f"the worker process {self.pid} has ended") from error
 
     def answer(self) -> Any:
-        """What the oldest question that is not answered led to.
+        """Return the result of the oldest call without an answer.
 
         Raises:
-            WorkerError: it raised.
+            WorkerError: the call raised.
             WorkerEnded: the process has ended.
         """
         while not self._arrived:
@@ -98,10 +98,10 @@ class Worker:
         return _opened(self._arrived.popleft())
 
     def arrived(self) -> list[Any]:
-        """All that has been answered, for somebody who waits until ``fileno`` can be read.
+        """Return all results that have arrived; call it when ``fileno`` is readable.
 
         Raises:
-            WorkerError: one of the answers was raised, or the process has ended.
+            WorkerError: one of the calls raised, or the process has ended.
         """
         self._read()
         answers = [_opened(message) for message in self._arrived]
@@ -110,21 +110,21 @@ class Worker:
 
     @property
     def answering(self) -> bool:
-        """Whether a part of an answer has arrived."""
+        """True if a part of a result has arrived."""
         return self._inbox.begun
 
     def fileno(self) -> int:
-        """What can be read when there is an answer, or the process has ended."""
+        """Return the file descriptor that is readable when there is a result, or the process has ended."""
         return self._stdout.fileno()
 
     def kill(self) -> None:
-        """End the process at once, with all that it has started."""
-        if self._stdout.closed:  # its number may be another process's by now
+        """Kill the process with all its child processes."""
+        if self._stdout.closed:  # the pid may have been reused
             return
         self._end(_started_by(self.pid))
 
     def close(self) -> None:
-        """Let the process close what it holds and end, and wait until it has; after five seconds it is killed."""
+        """Let the process close its object and end, and wait for it; after five seconds it is killed."""
         if self._stdout.closed:
             return
         started = _started_by(self.pid)
@@ -145,7 +145,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """Id of the process."""
         return self._process.pid
 
     @property
@@ -159,7 +159,7 @@ class Worker:
         return self._process.stdout  # type: ignore[return-value]
 
     def _read(self) -> None:
-        if self._stdout.closed:  # the number of its pipe may be that of anything by now
+        if self._stdout.closed:  # the file descriptor may have been reused
             raise WorkerEnded(f"the worker process {self.pid} was closed")
         messages = self._inbox.read()
         if messages is None:
@@ -170,12 +170,12 @@ class Worker:
             raise WorkerEnded(f"the worker process {self.pid} has ended {_how(status)}", by_itself=by_itself)
         if messages and not self._built:
             self._built = True
-            _opened(messages.pop(0))  # that the object was built, or why not
+            _opened(messages.pop(0))  # raises if the object could not be built
         self._arrived += messages
 
 
 class _Inbox:
-    """Cuts what comes through a pipe into messages."""
+    """Reader that splits the bytes from a pipe into messages."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -183,11 +183,11 @@ class _Inbox:
 
     @property
     def begun(self) -> bool:
-        """Whether a part of a message is here."""
+        """True if a part of a message has arrived."""
         return bool(self._partial)
 
     def read(self) -> list[memoryview] | None:
-        """The messages that are complete after one more read, which waits for something; ``None`` at the end."""
+        """Wait for one read, and return the messages that are complete; ``None`` at the end."""
         chunk: bytes | bytearray = os.read(self._pipe, _AT_ONCE)
         if not chunk:
             return None
@@ -207,7 +207,7 @@ class _Inbox:
 
 
 def question(method: str, *arguments: Any) -> bytes:
-    """Pack a question, for somebody who wants to know its size or sends it later."""
+    """Return a packed call, for its size or for sending it later."""
     return pickle.dumps((method, arguments), protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -225,10 +225,10 @@ def _how(status: int | None) -> str:
 
 
 def _started_by(pid: int) -> list[int]:
-    """What a process has started, and what that has started, also in sessions of their own, as browsers do."""
+    """Return a process's descendants, including those in sessions of their own, such as browsers."""
     try:
         import psutil
-    except ImportError:  # then its session is all that is known
+    except ImportError:  # then only its session can be killed
         return []
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
@@ -237,13 +237,13 @@ def _started_by(pid: int) -> list[int]:
 
 
 def serve() -> None:
-    """What the process does: build the object, then answer one question after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
+    """Run the process: build the object, then execute one call after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
     Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     asked, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # prints must not get between the answers
+    os.dup2(2, 1)  # prints must not mix with the answers
     nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)  # nor may whoever reads its input take the questions
+    os.dup2(nothing, 0)  # code that reads stdin must not consume the calls
     os.close(nothing)
     _forks_leave([asked, answers])
     questions = _questions(_Inbox(asked))
@@ -262,10 +262,10 @@ def serve() -> None:
 
 
 def _forks_leave(pipes: list[int]) -> None:
-    """Close pipes in whatever this process forks off: as long as one has them open, nobody sees that this one ended."""
+    """Close the pipes in forks of this process: an open copy would hide the end of this process."""
 
     def leave() -> None:
-        while pipes:  # once: a fork's forks may use the numbers again
+        while pipes:  # once: a fork's forks may have reused the descriptors
             os.close(pipes.pop())
 
     os.register_at_fork(after_in_child=leave)
@@ -277,10 +277,10 @@ def _questions(inbox: _Inbox) -> Iterator[memoryview]:
 
 
 def _die_with(parent: int) -> None:
-    """End this session when the parent has ended, also where what is held hangs and never looks at its pipe again."""
+    """End this session when the parent has ended, even if the object hangs and never reads its pipe."""
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
-    time.sleep(_LOOK_S)  # for what closes by itself
+    time.sleep(_LOOK_S)  # time to close normally
     os.killpg(0, signal.SIGKILL)
 
 
