@@ -1,1 +1,1 @@
-"""Other people's environments behind Gymnasium's interface, one module each; each needs its extra."""
+"""Adapters from environments of other libraries to Gymnasium, one module each; each needs its extra."""

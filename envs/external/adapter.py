@@ -1,4 +1,4 @@
-"""What every adapter to other people's environments shares."""
+"""Base class of the adapters to environments of other libraries."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from gym_trl.spaces import AnyText
 
 
 class Played(NamedTuple):
-    """What an action led to.
+    """Result of an action.
 
     >>> Played("You win.", 1.0, terminated=True, success=True).valid
     True
@@ -23,14 +23,14 @@ class Played(NamedTuple):
     terminated: bool = False
     truncated: bool = False
     success: bool | None = False
-    """``None`` where the other system does not say; then ``info`` does not, either."""
+    """Declared success; ``None`` if the other library does not declare it, then ``info`` has no ``success``."""
     valid: bool = True
     more: dict[str, Any] = {}  # noqa: RUF012 -- nothing writes to it
-    """What else ``info`` has; never an answer."""
+    """Further items of ``info``; never a solution."""
 
 
 class Adapter(gym.Env[str, str], ABC):
-    """An environment of other people's as a Gymnasium environment with text observations and text actions.
+    """Gymnasium environment with text observations and text actions around an environment of another library.
 
     >>> class Coin(Adapter):
     ...     def _begin(self, seed, options):
@@ -46,25 +46,25 @@ class Adapter(gym.Env[str, str], ABC):
     >>> env.step("tails")[1]  # over is over
     0.0
 
-    Each episode has a seed that is drawn from ``np_random``, a Python integer from 1 to 2**31 - 1, and global random
-    generators of its own. What ended answers every action with its last observation and no reward.
+    Each episode has a seed drawn from ``np_random``, a Python integer from 1 to 2**31 - 1, and its own global random
+    generators. After the end every action returns the last observation and no reward.
 
     Raises:
-        ActionTypeError: an action that is not a string.
-        ConfigError: a reset option that does not exist.
-        gymnasium.error.ResetNeeded: a step before the first reset.
+        ActionTypeError: An action is not a string.
+        ConfigError: A reset option is unknown.
+        gymnasium.error.ResetNeeded: ``step`` is called before the first ``reset``.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
     instructions = ""
-    """The rules and how to answer, where the first observation does not say them."""
+    """Rules and action format, if the first observation does not contain them."""
     declares_success = True
-    """``info["success"]`` says after every step whether the episode is solved."""
+    """True if ``info["success"]`` is set after every step."""
     settles_turns = False
     loss_reward: float = 0.0
-    """The least that a game can still pay from anywhere on."""
+    """Smallest sum of rewards that can still follow, from any state."""
     option_names = frozenset[str]()
-    """Reset options that it knows."""
+    """Names of the supported reset options."""
 
     def __init__(self) -> None:
         self.observation_space: AnyText = AnyText()
@@ -103,12 +103,12 @@ class Adapter(gym.Env[str, str], ABC):
 
     @property
     def settlement(self) -> float:
-        """What losing the game would still pay."""
+        """Sum of rewards that a loss would still pay."""
         return self.loss_reward if self._end is None or self._end.truncated else 0.0
 
     @abstractmethod
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Start an episode: its first observation and ``info``."""
+        """Start an episode and return its first observation and ``info``."""
 
     @abstractmethod
     def _play(self, action: str) -> Played: ...

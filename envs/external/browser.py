@@ -1,4 +1,4 @@
-"""One headless Chromium for all environments of a process, a tab for each."""
+"""Headless Chromium shared by all environments of a process, with one tab per environment."""
 
 import atexit
 import shutil
@@ -20,15 +20,15 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # Tabs that are not looked at run as fast as the one that is.
+    # Run background tabs at full speed.
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
 )
 _CHROMIUM, _DRIVER = ("chromium", "chromium-browser", "google-chrome"), ("chromedriver",)
 _LIMIT = 30
-"""Seconds that the browser has for anything."""
-# What sees to it that nothing stays of a process that is killed: its end of the pipe closes with it.
+"""Maximum seconds of a browser command."""
+# Script of a watchdog that cleans up after a killed process, whose end of the pipe closes when it dies.
 _WATCH = """
 import shutil, sys, psutil
 sys.stdin.read()
@@ -43,7 +43,7 @@ shutil.rmtree(sys.argv[2], ignore_errors=True)
 
 
 class Tab:
-    """A tab of the process's browser, which starts with the first one and ends, all its processes, with the last.
+    """Tab of the process's browser, which starts with the first tab and ends with the last one.
 
     ::
 
@@ -52,10 +52,10 @@ class Tab:
             driver.get("about:blank")
         tab.close()
 
-    What is not closed ends with the interpreter, also where that is killed.
+    Open tabs and the browser end with the interpreter, even if it is killed.
 
     Raises:
-        ConfigError: there is no Chromium, or no driver of it, on the path.
+        ConfigError: Chromium or chromedriver is not on the path.
     """
 
     _lock: ClassVar[Any] = RLock()
@@ -69,7 +69,7 @@ class Tab:
         with Tab._lock:
             try:
                 Tab._new()
-            except Exception:  # the browser is there no more, and how it shows depends on what of it is not
+            except Exception:  # the browser is gone, which can raise various exceptions
                 if Tab._driver is None:
                     raise
                 Tab._end()
@@ -79,7 +79,7 @@ class Tab:
             Tab._open.add(self)
 
     def __enter__(self) -> Any:
-        """The browser's driver, with this tab in front, and nobody else's until the end of the ``with`` block."""
+        """Lock the browser until the end of the ``with`` block, and return its driver with this tab in front."""
         Tab._lock.acquire()
         try:
             self._of.switch_to.window(self._handle)
@@ -100,16 +100,16 @@ class Tab:
             if not Tab._open:
                 Tab._end()
             else:
-                with suppress(Exception), self as driver:  # of a browser that is gone nothing has to be closed
+                with suppress(Exception), self as driver:  # the browser may be gone
                     driver.close()
 
     @classmethod
     def _new(cls) -> None:
         if cls._driver is None:
             cls._start()
-        cls._driver.switch_to.window(cls._home)  # another may be closed, from which none can be opened
+        cls._driver.switch_to.window(cls._home)  # the current tab may be closed, from which no tab can be opened
         cls._driver.switch_to.new_window("tab")
-        # Its page has the focus, whichever tab is in front, so that what follows from it happens.
+        # Focus events must fire in this tab even if another one is in front.
         cls._driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     @classmethod
@@ -131,7 +131,7 @@ class Tab:
         cls._watch = subprocess.Popen(  # noqa: S603 -- this interpreter, and names of our own
             [sys.executable, "-c", _WATCH, str(cls._driver.service.process.pid), cls._profile],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is not for it
+            start_new_session=True,  # it must not receive Ctrl-C
         )
         cls._home = cls._driver.current_window_handle
         atexit.register(cls._end)
@@ -151,7 +151,7 @@ class Tab:
         with suppress(psutil.Error):
             top = psutil.Process(driver.service.process.pid)
             tree = [top, *top.children(recursive=True)]
-        with suppress(Exception):  # what does not end by itself is killed below
+        with suppress(Exception):  # processes that remain are killed below
             driver.quit()
         for process in psutil.wait_procs(tree, timeout=3)[1]:
             with suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""The environments of GEM."""
+"""Adapter to the environments of GEM."""
 
 import logging
 from typing import Any
@@ -8,7 +8,7 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 
 
 class GEM(Adapter):
-    r"""An environment of GEM, whose actions stand in ``\boxed{}``.
+    r"""Environment of GEM, whose actions are in ``\boxed{}``.
 
     ::
 
@@ -16,19 +16,19 @@ class GEM(Adapter):
         env.step("\\boxed{5}")[0]
         'At turn 1, you guessed 5, and the target number is higher than 5.\nEnter your next guess.'
 
-    What GEM puts into ``info["suffix"]``, where some games have their board, is part of the observation. The
-    environments look for ``\boxed{}`` themselves, so leave answers as they are: ``GymSpec("External/GEM-v0",
-    env_kwargs={"game": ...}, action_format=None)``. An episode has a new environment and random generators of its own,
-    because they draw from the process-wide ones. ``success`` is an end with a reward of 1.0.
+    The observation includes GEM's ``info["suffix"]``, which holds the board of some games. The environments parse
+    ``\boxed{}`` themselves, so pass responses on unchanged: ``GymSpec("External/GEM-v0", env_kwargs={"game": ...},
+    action_format=None)``. Each episode has a new environment and its own global random generators, because GEM draws
+    from the process-wide ones. ``success`` is an end with a reward of 1.0.
 
     Args:
-        game: An id of GEM's.
-        render_mode: None; the observations are all that there is.
-        **settings: Of the environment.
+        game: Id of a GEM environment.
+        render_mode: ``None``; rendering is not supported.
+        **settings: Arguments of the environment.
 
     Raises:
         MissingDependencyError: GEM is not installed.
-        ConfigError: no such environment.
+        ConfigError: The environment does not exist.
     """
 
     def __init__(self, game: str, *, render_mode: None = None, **settings: Any) -> None:
@@ -40,7 +40,7 @@ class GEM(Adapter):
             import gem.envs
         except ImportError as error:
             raise MissingDependencyError("External/GEM-v0", extra="gem") from error
-        finally:  # its import configures the whole process's logging
+        finally:  # the import configures logging of the whole process
             root.handlers[:] = before
             root.setLevel(level)
         if game not in gem.envs.registration.ENV_REGISTRY:
@@ -55,7 +55,7 @@ class GEM(Adapter):
 
     def _play(self, action: str) -> Played:
         observation, reward, terminated, truncated, info = self._env.step(action)
-        # GEM says both where its turns are used up.
+        # At its turn limit GEM sets both flags.
         over = bool(terminated) and not truncated
         shown = str(observation) if terminated or truncated else _shown(observation, info)
         return Played(shown, float(reward), over, bool(truncated), success=over and float(reward) >= 1.0)

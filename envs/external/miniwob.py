@@ -1,4 +1,4 @@
-"""The web tasks of MiniWoB++, in a real browser."""
+"""Adapter to the web tasks of MiniWoB++, in a real browser."""
 
 import ast
 import time
@@ -17,12 +17,12 @@ core.startEpisodeReal();
 """
 _READY_SECONDS = 2.0
 _LONGEST = 500
-"""Characters of an action that is looked at."""
+"""Maximum characters of an action that are parsed."""
 _NO_ACTION = "That is no action."
 
 
 class MiniWoB(Adapter):
-    r"""A task of MiniWoB++: a small web page in a headless Chromium.
+    r"""Task of MiniWoB++: a small web page in a headless Chromium.
 
     ::
 
@@ -32,24 +32,24 @@ class MiniWoB(Adapter):
         env.step("click(5)")[1]
         1.0
 
-    The first observation is what is to be done and the page; then it is the page alone: each element with its number,
-    its tag, its text and what is in its field, or for one that has neither its place and its colour. What can be told
-    apart by other looks only cannot be told from the words. Actions are ``click(5)``, ``type(6, "some text")`` (into
-    what it holds already) and ``press("<Enter>")``; what is none of them, or names an element that is not shown, is
-    not valid and does not reach the page.
+    The first observation is the instruction and the page; later ones are the page alone: each element with its number,
+    its tag, its text and the content of its field, or, if it has neither, its position and colour. Other visual
+    properties are not shown. Actions are ``click(5)``, ``type(6, "some text")`` (appends to the field's content) and
+    ``press("<Enter>")``; any other action, or one with the number of an element that is not shown, is invalid and does
+    not reach the page.
 
-    The reward is the task's own, from -1 to 1, without the share that MiniWoB++ takes for seconds, in which a model
-    thinks; nothing runs out. ``success`` is a reward of 1. An episode has a page of its own, made from the seed; tasks
-    that move by themselves (``chase-circle``) or ask for the date differ all the same. Environments of one process
-    share a browser, which ends with all its processes when the last one is closed.
+    The reward is the task's own, from -1 to 1, without MiniWoB++'s deduction for elapsed seconds; there is no time
+    limit. ``success`` is a reward of 1. Each episode has a new page, made from the seed; tasks with motion
+    (``chase-circle``) or with the current date are not reproducible. Environments of one process share a browser, which
+    ends with all its processes when the last environment is closed.
 
     Args:
-        task: The name of one of its pages, such as ``"click-button"``.
-        render_mode: None; the observations are all that there is.
+        task: Name of a page, such as ``"click-button"``.
+        render_mode: ``None``; rendering is not supported.
 
     Raises:
         MissingDependencyError: MiniWoB++ or Selenium is not installed.
-        ConfigError: no such task; at reset, no Chromium or no chromedriver on the path.
+        ConfigError: The task does not exist; at reset, Chromium or chromedriver is not on the path.
     """
 
     loss_reward = -1.0
@@ -63,7 +63,7 @@ class MiniWoB(Adapter):
         super().__init__()
         try:
             import miniwob
-            import psutil  # noqa: F401 -- ends the browser
+            import psutil  # noqa: F401 -- needed to end the browser
             from miniwob import constants, dom, selenium_actions
         except ImportError as error:
             raise MissingDependencyError("External/MiniWoB-v0", extra="miniwob") from error
@@ -78,7 +78,7 @@ class MiniWoB(Adapter):
         self._refs = frozenset[int]()
 
     def close(self) -> None:
-        """Close the page, and the browser if no other environment has one."""
+        """Close the page, and the browser if no other environment uses it."""
         tab, self._tab = self._tab, None
         if tab is not None:
             tab.close()
@@ -118,14 +118,14 @@ class MiniWoB(Adapter):
             return Played(self._seen(driver))
 
     def _seen(self, driver: Any) -> str:
-        """The page in words, of which the numbers are kept."""
+        """Return the page as text, and store the numbers of its elements."""
         shown = dict(_elements(self._tree(driver.execute_script("return core.getDOMInfo();"))))
         self._refs = frozenset(ref for ref in shown if ref > 0)
         return "\n".join(shown.values())
 
 
 def _elements(element: Any) -> Iterator[tuple[int, str]]:
-    """What a reader sees, from top to bottom: the elements that hold no others."""
+    """Generate number and description of the leaf elements, from top to bottom."""
     if element.children:
         for child in element.children:
             yield from _elements(child)
@@ -151,7 +151,7 @@ def _elements(element: Any) -> Iterator[tuple[int, str]]:
 
 
 def _call(action: str) -> tuple[str, list[Any]] | None:
-    """The name and the arguments of an action that is written like a call.
+    """Return name and arguments of an action in the form of a call, or ``None``.
 
     >>> _call('type(6, "some text")'), _call("click(here)")
     (('type', [6, 'some text']), None)

@@ -1,4 +1,4 @@
-"""NetHack, through the NetHack Learning Environment."""
+"""Adapter to the NetHack Learning Environment."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _DIRECTIONS = {
 
 
 class NetHack(Adapter):
-    """A task of the NetHack Learning Environment, seen as its terminal shows it.
+    """Task of the NetHack Learning Environment, with its terminal screen as observation.
 
     ::
 
@@ -29,21 +29,20 @@ class NetHack(Adapter):
         'Hello Agent, welcome to NetHack!  You are a neutral female human Valkyrie.'
         env.step("far east")
 
-    An observation is the screen without its empty lines. Actions are the task's own by their names: directions
-    (``north``, ``far north``), and commands such as ``kick``; ``info["admissible_actions"]`` lists them, and what is
-    none of them does not reach the game. NetHack ignores Gymnasium's seeds and draws new ones as it goes; here they
-    are set for each episode and stay. Rewards are the task's. ``success`` is a task that says it was accomplished, or
-    an ascension; a task without either (``NetHackScore-v0``) is never one. It ends itself after 5,000 steps, so give
-    it a ``turn_limit``.
+    An observation is the screen without empty lines. Actions are the names of the task's actions: directions
+    (``north``, ``far north``) and commands such as ``kick``; ``info["admissible_actions"]`` lists them, and other
+    actions do not reach the game. NetHack ignores Gymnasium's seeds and reseeds itself during a game; the adapter sets
+    fixed seeds for each episode. Rewards are the task's. ``success`` is a task that reports success, or an ascension; a
+    task without either (``NetHackScore-v0``) never succeeds. The task ends after 5,000 steps, so set a ``turn_limit``.
 
     Args:
-        task: The Gymnasium id of the task; ``NetHackChallenge-v0`` does not let itself be seeded.
-        render_mode: None; the observations are all that there is.
-        **settings: Of the task.
+        task: Gymnasium id of the task; ``NetHackChallenge-v0`` cannot be seeded.
+        render_mode: ``None``; rendering is not supported.
+        **settings: Arguments of the task.
 
     Raises:
-        MissingDependencyError: the NetHack Learning Environment is not installed.
-        ConfigError: no such task, or one that cannot be seeded.
+        MissingDependencyError: The NetHack Learning Environment is not installed.
+        ConfigError: The task does not exist, or it cannot be seeded.
     """
 
     def __init__(self, task: str = "NetHackScore-v0", *, render_mode: None = None, **settings: Any) -> None:
@@ -89,7 +88,7 @@ class NetHack(Adapter):
             return Played("That is no action.", valid=False, more=self._more())
         observation, reward, terminated, truncated, info = self._game.step(place)
         won = info["is_ascended"] or info["end_status"].name == "TASK_SUCCESSFUL"
-        # The last screen is of the game's own files, and empty.
+        # The screen after the end is empty.
         shown = _screen(observation) or "The game is over."
         more = {} if terminated or truncated else self._more()
         return Played(shown, float(reward), bool(terminated), bool(truncated), success=bool(won), more=more)
@@ -106,6 +105,6 @@ def _name(action: Any) -> str:
 
 
 def _screen(observation: dict[str, Any]) -> str:
-    """The terminal's lines, made at once because the game writes the next screen into the same memory."""
+    """Return the screen as text, copied now because the game reuses the memory for the next screen."""
     lines = (bytes(row).decode("latin-1").rstrip(" \0") for row in observation["tty_chars"])
     return "\n".join(line for line in lines if line)

@@ -1,4 +1,4 @@
-"""Process-wide random generators for environments that know no others."""
+"""Separate states of the process-wide random generators, for environments that use these."""
 
 import random
 from threading import RLock
@@ -11,7 +11,7 @@ _LOCK = RLock()
 
 
 class OwnGlobalRandom:
-    """Within a ``with`` block Python's and NumPy's global generators are this object's, and outside as they were.
+    """Context manager that replaces the state of Python's and NumPy's global generators by its own.
 
     >>> own = OwnGlobalRandom(seed=0)
     >>> random.seed(5)
@@ -24,8 +24,9 @@ class OwnGlobalRandom:
     >>> [first, second] == [rng.random() for rng in [random.Random(0)] for _ in range(2)]
     True
 
-    Many environments seed and draw from the global generators: two that take turns would draw each other's numbers, and
-    the trainer's would be overwritten. One block at a time runs in a process. It costs some tens of microseconds.
+    Many environments seed and draw from the global generators: interleaved, they would draw each other's numbers and
+    overwrite the trainer's state. The state is kept from block to block. Only one block at a time runs in a process.
+    The overhead is some tens of microseconds.
     """
 
     def __init__(self, seed: int) -> None:
@@ -36,7 +37,7 @@ class OwnGlobalRandom:
         self._outside: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
-        """Put this object's generators in the place of the global ones."""
+        """Save the global states and set this object's."""
         _LOCK.acquire()
         self._outside.append(_states())
         _set_states(self._own)
@@ -44,7 +45,7 @@ class OwnGlobalRandom:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Put the global ones back."""
+        """Keep this object's states and restore the global ones."""
         self._own = _states()
         _set_states(self._outside.pop())
         _LOCK.release()

@@ -1,4 +1,4 @@
-"""The turn-based games of PettingZoo, of which the environment plays everybody else."""
+"""Adapter to the turn-based games of PettingZoo, in which policies play the other seats."""
 
 import random
 import re
@@ -19,7 +19,7 @@ _STONES = np.array([".", "x", "o"])
 
 
 class PettingZoo(Adapter):
-    r"""A game of PettingZoo whose players take turns (AEC), against opponents.
+    r"""Turn-based game of PettingZoo (AEC) against opponents.
 
     ::
 
@@ -30,27 +30,27 @@ class PettingZoo(Adapter):
         env.step("nine")[0]
         'That is no move that the rules allow now.'
 
-    Observations: what the game renders as text where it does (chess), else the agent's own observation in words; on a
-    board of two planes the agent's pieces are ``x`` and the other's ``o``. Actions are numbers, in chess moves such as
-    ``e2e4``. ``info["admissible_actions"]`` has those that the game's mask allows; any other does not reach the game,
-    is not valid, and may be followed by another try. The reward is all that the agent was paid until its next turn;
-    ``success`` is an end with more gained than lost.
+    An observation is the game's text rendering if it has one (chess), otherwise the agent's own observation as text; on
+    a board with two planes the agent's pieces are ``x`` and the opponent's ``o``. Actions are numbers, in chess moves
+    such as ``e2e4``. ``info["admissible_actions"]`` lists those that the game's mask allows; any other is invalid, does
+    not reach the game, and can be corrected in the next turn. The reward is the sum of the agent's rewards until its
+    next turn; ``success`` is an end with a positive return.
 
     Args:
-        game: An id of PettingZoo's registry of turn-based games.
-        opponent: Makes, from a seed, the policy of each other player; it is shown what that player observes with the
-            possible actions below. By default one that draws from those.
-        seat: Who the agent is, by the place among the players.
-        observe: Says a player's observation, instead of the way above.
-        named: What an action (a number) is called, given the game too; instead of the number.
-        render_mode: None; the observations are all that there is.
-        **settings: Of the game.
+        game: Id in PettingZoo's registry of turn-based games.
+        opponent: Function from a seed to the policy of another player, whose observations are followed by the possible
+            actions below. Default: a policy that samples from the possible actions.
+        seat: Index of the agent among the players.
+        observe: Function from a player's observation to text, instead of the above.
+        named: Function ``(game, action) -> str`` that names an action (a number). Default: the number.
+        render_mode: ``None``; rendering is not supported.
+        **settings: Arguments of the game.
 
     Raises:
         MissingDependencyError: PettingZoo is not installed.
-        ConfigError: no such game, one that needs packages of its own, a seat that does not exist; in a step or at
-            reset, an opponent that plays what the rules do not allow.
-        NotTextError: observations that have no words, and no ``observe``.
+        ConfigError: The game does not exist, it needs packages that are not installed, or the seat does not exist; in a
+            step or at reset, an opponent plays an action that the rules do not allow.
+        NotTextError: Observations cannot be converted to text and ``observe`` is missing.
     """
 
     loss_reward = -1.0
@@ -88,7 +88,7 @@ class PettingZoo(Adapter):
         if observe is None and "ansi" in self._game.metadata.get("render_modes", ()):
             self._settings = {"render_mode": "ansi", **settings}
         self._start(seed=1)
-        self._shown(self._me)  # raises where there are no words
+        self._shown(self._me)  # raises NotTextError if observations cannot be converted
         rules = _rules(self._game.unwrapped)
         board = "Your pieces are x, the other's o." if self._is_board() and observe is None else ""
         asked = explain(self._space(self._me)) if self._named is _number else "one of the possible moves"
@@ -130,7 +130,7 @@ class PettingZoo(Adapter):
         self._game.reset(seed=seed)
 
     def _let_others_play(self) -> float:
-        """What the agent is paid until it is its turn."""
+        """Play the opponents' moves until the agent's turn, and return the agent's rewards."""
         paid = 0.0
         for _ in range(_MOST_MOVES):
             player = self._game.agent_selection
@@ -160,7 +160,7 @@ class PettingZoo(Adapter):
         return {"admissible_actions": [name for name, _ in self._allowed(self._me).values()]}
 
     def _allowed(self, player: str) -> dict[str, tuple[str, int]]:
-        """The actions of a player whose turn it is, by what is written for them."""
+        """Return the allowed actions of the player whose turn it is, by their normalized names."""
         space = self._space(player)
         observation = self._game.observe(player)
         mask = observation.get("action_mask") if isinstance(observation, dict) else None
@@ -184,14 +184,14 @@ class PettingZoo(Adapter):
         return show(space, observation)
 
     def _observed(self, player: str) -> spaces.Space[Any]:
-        """The space of a player's observations, without the mask."""
+        """Return the space of a player's observations, without the mask."""
         space: spaces.Space[Any] = self._game.observation_space(player)
         if isinstance(space, spaces.Dict) and "observation" in space.spaces:
             return space["observation"]
         return space
 
     def _is_board(self) -> bool:
-        """Whether what is observed are the player's pieces and the other's, a plane for each."""
+        """Return True if an observation has two planes: the player's pieces and the opponent's."""
         space = self._observed(self._me)
         return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.shape[2] == 2
 
@@ -203,7 +203,7 @@ class PettingZoo(Adapter):
 
 
 def _random(seed: int) -> Policy:
-    """An opponent that draws from the possible actions."""
+    """Return a policy that samples from the possible actions."""
     rng = random.Random(seed)
     return lambda observation: rng.choice(observation.rpartition("Possible actions: ")[2].split(", "))
 
@@ -227,7 +227,7 @@ def _plain(words: str) -> str:
 
 
 def _rules(game: Any) -> str:
-    """The first paragraph of the game's page, which is its module's docstring."""
+    """Return the first paragraph of the game's documentation, which is its module's docstring."""
     page = sys.modules[type(game).__module__].__doc__ or ""
     for paragraph in re.split(r"\n\s*\n", page):
         text = " ".join(paragraph.split())

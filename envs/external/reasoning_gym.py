@@ -1,4 +1,4 @@
-"""The data sets of reasoning-gym, each a game of one question."""
+"""Adapter to the data sets of reasoning-gym, with one question per episode."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 
 
 class ReasoningGym(Adapter):
-    """One question of a reasoning-gym data set; the answer is worth what its scorer gives, 0 to 1.
+    """Question of a reasoning-gym data set, rewarded with its scorer's score from 0 to 1.
 
     ::
 
@@ -15,18 +15,18 @@ class ReasoningGym(Adapter):
         env.reset(seed=0)[0]
         'Your task is to count how many legs there are in total when given a list of animals...'
 
-    A seed draws one question; their number has no end. The scorer's own rules hold: an answer that holds the right one
-    among other words is often worth a part, and some scorers (of 106 data sets, 18) pay a little for any words at all.
-    A scorer that raises has not understood the answer, which is then worth nothing and not a valid action.
+    The seed determines the question; their number is unlimited. The scorer's own rules apply: a response that contains
+    the solution among other words often gets part of the reward, and some scorers (of 106 data sets, 18) give a small
+    reward for any text. If a scorer raises an exception, the reward is 0 and the action is invalid.
 
     Args:
-        dataset: Its name, as ``reasoning_gym.create_dataset`` takes it.
-        render_mode: None; there is nothing to draw.
-        **config: Of the data set, such as ``min_animals``.
+        dataset: Name for ``reasoning_gym.create_dataset``.
+        render_mode: ``None``; rendering is not supported.
+        **config: Arguments of the data set, such as ``min_animals``.
 
     Raises:
         MissingDependencyError: reasoning-gym is not installed.
-        ConfigError: no such data set, or one that does not take ``config``.
+        ConfigError: The data set does not exist, or it does not accept ``config``.
     """
 
     instructions = "Answer with the final answer and nothing else."
@@ -56,6 +56,6 @@ class ReasoningGym(Adapter):
         valid = True
         try:
             score = float(self._questions.score_answer(action, self._entry))
-        except Exception:  # what scorers raise at answers that they cannot read is anything
+        except Exception:  # scorers raise various exceptions for unreadable responses
             score, valid = 0.0, False
         return Played(f"Score: {score:g}", score, terminated=True, success=score >= 1.0, valid=valid)

@@ -1,4 +1,4 @@
-"""The environments of SkyRL-gym, on rows of their data sets."""
+"""Adapter to the environments of SkyRL-gym, on rows of their data sets."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 
 
 class SkyRLGym(Adapter):
-    """An environment of SkyRL-gym, each episode on a row of its data set.
+    """Environment of SkyRL-gym, which plays one row of a data set per episode.
 
     ::
 
@@ -25,21 +25,21 @@ class SkyRLGym(Adapter):
         env.step("It is #### 4")[1]
         1.0
 
-    A row is what SkyRL's data sets hold: the ``prompt``, which is the first observation, and what the environment asks
-    for; nothing else of it is shown. The seed, or the reset option ``instance``, chooses the row. The environments read
-    answers themselves, so leave them as they are: ``action_format=None``. ``success`` is an end with a reward of 1.0.
-    Some ask a web service (``search``), need databases (``text2sql``), or run the answer as a program (``lcb``): not
-    tested here.
+    A row has the fields of SkyRL's data sets: the ``prompt``, which is the first observation, and the fields that the
+    environment needs, which are not shown. The seed, or the reset option ``instance``, chooses the row. The
+    environments parse responses themselves, so pass them on unchanged: ``action_format=None``. ``success`` is an end
+    with a reward of 1.0. Some environments call a web service (``search``), need databases (``text2sql``), or run the
+    response as a program (``lcb``); these are not tested.
 
     Args:
-        env: Its name.
-        rows: Of a data set, or a file of them in JSON Lines.
-        render_mode: None; the observations are all that there is.
-        **settings: For its ``env_config``.
+        env: Name of the environment.
+        rows: Rows of a data set, or a file of them in JSON Lines.
+        render_mode: ``None``; rendering is not supported.
+        **settings: Items of its ``env_config``.
 
     Raises:
         MissingDependencyError: SkyRL-gym is not installed.
-        ConfigError: no such environment, no rows, or one that it does not take.
+        ConfigError: The environment does not exist, there are no rows, or it does not accept a row.
     """
 
     option_names = frozenset({"instance"})
@@ -67,7 +67,7 @@ class SkyRLGym(Adapter):
 
     @property
     def num_instances(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.rows)
 
     def close(self) -> None:

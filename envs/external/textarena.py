@@ -1,4 +1,4 @@
-"""The games of TextArena, alone or against an opponent."""
+"""Adapter to the games of TextArena, for one player or against an opponent."""
 
 import random
 import re
@@ -18,7 +18,7 @@ _REHEARSED_MOVES = 12
 
 
 class TextArena(Adapter):
-    """A game of TextArena, alone or, where it is for two, against an opponent.
+    """Game of TextArena, for one player or against an opponent.
 
     ::
 
@@ -28,30 +28,31 @@ class TextArena(Adapter):
         env.step("[10]")[0]
         'The target number is higher.'
 
-    The game says its rules in its first message; an observation is what it has said since the last one. TextArena
-    pays when a game is closed: the reward of the last action is what the player gets, ``success`` is 1.0 of it, and
-    what is no number counts as 0. A game that ends because the opponent broke its rules is nobody's success: it
-    pays 0.0, ``success`` is not declared and ``info["opponent_forfeited"]`` is true. An episode has a new game and
-    random generators of its own, because the games draw from the process-wide ones. An action without brackets is
-    put in some, as TextArena's own wrapper for training does.
+    The first message contains the rules; an observation is all messages since the last one. TextArena gives rewards
+    when a game is closed: the reward of the last action is the player's, ``success`` is a reward of 1.0, and a reward
+    that is not a number counts as 0. If a game ends because the opponent broke its rules, the reward is 0.0,
+    ``success`` is not declared and ``info["opponent_forfeited"]`` is true. Each episode has a new game and its own
+    global random generators, because the games draw from the process-wide ones. An action without brackets is put in
+    brackets, as by TextArena's own wrapper for training.
 
     Args:
-        game: An id of TextArena without its wrappers' suffix, such as ``"GuessTheNumber-v0-hardcore"``.
+        game: TextArena id without the suffix of its wrappers, such as ``"GuessTheNumber-v0-hardcore"``.
         players: 1, or 2 for a game against ``opponent``.
-        opponent: Makes the opponent's policy of an episode from a seed; by default one that plays at random what the
-            rules allow, for games that show the notation of their moves in brackets or take numbers.
-        seat: Who the agent is: 0, or 1.
-        render_mode: None; the observations are all that there is.
-        **settings: Of the game, such as ``max_turns``.
+        opponent: Function from a seed to the opponent's policy of an episode. Default: a random legal policy, for games
+            that show the notation of their moves in brackets or take numbers.
+        seat: Index of the agent, 0 or 1.
+        render_mode: ``None``; rendering is not supported.
+        **settings: Arguments of the game, such as ``max_turns``.
 
     Raises:
         MissingDependencyError: TextArena is not installed.
-        ConfigError: no such game, a number that cannot work, or a game for two that needs an ``opponent``.
+        ConfigError: The game does not exist, ``players`` or ``seat`` is invalid, or a game for two needs an
+            ``opponent``.
     """
 
     loss_reward = -1.0
     _rehearsed: ClassVar[dict[str, str]] = {}
-    """Why a game needs an opponent of the user's, or nothing; an environment may be made for every episode."""
+    """Cache by game: the reason that the random opponent cannot play it, or an empty string."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class TextArena(Adapter):
         self._make = textarena.make
         self._game: Any = None
         self._opponent: Policy | None = None
-        self._told = ["", ""]  # all that each player was told
+        self._told = ["", ""]  # all messages to each player
         if self._raw not in textarena.envs.registration.ENV_REGISTRY:
             raise ConfigError(f"TextArena has no game {game!r}")
         if players == 2 and opponent is None:
@@ -91,7 +92,7 @@ class TextArena(Adapter):
 
     def _play(self, action: str) -> Played:
         done = self._move(action)
-        # A player's errors in a row; it is 0 again after a move that the rules allow.
+        # Consecutive errors of a player; reset to 0 by a legal move.
         valid = not getattr(self._game.state, "error_count", 0)
         done = done or self._let_opponent_play()
         observation = self._said(self.seat)
@@ -115,7 +116,7 @@ class TextArena(Adapter):
             raise ConfigError(f"{self.game} is not for {self.players} players: {error}") from error
 
     def _let_opponent_play(self) -> bool:
-        """Whether the game is over when it is the agent's turn again."""
+        """Play the opponent's moves until the agent's turn; return True if the game is over."""
         for _ in range(_MOST_MOVES):
             if self._opponent is None or self._game.state.current_player_id == self.seat:
                 return False
@@ -128,10 +129,10 @@ class TextArena(Adapter):
         return bool(done)
 
     def _said(self, player: int) -> str:
-        """What was said to a player since it was last asked, without its own words."""
+        """Return the messages to a player since its last turn, without its own actions."""
         messages, self._game.state.observations[player] = self._game.state.observations[player], []
         others = [text for sender, text, kind in messages if not (kind is self._own_words and sender == player)]
-        # Some games give their arguments in the wrong order; what is no text is then an echo of the action.
+        # Some games swap the arguments of a message; a message that is not text then echoes the action.
         others = [text for text in others if isinstance(text, str)]
         said = "\n".join(others).strip()
         self._told[player] += f"\n{said}"
@@ -142,25 +143,25 @@ class TextArena(Adapter):
         return lambda observation: self._legal_move(rng)
 
     def _legal_move(self, rng: random.Random) -> str:
-        """Return a move that the rules allow now, found by trying it in a copy of the game.
+        """Return a legal move, found by trying moves in copies of the game.
 
         Raises:
-            RuntimeError: none was found.
+            RuntimeError: No legal move was found.
         """
         player = self._game.state.current_player_id
         for move in _candidates(self._told[player], rng):
             trial = deepcopy(self._game)
             try:
-                with OwnGlobalRandom(0):  # the game's own draws are not to depend on what was tried
+                with OwnGlobalRandom(0):  # trials must not change the game's random draws
                     trial.step(move)
-            except Exception:  # noqa: S112 -- some games raise at moves that they cannot read
+            except Exception:  # noqa: S112 -- some games raise for moves that they cannot parse
                 continue
             if not (getattr(trial.state, "error_count", 0) or trial.state.game_info[player].get("invalid_move")):
                 return move
         raise RuntimeError(f"no move that the rules of {self.game} allow was found for player {player}")
 
     def _check_that_moves_are_found(self) -> None:
-        """Play some moves of a game, with both sides at random."""
+        """Check that the random opponent can play the game, by playing some random moves of both sides."""
         key = f"{self._raw} {self._settings!r}"
         if key not in self._rehearsed:
             self._rehearsed[key] = self._rehearse()
@@ -175,20 +176,20 @@ class TextArena(Adapter):
         with OwnGlobalRandom(0):
             try:
                 self._start(seed=1)
-            except Exception:  # said when an episode begins, as for games that are played alone
+            except Exception:  # reported when an episode begins, as for games for one player
                 return ""
             try:
                 for _ in range(_REHEARSED_MOVES):
                     self._said(self._game.state.current_player_id)
                     if self._move(self._legal_move(rng)):
                         break
-            except Exception as error:  # whatever a game does that cannot be copied, or not be played so
+            except Exception as error:  # games that cannot be copied or played randomly raise various exceptions
                 return str(error) or type(error).__name__
         return ""
 
 
 def _candidates(told: str, rng: random.Random) -> Iterator[str]:
-    """Return moves that may be legal: what stood in brackets, then numbers and places on a board, in any order."""
+    """Return moves that may be legal: texts in brackets, then numbers and board positions, each group shuffled."""
     shown = list(dict.fromkeys(_BRACKETS.findall(told)))
     numbers = [f"[{number}]" for number in range(100)]
     places = [f"[{row}{between}{column}]" for between in (" ", ", ") for row in range(8) for column in range(8)]

@@ -1,4 +1,4 @@
-"""Games of TextWorld."""
+"""Adapter to games of TextWorld."""
 
 import re
 import warnings
@@ -13,15 +13,15 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 
 _STATUS = re.compile(r"^\s*>(?:\s.*)?$")  # the prompt, with the room and the score at the right edge of the screen
 _OF_THE_INTERPRETER = {"load", "notify", "q", "quit", "restart", "restore", "save", "script", "transcript", "undo"}
-_LONGEST = 198  # bytes that the interpreter reads
+_LONGEST = 198  # maximum bytes that the interpreter reads
 _PLAYABLE = re.compile(r"\.z[1-8]")
 _END = re.compile(r"\*\*\*\s*(\S.*?)\s*\*\*\*")
-# How games of TextWorld end, and Inform's own words for it; a game may have others, which declare nothing.
+# Endings of TextWorld and Inform, with the success that they declare; other endings leave it undeclared.
 _DECLARED = {"the end": True, "you have won": True, "you lost!": False, "you have died": False}
 
 
 class TextWorld(Adapter):
-    """A game of TextWorld, made with ``tw-make``, or one drawn from several.
+    """Game of TextWorld made with ``tw-make``, or one drawn from several.
 
     ::
 
@@ -30,27 +30,27 @@ class TextWorld(Adapter):
         env.reset(seed=0)[1]["admissible_actions"][-1]
         'take teaspoon from shelf'
 
-    The first observation is the objective and the room; the banner and the status line are left out. Commands are
-    words such as ``take lamp``; the first line of an action counts, so that no second command is queued, and commands
-    to the interpreter (``save``, ``restart``, ``quit``, a backslash) do not reach it. ``info["admissible_actions"]``
-    lists commands that work; ``action_valid`` says whether it was one of them, in whatever case. TextWorld's scores are
-    sums: a turn is worth what it added, as a share of the most. ``success`` is a game won.
+    The first observation is the objective and the room; the banner and the status line are left out. Commands are words
+    such as ``take lamp``. Only the first line of an action is used, so no second command is queued, and commands to the
+    interpreter (``save``, ``restart``, ``quit``, a backslash) do not reach it. ``info["admissible_actions"]`` lists
+    commands that work; ``action_valid`` is true if the action was one of them, ignoring case. TextWorld's scores are
+    cumulative: the reward of a turn is the increase, divided by the maximum score. ``success`` is a game won.
 
-    A game that TextWorld knows nothing about (without the ``.json`` file that ``tw-make`` writes beside it, and unknown
-    to Jericho) has no list of commands and no score: every command counts as valid, ``*** The End ***`` or ``*** You
-    have won ***`` is worth 1.0, and another ending leaves ``success`` undeclared.
+    A game without metadata (without the ``.json`` file that ``tw-make`` writes, and unknown to Jericho) has no list of
+    commands and no score: every command counts as valid, ``*** The End ***`` or ``*** You have won ***`` gives 1.0, and
+    another ending leaves ``success`` undeclared.
 
-    A game is the same each time; the seed, or the reset option ``instance``, chooses one. It has no limit of turns:
-    ``max_episode_steps=`` of ``gym.make`` or ``GymSpec``'s ``turn_limit`` gives it one. What TextWorld does when a game
-    is loaded is not made for threads, so only one is loaded at a time.
+    A game is the same in every episode; the seed, or the reset option ``instance``, chooses one of several. There is no
+    turn limit: set ``max_episode_steps=`` of ``gym.make`` or ``GymSpec``'s ``turn_limit``. Loading a game is not
+    thread-safe in TextWorld, so games are loaded one at a time.
 
     Args:
-        path: A game, several, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``).
-        render_mode: None; the observations are all that there is.
+        path: Game file, several, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``).
+        render_mode: ``None``; rendering is not supported.
 
     Raises:
         MissingDependencyError: TextWorld is not installed.
-        ConfigError: there is no game, or one that TextWorld cannot play, such as Glulx (``.ulx``).
+        ConfigError: There is no game, or TextWorld cannot play it, such as Glulx (``.ulx``).
     """
 
     instructions = "Play the text adventure. Answer with one command, such as: open door"
@@ -63,7 +63,7 @@ class TextWorld(Adapter):
         except ImportError as error:
             raise MissingDependencyError("External/TextWorld-v0", extra="textworld") from error
         super().__init__()
-        # Jericho cannot follow the score of a game that it does not know; TextWorld does so itself.
+        # Jericho warns that it cannot track the score of an unknown game; TextWorld tracks it itself.
         warnings.filterwarnings("ignore", "Game '.*' is not fully supported")
         self.games = _games([path] if isinstance(path, str | PathLike) else path)
         self._start = textworld.start
@@ -76,7 +76,7 @@ class TextWorld(Adapter):
 
     @property
     def num_instances(self) -> int:
-        """How many games there are."""
+        """Number of games."""
         return len(self.games)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class TextWorld(Adapter):
 
     def _play(self, action: str) -> Played:
         command = " ".join(action.strip().partition("\n")[0].split())
-        # What begins with a backslash is Frotz's own; some of it waits for the keyboard and never comes back.
+        # A backslash starts Frotz's own commands, some of which wait for the keyboard for ever.
         words = command.lower().split()
         if not words or "\\" in command or not command.isprintable() or words[0] in _OF_THE_INTERPRETER:
             return Played("That is no command.", valid=False, more=self._more())
@@ -108,7 +108,7 @@ class TextWorld(Adapter):
         before, listed = self._state.score or 0, self._state.admissible_commands
         self._state, score, done = self._env.step(command)
         told, success = _told(self._state.feedback), self._state.won
-        if success is None:  # nobody keeps count of this game: its own last words do
+        if success is None:  # a game without metadata: read its ending
             ends = [end.lower() for end in _END.findall(told)]
             done, success = done or bool(ends), _DECLARED.get(ends[-1]) if ends else False
         reward = ((score or 0) - before) / self._state.max_score if self._scored else float(success is True)
@@ -136,7 +136,7 @@ def _games(paths: Sequence[str | PathLike[str]]) -> list[str]:
         raise ConfigError(f"there is no game {fspath(missing[0])!r}: make one with tw-make")
     if other := [path for path in found if not _PLAYABLE.fullmatch(path.suffix)]:
         raise ConfigError(f"TextWorld plays games in files from .z1 to .z8, got {fspath(other[0])!r}")
-    if broken := [path for path in found if not _is_story(path)]:  # Jericho would end the whole process
+    if broken := [path for path in found if not _is_story(path)]:  # Jericho would abort the whole process
         raise ConfigError(f"{fspath(broken[0])!r} is no game of the Z-machine, or is not whole: make one with tw-make")
     if not found:
         raise ConfigError(f"there are no games in {[fspath(path) for path in paths]}: make some with tw-make")
@@ -144,7 +144,7 @@ def _games(paths: Sequence[str | PathLike[str]]) -> list[str]:
 
 
 def _is_story(path: Path) -> bool:
-    """Return whether a file has the header of the Z-machine, and at least the length that it says."""
+    """Return True if a file has the header of the Z-machine, and at least the length in the header."""
     with path.open("rb") as file:
         header = file.read(64)
     version = header[0] if len(header) == 64 else 0
@@ -159,7 +159,7 @@ def _folded(command: str) -> str:
 
 
 def _told(feedback: str) -> str:
-    r"""What the game said, without the prompt, the status line and the interpreter's own question.
+    r"""Return the game's text without the prompt, the status line and the interpreter's own question.
 
     >>> _told("\nYou take the lamp.\n\n>          -= Attic =-0/2")
     'You take the lamp.'

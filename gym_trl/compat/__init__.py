@@ -1,1 +1,1 @@
-"""The names of the systems that this library can replace, one module for each."""
+"""Interfaces of other training libraries under their own names, one module per library."""

@@ -1,4 +1,4 @@
-"""What Eval Protocol offers for training, by its names: TRL rollouts of OpenEnv, and rollouts for its own tests."""
+"""Eval Protocol's training interface, under its names: TRL rollouts of OpenEnv, and rollouts for its own tests."""
 
 import asyncio
 import math
@@ -42,7 +42,7 @@ __all__ = [
     "write_rows",
 ]
 
-# The variables of OpenEnv's BrowserGym server (its README, "Configuration").
+# Environment variables of OpenEnv's BrowserGym server (its README, "Configuration").
 _BROWSERGYM = {
     "benchmark": "BROWSERGYM_BENCHMARK",
     "headless": "BROWSERGYM_HEADLESS",
@@ -58,7 +58,7 @@ _KNOWN = {
     *_STARTED,
     *_CONNECTED,
 }
-_ID = "OpenEnv"  # of the environments; with a task of its own, OpenEnv/TASK
+_ID = "OpenEnv"  # id of the environments; with a task, OpenEnv/TASK
 
 
 def create_openenv_vllm_rollout_func(
@@ -93,7 +93,7 @@ def create_openenv_vllm_rollout_func(
     seed: int = 0,
     on_rollout: Callable[[Rollout], None] | None = None,
 ) -> RolloutFunc:
-    """Eval Protocol's ``rollout_func`` of OpenEnv environments, played by this library.
+    """Return Eval Protocol's ``rollout_func`` of OpenEnv environments, played by this library.
 
     ::
 
@@ -103,57 +103,58 @@ def create_openenv_vllm_rollout_func(
         )
         GRPOTrainer(..., rollout_func=rollout_func, reward_funcs=reward_func)
 
-    An episode is one growing transcript of exactly the tokens that were sampled, with their logprobs and a mask; all
-    episodes play at once; one that fails fails alone. Tasks rotate from group to group, the members of a group play
-    the same task from the same seed, on every process. The columns for reward functions are those of ``GymSpec`` and
-    ``step_rewards`` (a number for each episode: the sum of its steps' rewards, as Eval Protocol's documentation reads
-    it), ``turn_rewards`` (the list of them) and ``eval_score``, all not a number where an episode failed, which TRL
-    leaves out. With ``env_path`` the score is the test's; without, the sum of the rewards. Where Eval Protocol is
-    installed, every episode is logged for ``ep logs``.
+    An episode is one append-only transcript of exactly the sampled tokens, with their logprobs and a mask. All episodes
+    are played concurrently, and a failed one does not affect the others. Tasks rotate from group to group; the members
+    of a group play the same task with the same seed, on every process. The columns for reward functions are those of
+    ``GymSpec`` and ``step_rewards`` (one number per episode: the sum of its steps' rewards, as in Eval Protocol's
+    documentation), ``turn_rewards`` (the list of these rewards) and ``eval_score``. Both ``step_rewards`` and
+    ``eval_score`` are NaN for a failed episode, which TRL ignores. With ``env_path`` the score is the test's; otherwise
+    it is the sum of the rewards. If Eval Protocol is installed, every episode is logged for ``ep logs``.
 
-    What was ignored and is not any more: ``step_rewards``, ``concurrency``, and ``benchmark``, ``headless``,
-    ``viewport_*``, ``timeout_ms`` and ``miniwob_url``, which become variables of a container that is started. What is
-    refused: variables and tasks for a server that is running already or for an ``env_factory``, which cannot reach it;
-    a ``vllm_base_url`` or ``vllm_model`` that is not the trainer's, whose weights are the ones that learn; and a
-    ``processor_cls`` of one's own, whose tokens cannot be followed.
+    Eval Protocol ignores ``step_rewards``, ``concurrency``, and ``benchmark``, ``headless``, ``viewport_*``,
+    ``timeout_ms`` and ``miniwob_url``; here they have an effect, and the latter become variables of a started
+    container. Rejected are: variables and tasks for a running server or for an ``env_factory``, which they cannot
+    reach; a ``vllm_base_url`` or ``vllm_model`` other than the trainer's, whose weights are trained; and a custom
+    ``processor_cls``, whose tokens cannot be traced.
 
     Args:
-        env_factory: Makes clients: what has ``reset`` and ``step`` like OpenEnv's. Or ``None``, and the client is made
-            of what follows.
-        prompt_builder: Says an observation in words: gets it, the number of the turn from 1 on, and lines on the turns
-            before.
-        action_parser: Makes an action of the model's words.
-        vllm_base_url: The trainer's own server, where it has one.
-        vllm_model: The trainer's own model.
-        max_steps: Turns of an episode.
-        completion_params: ``temperature`` and other options of sampling by vLLM's names, ``max_tokens`` of a turn (the
-            trainer's ``max_completion_length`` is the whole episode's), ``stop``, and ``system_prompt``.
-        concurrency: How many episodes are open at once; all by default.
+        env_factory: Function that makes clients with ``reset`` and ``step`` like OpenEnv's. ``None`` to make the client
+            from the following arguments.
+        prompt_builder: Function ``(observation, turn, history) -> text``; ``turn`` counts from 1, and ``history`` is a
+            list of lines on the previous turns.
+        action_parser: Function from the model's text to an action.
+        vllm_base_url: Address of the trainer's own server, if it has one.
+        vllm_model: Name of the trainer's own model.
+        max_steps: Maximum turns of an episode.
+        completion_params: ``temperature`` and other sampling options by vLLM's names, ``max_tokens`` of a turn (the
+            trainer's ``max_completion_length`` limits the whole episode), ``stop``, and ``system_prompt``.
+        concurrency: Maximum number of concurrent episodes. Default: no limit.
         processor_cls: Eval Protocol's own ``OpenEnvRolloutProcessor``, or ``None``.
-        processor_kwargs: Arguments of that, over those of the same name here.
-        env_path: The module of an ``@evaluation_test``, whose environment is played where none is given here, and whose
-            score is ``eval_score``; ``"module::test"`` where it has several.
-        env_client_cls: A subclass of OpenEnv's ``EnvClient``.
-        tasks: Go into the variable ``task_var`` of a container; there is one container for each task.
-        task_var: The name of that variable.
+        processor_kwargs: Arguments of that class, which override those of the same name here.
+        env_path: Module of an ``@evaluation_test``. Its environment is played if none is given here, and its score is
+            ``eval_score``; ``"module::test"`` if the module has several.
+        env_client_cls: Subclass of OpenEnv's ``EnvClient``.
+        tasks: Values of the variable ``task_var``; one container is started per task.
+        task_var: Name of that variable.
         miniwob_url: ``MINIWOB_URL`` of the container.
-        docker_image: What to start; Eval Protocol's ``"browsergym-env:latest"`` if nothing else says what to play.
-        env_base_url: A server that is running.
-        request_timeout_s: Seconds for each answer; 15 by default.
-        default_headers: Sent when a session is opened.
-        provider: Starts containers; by default OpenEnv's for docker.
-        docker_port: Of the container.
-        env_vars: Of the container.
+        docker_image: Image of the container. Default: Eval Protocol's ``"browsergym-env:latest"`` if no other argument
+            defines the environment.
+        env_base_url: Address of a running server.
+        request_timeout_s: Maximum seconds for each request. Default: 15.
+        default_headers: Headers sent when a session is opened.
+        provider: Provider that starts containers. Default: OpenEnv's for Docker.
+        docker_port: Port of the container.
+        env_vars: Environment variables of the container.
         benchmark: ``BROWSERGYM_BENCHMARK`` of the container.
-        headless: ``BROWSERGYM_HEADLESS``.
-        viewport_width: ``BROWSERGYM_VIEWPORT_WIDTH``.
-        viewport_height: ``BROWSERGYM_VIEWPORT_HEIGHT``.
-        timeout_ms: ``BROWSERGYM_TIMEOUT``.
-        seed: Of the games and of the sampling.
-        on_rollout: Is called with everything that was played.
+        headless: ``BROWSERGYM_HEADLESS`` of the container.
+        viewport_width: ``BROWSERGYM_VIEWPORT_WIDTH`` of the container.
+        viewport_height: ``BROWSERGYM_VIEWPORT_HEIGHT`` of the container.
+        timeout_ms: ``BROWSERGYM_TIMEOUT`` of the container.
+        seed: Seed of the tasks and of the sampling.
+        on_rollout: Callback that receives every finished rollout.
 
     Raises:
-        ConfigError: what cannot work, at once where that can be known, else at the first rollout.
+        ConfigError: An argument is invalid; reported immediately if possible, otherwise at the first rollout.
         MissingDependencyError: ``env_path`` without Eval Protocol, or a client without OpenEnv.
     """
     if processor_cls is not None and processor_cls.__name__ != "OpenEnvRolloutProcessor":
@@ -187,21 +188,21 @@ def create_openenv_vllm_rollout_func(
         raise ConfigError(f"processor_kwargs has {unknown[0]!r}, which OpenEnvRolloutProcessor's rollouts do not have")
     test = EvaluationTest(env_path) if env_path is not None else None
     make, played_tasks = _environments(given, test, max_steps)
-    make(_ID).close()  # nothing is opened or started before a reset; says now what cannot work
+    make(_ID).close()  # report errors now; nothing is opened or started before a reset
     return _Rollouts(
         make, played_tasks, test, vllm_base_url, vllm_model, completion_params, concurrency, seed, on_rollout
     )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is played
+# Environments
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def _environments(
     given: dict[str, Any], test: EvaluationTest | None, max_steps: int
 ) -> tuple[Callable[[str], gym.Env[Any, Any]], list[str]]:
-    """What makes an environment of its id, and the tasks to rotate through."""
+    """Return a function that makes an environment from its id, and the tasks to rotate through."""
     given = {name: value for name, value in given.items() if value is not None}
     processor = test.rollout_processor if test is not None else None
     says_what = given.keys() & {"env_factory", "env_client_cls", "env_base_url", "docker_image", "hub_repo_id"}
@@ -213,12 +214,12 @@ def _environments(
             )
         return lambda env_id: TurnLimit(processor.make(), max_steps), []
     if not says_what:
-        # Nothing here says what to play: the test does. What is given here goes first.
+        # The environment is defined by the test; arguments given here override the test's.
         given = {**_processor_settings(processor), **given}
     else:
         own = _processor_settings(processor)
         given = {**{name: own[name] for name in ("prompt_builder", "action_parser") if name in own}, **given}
-    given.pop("num_generations", None)  # the trainer's are what a group has
+    given.pop("num_generations", None)  # the trainer's number of generations applies
     if "action_parser" not in given:
         raise ConfigError("action_parser must be given: it makes an environment's action of the model's words")
     tasks = given.pop("tasks", [])
@@ -237,7 +238,7 @@ def _environments(
 
 
 def _session(given: Mapping[str, Any], task_var: str | None, env_id: str) -> gym.Env[Any, Any]:
-    """``TrlEnv/OpenEnv-v0`` as Eval Protocol's arguments describe it."""
+    """Make ``TrlEnv/OpenEnv-v0`` from Eval Protocol's arguments."""
     variables: dict[str, str] = {
         variable: str(given[name]).lower() if name == "headless" else str(given[name])
         for name, variable in _BROWSERGYM.items()
@@ -261,13 +262,13 @@ def _session(given: Mapping[str, Any], task_var: str | None, env_id: str) -> gym
         action_parser=given["action_parser"],
         headers=given.get("default_headers"),
         message_timeout_s=given.get("request_timeout_s", 15.0),
-        instructions="",  # the prompt builder says all that is said
+        instructions="",  # the prompt builder makes the whole prompt
     )
     return made
 
 
 def _processor_settings(processor: Any) -> dict[str, Any]:
-    """The arguments that an ``OpenEnvRolloutProcessor`` was made with, as far as they are set."""
+    """Return the arguments with which an ``OpenEnvRolloutProcessor`` was made, without defaults."""
     if processor is None or type(processor).__name__ != "OpenEnvRolloutProcessor":
         return {}
     names = {name: f"_{name}" for name in _KNOWN} | {
@@ -275,7 +276,7 @@ def _processor_settings(processor: Any) -> dict[str, Any]:
         "prompt_builder": "prompt_builder",
         "action_parser": "action_parser",
     }
-    # It keeps defaults beside what was said; these it never used, and these nobody has to say.
+    # Leave out the attributes that it stores but never uses: they hold defaults that were not given.
     never_used = {*_BROWSERGYM, "num_generations"} - {"miniwob_url"}
     found = {name: getattr(processor, attribute, None) for name, attribute in names.items() if name not in never_used}
     kept = {name: value for name, value in found.items() if value not in (None, [], {}, "")}
@@ -293,12 +294,12 @@ def _refuse(given: Mapping[str, Any], tasks: Sequence[str], names: Sequence[str]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How it is played
+# Rollouts
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Rollouts:
-    """The ``rollout_func``: numbers the groups, plays them, and has the test judge them."""
+    """``rollout_func`` that numbers the groups, plays them and scores them with the test."""
 
     def __init__(
         self,
@@ -328,11 +329,11 @@ class _Rollouts:
         self._log = _logger()
         self._play = make_rollout_func(
             make,
-            assign=self._task,  # never asked: every prompt has a task
+            assign=self._task,  # never called: every prompt has a task
             seed=seed,
             sampling=sampling,
             max_tokens_per_turn=per_turn,
-            executor="thread",  # a server is waited for
+            executor="thread",  # environments wait for a server
             workers=concurrency or 64,
             max_alive=concurrency,
             on_rollout=self._keep,
@@ -364,7 +365,7 @@ class _Rollouts:
             self._on_rollout(rollout)
 
     def _judged(self, played: Sequence[Trajectory], trainer: Any) -> list[Any]:
-        """Rows with the test's verdicts, logged where Eval Protocol can show them."""
+        """Return rows judged by the test, and log them if Eval Protocol is installed."""
         if self._test is None and self._log is None:
             return [None] * len(played)
         name = self._test.name if self._test is not None else "gym_trl_openenv_training"
@@ -385,10 +386,10 @@ class _Rollouts:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _with_tasks(self, prompts: list[Any], trainer: Any) -> list[list[dict[str, str | None]]]:
-        """Prompts that carry the game of their group, which is numbered over all processes and steps."""
+        """Return prompts with the task of their group; groups are numbered over all processes and steps."""
         place = attach(trainer).place(len(prompts))
         split, size = place.split, trainer.num_generations if place.split == "train" else trainer.num_generations_eval
-        # Every evaluation plays the same games.
+        # Every evaluation plays the same tasks.
         earlier = place.generation * -(-trainer.accelerator.num_processes * len(prompts) // size)
         prepared: list[list[dict[str, str | None]]] = []
         for row, prompt in enumerate(prompts, start=place.first):
@@ -405,7 +406,7 @@ class _Rollouts:
         return Task(env_id, task_seed(self._seed, split, number))
 
     def _check(self, trainer: Any) -> None:
-        """Refuse another model than the one that learns, and say so where it is sampled otherwise than trained."""
+        """Check that model and server are the trainer's, and warn if the sampling temperature is not the trainer's."""
         own = _name(trainer)
         if self._model is not None and own and self._model != own:
             raise ConfigError(f"vllm_model={self._model!r} is not {own!r}, the trainer's own, which is what learns")
@@ -448,7 +449,7 @@ def _warn_of_failures(played: Sequence[Trajectory], rows: Sequence[Any]) -> None
 
 
 def _logger() -> Callable[[Any], None] | None:
-    """What ``ep logs`` shows, where Eval Protocol is installed."""
+    """Return the function that logs for ``ep logs``, or ``None`` without Eval Protocol."""
     if find_spec("eval_protocol") is None:
         return None
     from eval_protocol.dataset_logger import default_logger
@@ -458,18 +459,18 @@ def _logger() -> Callable[[Any], None] | None:
 
 
 def evaluation_reward(env_path: str) -> Callable[..., list[float]]:
-    """A reward function for ``GRPOTrainer`` that is an ``@evaluation_test``'s score of what a ``GymSpec`` played.
+    """Return a reward function for ``GRPOTrainer``: an ``@evaluation_test``'s score of the episodes of a ``GymSpec``.
 
     ::
 
         GRPOTrainer(..., rollout_func=spec.rollout_func, reward_funcs=evaluation_reward("tests.test_tone"))
 
     Args:
-        env_path: The module of the test, and ``::`` with its name where there are several.
+        env_path: Module of the test, followed by ``::`` and its name if the module has several.
 
     Raises:
         MissingDependencyError: Eval Protocol is not installed.
-        ConfigError: there is no such test, or it judges several rows at once.
+        ConfigError: The test does not exist, or it judges several rows at once.
     """
     test = EvaluationTest(env_path)
 
@@ -505,11 +506,11 @@ def _from_columns(
 # ---------------------------------------------------------------------------------------------------------------------
 
 AskModel = Callable[[list[dict[str, str]]], str | Awaitable[str]]
-"""Answers a conversation."""
+"""Function from a list of messages to the model's response."""
 
 
 class GymRolloutProcessor:
-    """A ``RolloutProcessor`` that plays any Gymnasium environment inside an ``@evaluation_test``.
+    """``RolloutProcessor`` that plays any Gymnasium environment in an ``@evaluation_test``.
 
     ::
 
@@ -522,16 +523,17 @@ class GymRolloutProcessor:
         def test_guessing(row: EvaluationRow) -> EvaluationRow:
             return row  # the environment's return is its score already
 
-    A row says which game to play in ``input_metadata.dataset_info`` (``seed``, ``options``); one that does not plays
-    that of its place. What comes back has the whole conversation, the score, the rewards of the steps, the usage and
-    why it ended. Environments are stepped in threads, one for each row, so that rows do not wait for each other. What
-    an environment or a model raises is the row's error, and Eval Protocol's own settings say which are tried again,
-    from the beginning.
+    The task of a row is in ``input_metadata.dataset_info`` (``seed``, ``options``); without it the task is derived from
+    the row's index. The result has the whole conversation, the score, the rewards of the steps, the usage and the stop
+    reason. Environments are stepped in threads, one per row, so rows do not wait for each other. An exception in an
+    environment or a model becomes the row's error; Eval Protocol's settings decide which rows are retried, from the
+    beginning.
 
     Args:
-        env: An id.
-        ask: Answers a conversation, at once or awaited; by default LiteLLM, with the test's ``completion_params``.
-        spec: For ``GymSpec``: ``env_kwargs``, ``action_format``, ``instructions``, ``system_prompt``, ...
+        env: Environment id.
+        ask: Function that returns the response to a conversation, or an awaitable of it. Default: LiteLLM with the
+            test's ``completion_params``.
+        spec: Arguments for ``GymSpec``: ``env_kwargs``, ``action_format``, ``instructions``, ``system_prompt``, ...
     """
 
     def __init__(self, env: str, *, ask: AskModel | None = None, **spec: Any) -> None:
@@ -540,11 +542,11 @@ class GymRolloutProcessor:
         self._ask = ask
 
     def make(self) -> gym.Env[str, str]:
-        """Make the environment, wrapped as the ``GymSpec`` says."""
+        """Make the environment with the wrappers of the ``GymSpec``."""
         return self.spec.make(self.env_id)
 
     def rows(self, number: int) -> list[Any]:
-        """Rows for ``input_rows``: so many games.
+        """Return ``number`` rows for ``input_rows``, one task each.
 
         Raises:
             MissingDependencyError: Eval Protocol is not installed.
@@ -561,16 +563,16 @@ class GymRolloutProcessor:
         ]
 
     def setup(self) -> None:
-        """There is nothing to set up."""
+        """Do nothing."""
 
     def cleanup(self) -> None:
-        """There is nothing to clean up: every row closes its environment."""
+        """Do nothing, because every row closes its own environment."""
 
     async def acleanup(self) -> None:
-        """There is nothing to clean up either."""
+        """Do nothing, because every row closes its own environment."""
 
     def __call__(self, rows: Sequence[Any], config: Any) -> list[asyncio.Task[Any]]:
-        """A task for each row, which plays it."""
+        """Return one asyncio task per row, which plays the row."""
         return [asyncio.create_task(self._row(row, place, config)) for place, row in enumerate(rows)]
 
     async def _row(self, row: Any, place: int, config: Any) -> Any:
@@ -607,7 +609,7 @@ class GymRolloutProcessor:
         return Task(self.env_id, int(seed), info.get("options") or {})
 
     async def _play(self, task: Task, ask: AskModel, steps: int, thread: ThreadPoolExecutor, row: Any) -> Trajectory:
-        """Play one game; the environment lives and dies in its thread."""
+        """Play one task; the environment is made, stepped and closed in ``thread``."""
         in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         env = await in_thread(self.make)
         try:
@@ -661,7 +663,7 @@ def _reason(reply: EnvReply, number: int, steps: int) -> StopReason | None:
 
 
 def _preamble(row: Any, system_prompt: str | None, rules: str, observation: str) -> list[Message]:
-    """What is said before the model's first answer: what the row has, the rules, and the first observation."""
+    """Return the messages before the first response: the row's, the instructions and the first observation."""
     said = [Message(message.role, message.content) for message in row.messages if isinstance(message.content, str)]
     if system_prompt is not None and not any(message.role == "system" for message in said):
         said.insert(0, Message("system", system_prompt))
@@ -676,7 +678,7 @@ async def _ask_litellm(params: dict[str, Any], usage: Counter[str], messages: li
     if not params.get("model"):
         raise ConfigError("completion_params has no model: give @evaluation_test(completion_params=[{'model': ...}])")
     options = normalize_fireworks_model_for_litellm(params) or params
-    # Not cached: a second run of the same game is another sample.
+    # Not cached: a second episode of the same task must be a new sample.
     response = await litellm.acompletion(messages=messages, **{"cache": {"no-cache": True}, **options})
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
         usage[name] += int(getattr(response.usage, name, 0) or 0)

@@ -1,4 +1,4 @@
-"""Episodes as rows of Eval Protocol, and its tests as judges of them."""
+"""Conversion of episodes to rows of Eval Protocol, and scoring of rows with its tests."""
 
 import asyncio
 import inspect
@@ -29,7 +29,7 @@ def as_row(
     usage: Mapping[str, int] | None = None,
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    """An episode as a row in Eval Protocol's schema, as plain JSON values; its package is not needed.
+    """Return an episode as a row in Eval Protocol's schema, as plain JSON values; its package is not needed.
 
     >>> from gym_trl.types import Answer, Message, Task, Turn
     >>> turn = Turn("Say ox.", Answer("Easy.", "ox"), 1.0, True, 0, 2)
@@ -43,16 +43,16 @@ def as_row(
     >>> row["input_metadata"]["row_id"], row["execution_metadata"]["usage"]["completion_tokens"]
     ('TrlEnv/Echo-v0:1', 2)
 
-    The score is the return; an episode that could not be scored has no ``evaluation_result``, and its
-    ``rollout_status`` says why. The members of a group have one ``row_id``. The ids that the model saw and sampled,
-    their logprobs and the mask are in ``execution_metadata["extra"]``, as far as there are any.
+    The score is the return. An unscored episode has no ``evaluation_result``, and its ``rollout_status`` holds the
+    error. The members of a group have the same ``row_id``. Prompt and completion ids, logprobs and the mask are in
+    ``execution_metadata["extra"]`` if the episode has them.
 
     Args:
-        played: An episode.
-        name: Of the evaluation.
-        completion_params: How it was sampled.
-        usage: Tokens as a provider counts them, where the episode itself has none.
-        seconds: How long it took.
+        played: The episode.
+        name: Name of the evaluation.
+        completion_params: Sampling options.
+        usage: Numbers of tokens reported by a provider, if the episode has no ids.
+        seconds: Duration of the episode.
     """
     task, reason = played.task, played.stop_reason
     dataset_info = {"env_id": task.env_id, "seed": task.seed, "options": dict(task.options)}
@@ -99,9 +99,9 @@ def write_rows(path: str | Path, episodes: Iterable[Trajectory], **options: Any)
     """Append episodes to a JSONL file that Eval Protocol reads as a dataset of rows (``EP_JSONL_PATH``).
 
     Args:
-        path: Of the file.
-        episodes: Trajectories, such as a ``Rollout`` has.
-        options: For ``as_row``.
+        path: Path of the file.
+        episodes: Trajectories, such as those of a ``Rollout``.
+        options: Arguments for ``as_row``.
     """
     with JsonLinesWriter(Path(path)) as file:
         for played in episodes:
@@ -176,7 +176,7 @@ def _result(played: Trajectory) -> dict[str, Any]:
 
 
 class EvaluationTest:
-    """One of Eval Protocol's ``@evaluation_test`` functions, by the module it is in.
+    """Eval Protocol's ``@evaluation_test`` function, given by its module.
 
     ::
 
@@ -185,18 +185,18 @@ class EvaluationTest:
         scores = judge.scores(trajectories)
 
     Args:
-        path: A module that can be imported, and the function's name behind ``::`` where the module has several.
+        path: Importable module, followed by ``::`` and the function's name if the module has several.
 
     Raises:
         MissingDependencyError: Eval Protocol is not installed.
-        ConfigError: there is no such module or function, or it judges several rows at once (a process has only its own
-            rows of a group).
+        ConfigError: The module or function does not exist, or it judges several rows at once (a process has only its
+            own rows of a group).
     """
 
     def __init__(self, path: str) -> None:
         module_name, _, name = path.partition("::")
         try:
-            import eval_protocol  # noqa: F401 -- so that its absence is told apart from the module's
+            import eval_protocol  # noqa: F401 -- to distinguish its absence from that of the module
         except ImportError as error:
             raise MissingDependencyError("env_path", extra="eval-protocol") from error
         try:
@@ -228,11 +228,11 @@ class EvaluationTest:
 
     @property
     def rollout_processor(self) -> Any:
-        """What plays the test's rows."""
+        """Rollout processor of the test."""
         return self.parameters.rollout_processor
 
     def judge(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Rows as the test leaves them: Eval Protocol's ``EvaluationRow``, or what the test raised."""
+        """Return the judged rows: Eval Protocol's ``EvaluationRow``, or the exception that the test raised."""
         from eval_protocol.models import EvaluationRow
 
         made = [EvaluationRow.model_validate(row) for row in rows]
@@ -240,11 +240,11 @@ class EvaluationTest:
         return judged
 
     def scores(self, episodes: Sequence[Trajectory], **options: Any) -> list[float]:
-        """The test's scores; not a number where an episode or its evaluation failed, which TRL leaves out.
+        """Return the test's scores; NaN if an episode or its evaluation failed, which TRL ignores.
 
         Args:
             episodes: Trajectories.
-            options: For ``as_row``.
+            options: Arguments for ``as_row``.
         """
         rows = self.judge([as_row(played, name=self.name, **options) for played in episodes])
         return [score_of(row) if played.scored else nan for played, row in zip(episodes, rows, strict=True)]
@@ -262,7 +262,7 @@ class EvaluationTest:
 
 
 def score_of(row: Any) -> float:
-    """The score of a judged row, or not a number."""
+    """Return the score of a judged row, or NaN."""
     result = getattr(row, "evaluation_result", None)
     if result is None or not result.is_score_valid:
         return nan
@@ -270,6 +270,6 @@ def score_of(row: Any) -> float:
 
 
 def _run(coroutine: Callable[[], Any]) -> Any:
-    """Run to the end in a loop of its own, also where one runs already (a notebook)."""
+    """Run a coroutine in a new event loop, even if one is running already (as in a notebook)."""
     with ThreadPoolExecutor(1, thread_name_prefix="gym-trl judges") as thread:
         return thread.submit(lambda: asyncio.run(coroutine())).result()

@@ -1,4 +1,4 @@
-"""trl-env's ``LazyDataset``: rows that are made when they are asked for, in a class that TRL takes."""
+"""trl-env's ``LazyDataset``, whose rows are made on access, as a class that TRL accepts."""
 
 from collections.abc import Callable, Iterator
 from types import GenericAlias
@@ -15,7 +15,7 @@ except ImportError as error:
 
 
 class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped
-    """A ``datasets.Dataset`` of ``n`` rows, where row ``i`` is ``f(i)``.
+    """``datasets.Dataset`` of ``n`` rows, where row ``i`` is ``f(i)``.
 
     >>> harder = LazyDataset(4, lambda i: f"{i + 1} digits")
     >>> harder[3], len(harder), list(harder.map(str.upper))[0]
@@ -23,10 +23,10 @@ class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped
     >>> harder.map(lambda seed: {"prompt": seed})[0]
     {'prompt': '1 digits'}
 
-    A row is made whenever it is asked for, so that ``f`` can follow a curriculum by the index. Where ``f`` draws from
-    the global generators of ``random`` or NumPy, it draws the same for the same index: TRL asks for a row once for each
-    member of a group, on every process, and with trl-env each of them would get another game. ``map`` makes another
-    lazy dataset. Rows that a trainer is to use must be mappings with a ``prompt``.
+    A row is made on every access, so ``f`` can follow a curriculum by the index. Draws of ``f`` from the global
+    generators of ``random`` or NumPy are the same for the same index: TRL accesses a row once per member of a group, on
+    every process, and with trl-env each of them would get another task. ``map`` returns another lazy dataset. Rows for
+    a trainer must be mappings with a ``prompt``.
 
     Raises:
         ConfigError: ``n`` is not an integer of at least 0.
@@ -35,7 +35,7 @@ class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped
     def __init__(self, n: int, f: Callable[[int], Any]) -> None:
         if not isinstance(n, int) or n < 0:
             raise ConfigError(f"n must be an integer of at least 0, got {n!r}")
-        # What Dataset's own methods see: one column with the name that trainers look for, made by `f` on the way out.
+        # Dataset's own methods see indices in one column, named as trainers expect, which the transform maps to rows.
         indices = Dataset.from_dict({"prompt": list(range(n))})
         super().__init__(indices.data, info=indices.info, fingerprint=indices._fingerprint)
         self.n, self.f = n, f
@@ -61,7 +61,7 @@ class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped
         return map(self._row, range(self.n))
 
     def map(self, g: Callable[[Any], Any]) -> "LazyDataset":
-        """Another one, of ``g`` of each row."""
+        """Return a lazy dataset of ``g(row)`` for each row."""
         return LazyDataset(self.n, lambda index: g(self.f(index)))
 
     def _row(self, index: int) -> Any:

@@ -1,4 +1,4 @@
-"""Rollout functions of TRL's first signature, ``(prompts, args, processing_class)``, under the current one."""
+"""Adapter for rollout functions with TRL's first signature, ``(prompts, args, processing_class)``."""
 
 import copy
 import json
@@ -18,33 +18,33 @@ LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
 
 _NEEDED = ("prompt_ids", "completion_ids", "logprobs")
 _LARGEST_BODY = 2**26
-"""Bytes."""
+"""Maximum size of a request body in bytes."""
 
 
 def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | None = None) -> RolloutFunc:
-    """Let a function of the signature ``(prompts, args, processing_class)`` play for today's ``GRPOTrainer``.
+    """Adapt a function with the signature ``(prompts, args, processing_class)`` to the current ``GRPOTrainer``.
 
     ::
 
         trainer = GRPOTrainer(..., rollout_func=legacy_rollout_func(rollout_func))
 
-    TRL called such a function with one rendered prompt for each group, and took ``args.num_generations`` completions
-    for each of them; it calls today's with every row's prompt, unrendered. The adapter renders and counts: the function
-    gets one prompt for each group that this process has a member of, and rows are given to the members in order, also
-    where a group has members on several processes. In an evaluation ``args.num_generations`` is that of evaluations.
+    TRL called such a function with one rendered prompt per group and expected ``args.num_generations`` completions of
+    each; it calls a current one with every row's prompt, unrendered. The adapter renders the prompts, calls the
+    function with one prompt per group of which this process has a member, and distributes the rows to the members in
+    order, even if a group is split between processes. In an evaluation ``args.num_generations`` is that of evaluations.
 
-    Such functions asked ``trl vllm-serve`` at ``/generate/``, which is gone from TRL. With ``generate_url`` there is
-    one again while the function runs, for this process only: it answers from the trainer's own model, with the weights
-    of this step, whatever generates for the trainer. New code has no need of any of this: see ``GymSpec``.
+    Such functions posted prompts to ``/generate/`` of ``trl vllm-serve``, which TRL has removed. With ``generate_url``
+    the adapter provides this endpoint while the function runs, for this process only. It samples from the trainer's
+    model with the weights of this step, using the trainer's engine. New code should use ``GymSpec`` instead.
 
     Args:
-        rollout_func: Returns ``prompt_ids`` (of each prompt, or of each completion), ``completion_ids`` and
-            ``logprobs`` (of each completion, prompt by prompt), and columns for reward functions.
-        generate_url: Where the function posts its prompts, such as ``"http://0.0.0.0:8000/generate/"``.
+        rollout_func: Function that returns ``prompt_ids`` (of each prompt, or of each completion), ``completion_ids``
+            and ``logprobs`` (of each completion, prompt by prompt), and columns for reward functions.
+        generate_url: URL to which the function posts its prompts, such as ``"http://0.0.0.0:8000/generate/"``.
 
     Raises:
-        ConfigError: at a rollout, where what the function returned cannot be given to rows; or where nothing can listen
-            at ``generate_url``.
+        ConfigError: At a rollout: the function returned a wrong number of rows, or the port of ``generate_url`` is not
+            available.
     """
 
     def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -56,7 +56,7 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
         args.num_generations = size
         with _generating(trainer, generate_url):
             said = rollout_func([_render(prompt, trainer) for prompt in asked], args, trainer.processing_class)
-        # Where each of this process's rows is among all completions of its groups.
+        # Index of each of this process's rows among all completions of its groups.
         places = [row - groups[0] * size for row in range(first, first + len(prompts))]
         return _rows(said, places, len(asked), size)
 
@@ -102,13 +102,13 @@ def _rows(said: Mapping[str, Any], places: Sequence[int], prompts: int, size: in
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The server that TRL had
+# Endpoint of trl vllm-serve
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _generating(trainer: Any, url: str | None) -> Iterator[None]:
-    """Answer at ``url`` as ``trl vllm-serve`` did, until the block ends."""
+    """Serve ``url`` like ``trl vllm-serve`` until the block ends."""
     if url is None:
         yield
         return
@@ -131,7 +131,7 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
 
 
 class _Generator:
-    """Samples from the trainer's model what a request asks for."""
+    """Callable that samples the completions of a request from the trainer's model."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(200, self.generator(json.loads(self.rfile.read(length))))
         except (ValueError, TypeError, KeyError) as error:
             return self._answer(422, {"detail": f"{type(error).__name__}: {error}"})
-        except Exception as error:  # the function must hear of it, or it would wait for ever
+        except Exception as error:  # without a response the function would wait for ever
             return self._answer(500, {"detail": f"{type(error).__name__}: {error}"})
 
     def _answer(self, status: int, body: Mapping[str, Any]) -> None:
@@ -193,4 +193,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- http.server's name
-        """Say nothing."""
+        """Suppress http.server's log."""

@@ -1,4 +1,4 @@
-"""OpenEnv's clients as its documentation for TRL shows them: synchronous, whatever version is installed.
+"""Synchronous OpenEnv clients, as in its documentation for TRL, for every version of OpenEnv.
 
 ::
 
@@ -9,8 +9,8 @@
     client.step(EchoAction(message="hello")).reward
     client.close()
 
-The environments' own packages are not needed. New code has no need of these names: ``GymSpec("TrlEnv/OpenEnv-v0",
-env_kwargs={"base_url": ...})`` plays, masks and scores by itself.
+The environments' own packages are not needed. New code should use ``GymSpec("TrlEnv/OpenEnv-v0",
+env_kwargs={"base_url": ...})`` instead, which plays, masks and scores episodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass
 class StepResult:
-    """What a reset or a step led to.
+    """Result of a reset or a step.
 
     >>> result = StepResult(Fields(echoed_message="hello"), reward=0.5)
     >>> result.observation.echoed_message, result.reward, result.done
@@ -50,7 +50,7 @@ class StepResult:
     """
 
     observation: Any
-    """The fields of the observation, as entries and as attributes; ``done``, ``reward`` and ``metadata`` among them."""
+    """Fields of the observation, as items and as attributes, including ``done``, ``reward`` and ``metadata``."""
     reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class StepResult:
 
 @dataclass
 class EchoAction:
-    """What Echo shall say.
+    """Message for Echo to repeat.
 
     >>> EchoAction(message="hello")
     EchoAction(message='hello')
@@ -69,7 +69,7 @@ class EchoAction:
 
 @dataclass
 class TextArenaAction:
-    """A move of a game of TextArena.
+    """Move in a game of TextArena.
 
     >>> TextArenaAction(message="[crane]").message
     '[crane]'
@@ -80,7 +80,7 @@ class TextArenaAction:
 
 @dataclass
 class OpenSpielAction:
-    """A move of a game of OpenSpiel.
+    """Move in a game of OpenSpiel.
 
     >>> OpenSpielAction(action_id=2)
     OpenSpielAction(action_id=2, game_name='catch', game_params={})
@@ -93,7 +93,7 @@ class OpenSpielAction:
 
 @dataclass
 class BrowserGymAction:
-    """What to do in a browser.
+    """Action in a browser.
 
     >>> BrowserGymAction(action_str="noop()").action_str
     'noop()'
@@ -103,7 +103,7 @@ class BrowserGymAction:
 
 
 class GenericAction(dict[str, Any]):
-    """An action of any environment.
+    """Action of any environment, as a dict of its fields.
 
     >>> GenericAction(code="print(1)")
     {'code': 'print(1)'}
@@ -114,7 +114,7 @@ class GenericAction(dict[str, Any]):
 
 
 class EnvClient:
-    """A client of an OpenEnv server, with one session.
+    """Client of an OpenEnv server, with one session.
 
     ::
 
@@ -122,23 +122,23 @@ class EnvClient:
             result = client.reset(seed=0)
             result = client.step({"message": "hello"})
 
-    A session is opened by the first call. A full server is waited for at reset, a step is sent once, and after a
-    time-out, a broken connection or an error of the environment the next call must be ``reset``, which opens another
-    session: an old answer is never taken for a new one, as OpenEnv's own client of 0.3.0 does.
+    The first call opens the session. ``reset`` waits if the server is full. A step is sent only once. After a timeout,
+    a broken connection or an error in the environment the next call must be ``reset``, which opens a new session.
+    OpenEnv's own client of 0.3.0 may instead return a late response to an earlier request.
 
     Args:
-        base_url: Where the server listens.
-        connect_timeout_s: Seconds for opening a session.
-        message_timeout_s: Seconds for each answer.
-        max_message_size_mb: The longest answer that is read.
-        headers: Sent when the session is opened; needs openenv 0.10.
-        request_timeout_s: An older name of ``message_timeout_s``.
-        default_headers: An older name of ``headers``.
-        patience_s: Seconds for which a reset waits for a free session.
+        base_url: Address of the server.
+        connect_timeout_s: Maximum seconds for opening a session.
+        message_timeout_s: Maximum seconds for each response.
+        max_message_size_mb: Maximum size of a response.
+        headers: Headers sent when the session is opened; needs openenv 0.10.
+        request_timeout_s: Older name of ``message_timeout_s``.
+        default_headers: Older name of ``headers``.
+        patience_s: Maximum seconds for which a reset waits for a free session.
 
     Raises:
         MissingDependencyError: OpenEnv is not installed.
-        ConfigError: no ``base_url``, or an argument that the installed version does not take.
+        ConfigError: ``base_url`` is missing, or the installed version does not support an argument.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class EnvClient:
         env_vars: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Self:
-        """A client of a container, which is started; clients of this process that ask for the same share it."""
+        """Start a container and return a client of it; clients of this process with the same arguments share it."""
         server = StartedServer.share(image, port=port, env_vars=env_vars, provider=provider)
         try:
             client = cls(server.url, **settings)
@@ -193,7 +193,7 @@ class EnvClient:
 
     @classmethod
     def from_hub(cls, repo_id: str, provider: Any = None, **settings: Any) -> Self:
-        """A client of a container with the image of a Space, ``"owner/name"``."""
+        """Start a container with the image of a Space, ``"owner/name"``, and return a client of it."""
         return cls.from_docker_image(image_of_space(repo_id), provider, **settings)
 
     from_env = from_hub
@@ -205,21 +205,21 @@ class EnvClient:
         return self
 
     def reset(self, **kwargs: Any) -> StepResult:
-        """Begin an episode; the arguments are the environment's."""
+        """Start an episode; the arguments are passed to the environment."""
         session, self._session, self._lost = self._session, None, False
         self._session, result = begin(session, self._open, self.patience_s, **kwargs)
         return _result(result)
 
     def step(self, action: Any, **kwargs: Any) -> StepResult:
-        """Act, once."""
+        """Step with an action, which is sent only once."""
         return _result(self._call(lambda session: session.step(_payload(action))))
 
     def state(self) -> Any:
-        """The state of the environment, such as ``step_count``."""
+        """Return the state of the environment, such as ``step_count``."""
         return Fields.of(self._call(lambda session: session.state()))
 
     def close(self) -> None:
-        """End the session, and stop the container if it was started for this client and no other needs it."""
+        """End the session, and stop the container if it was started here and no other client uses it."""
         session, self._session = self._session, None
         server, self._server = self._server, None
         if session is not None:
@@ -228,7 +228,7 @@ class EnvClient:
             server.release()
 
     def sync(self) -> Self:
-        """Itself."""
+        """Return the client itself, which is synchronous."""
         return self
 
     def __enter__(self) -> Self:
@@ -238,7 +238,7 @@ class EnvClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End it."""
+        """Close the client."""
         self.close()
 
     def _open(self) -> Session:
@@ -258,23 +258,23 @@ class EnvClient:
 
 
 class GenericEnvClient(EnvClient):
-    """A client of any environment; actions are dictionaries."""
+    """Client of any environment; actions are dictionaries."""
 
 
 class EchoEnv(EnvClient):
-    """A client of Echo; its actions are ``EchoAction``s."""
+    """Client of Echo; its actions are ``EchoAction``s."""
 
 
 class TextArenaEnv(EnvClient):
-    """A client of the games of TextArena, such as Wordle and Sudoku; its actions are ``TextArenaAction``s."""
+    """Client of the games of TextArena, such as Wordle and Sudoku; its actions are ``TextArenaAction``s."""
 
 
 class OpenSpielEnv(EnvClient):
-    """A client of the games of OpenSpiel, such as Catch; its actions are ``OpenSpielAction``s."""
+    """Client of the games of OpenSpiel, such as Catch; its actions are ``OpenSpielAction``s."""
 
 
 class BrowserGymEnv(EnvClient):
-    """A client of BrowserGym; its actions are ``BrowserGymAction``s."""
+    """Client of BrowserGym; its actions are ``BrowserGymAction``s."""
 
 
 def _payload(action: Any) -> dict[str, Any]:

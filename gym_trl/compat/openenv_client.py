@@ -1,4 +1,4 @@
-"""An OpenEnv client that somebody has made, as a Gymnasium environment with text."""
+"""Gymnasium environment with text around an existing OpenEnv client."""
 
 import asyncio
 import inspect
@@ -13,7 +13,7 @@ from gym_trl.spaces import AnyText
 
 
 class ClientEnv(gym.Env[str, str]):
-    """Play whatever has OpenEnv's ``reset() -> result`` and ``step(action) -> result``.
+    """Environment around a client with OpenEnv's ``reset() -> result`` and ``step(action) -> result``.
 
     >>> class Result:
     ...     def __init__(self, observation, reward=None, done=False):
@@ -29,15 +29,15 @@ class ClientEnv(gym.Env[str, str]):
     >>> env.step("ox")[:3]
     ('2. Thanks.', 1.0, True)
 
-    A client that is asynchronous is used through its ``sync()``. A seed is given to clients whose ``reset`` takes one,
-    so that the members of a group play the same game. Steps are sent once. ``TrlEnv/OpenEnv-v0`` does more wherever it
-    may open the sessions itself.
+    An asynchronous client is used through its ``sync()``. If the client's ``reset`` has an argument ``seed``, it gets
+    one, so the members of a group play the same task. Steps are sent only once. Prefer ``TrlEnv/OpenEnv-v0``, which
+    does more, if it can open the sessions itself.
 
     Args:
-        make: Makes a client; called at the first reset.
-        prompt_builder: Says an observation in words: gets it, the number of the turn from 1 on, and lines on the turns
-            before; by default ``str``.
-        action_parser: Makes an action of words; a ``ValueError`` is an invalid action.
+        make: Function that makes a client; called at the first reset.
+        prompt_builder: Function ``(observation, turn, history) -> text``; ``turn`` counts from 1, and ``history`` is a
+            list of lines on the previous turns. Default: ``str(observation)``.
+        action_parser: Function from text to an action; a ``ValueError`` makes it an invalid action.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
@@ -94,7 +94,7 @@ class ClientEnv(gym.Env[str, str]):
         if self._prompt_builder is None:
             return str(observation)
         said = self._prompt_builder(observation, len(self._history) + 1, list(self._history))
-        if isinstance(said, list | tuple):  # parts, as of OpenAI's messages
+        if isinstance(said, list | tuple):  # content parts, as in OpenAI's messages
             said = "\n".join(part["text"] for part in said)
         return said if isinstance(said, str) else str(said)
 

@@ -1,4 +1,4 @@
-"""OpenEnv's bridge to TRL, ``build_harness_rollout_func``, with a transcript that the model has seen."""
+"""OpenEnv's bridge to TRL, ``build_harness_rollout_func``, with exactly the transcript that the model saw."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,38 +31,40 @@ def build_harness_rollout_func(
     executor: Executor = "thread",
     workers: int | None = None,
 ) -> RolloutFunc:
-    """A function for ``GRPOTrainer(rollout_func=...)`` that plays OpenEnv's resource sessions.
+    """Return a function for ``GRPOTrainer(rollout_func=...)`` that plays OpenEnv's resource sessions.
 
     ::
 
         rollout_func = build_harness_rollout_func(session_factory=factory, limits=HarnessRunLimits(max_turns=4))
 
-    A session is made of each row's prompt, with a seed that the members of a group share. What it says first, and its
-    tools, open the conversation. An answer with a call in it (``<tool>{"name": ..., "arguments": {...}}</tool>``) calls
-    that tool; any other answer is the last one. The reward is what the last tool that paid anything has paid, or else
-    what ``verify`` forwards; where the two differ, or there is none, the episode is unscored, and not the batch lost.
+    A session is created for each row's prompt, with the same seed for all members of a group. Its initial messages and
+    its tools open the conversation. A response with a call
+    (``<tool>{"name": ..., "arguments": {...}}</tool>``) calls that tool; any other response ends the episode. The
+    reward is that of the last tool result with a reward, otherwise that of ``verify``. If the two differ, or both are
+    missing, the episode is unscored and the others of the batch are kept.
 
-    OpenEnv's own function concatenates the prompts and the completions of all turns, which no model has seen, has no
-    mask, plays one episode after the other, and gives no seed.
+    OpenEnv's own function concatenates the prompts and the completions of all turns into a text that the model never
+    saw, has no mask, plays episodes one after the other, and passes no seed.
 
     Args:
-        session_factory: Has ``create(task, seed=..., episode_id=...)``, as OpenEnv's ``ResourceSessionFactory``.
-        harness_adapter: Not used: the loop is this library's. One that drives a model of its own is refused.
-        model_step_builder: Not used: the trainer's own model is sampled, as the trainer says.
-        limits: OpenEnv's ``HarnessRunLimits``; ``sampling`` may have ``max_tokens`` and what vLLM calls its other
-            settings. A turn has one call.
-        reward_key: The column of the rewards.
-        seed: Of the sessions.
-        chat: Turns conversations into tokens; by default the tokenizer's own chat template does.
-        executor: Where sessions wait: ``"thread"`` or ``"inline"``.
-        workers: How many threads.
+        session_factory: Object with ``create(task, seed=..., episode_id=...)``, as OpenEnv's
+            ``ResourceSessionFactory``.
+        harness_adapter: Not used, because this library runs the loop. An adapter that drives its own model is rejected.
+        model_step_builder: Not used, because the trainer's own model is sampled, with the trainer's options.
+        limits: OpenEnv's ``HarnessRunLimits``; ``sampling`` may have ``max_tokens`` and other options by vLLM's names.
+            A turn has one call.
+        reward_key: Column of the rewards.
+        seed: Seed of the sessions.
+        chat: Converts messages to tokens. Default: the tokenizer's own chat template.
+        executor: Where sessions are called: ``"thread"`` or ``"inline"``.
+        workers: Number of threads.
 
     Returns:
-        A function ``(prompts, trainer)`` whose rows have ``reward_key`` and ``verify_metrics`` beside what
-        ``make_rollout_func`` returns.
+        A function ``(prompts, trainer)`` whose rows have ``reward_key`` and ``verify_metrics`` in addition to the
+        columns of ``make_rollout_func``.
 
     Raises:
-        ConfigError: a harness that drives a model of its own, or sessions in processes.
+        ConfigError: The harness drives its own model, or ``executor`` is ``"process"``.
     """
     if harness_adapter is not None and type(harness_adapter).__name__ == "CLIHarnessAdapter":
         raise ConfigError("CLIHarnessAdapter drives a model of its own, of which no token can be trained on")
@@ -72,7 +74,7 @@ def build_harness_rollout_func(
     metrics: dict[int, Mapping[str, Any]] = {}
     play = make_rollout_func(
         lambda _: HarnessEnv(session_factory, limits=limits, metrics=metrics),
-        assign=lambda split, number: Task("OpenEnv session", number),  # never: every prompt is given a task
+        assign=lambda split, number: Task("OpenEnv session", number),  # never called: every prompt gets a task
         seed=seed,
         max_tokens_per_turn=sampling.pop("max_tokens", None),
         chat=chat,
@@ -101,7 +103,7 @@ def build_harness_rollout_func(
 
 
 class HarnessEnv(gym.Env[str, str]):
-    """One of OpenEnv's resource sessions for each episode, as a Gymnasium environment with text.
+    """Gymnasium environment with text that plays one of OpenEnv's resource sessions per episode.
 
     ::
 
@@ -110,13 +112,13 @@ class HarnessEnv(gym.Env[str, str]):
         env.step('<tool>{"name": "move", "arguments": {"x": 3, "y": 3}}</tool>')
 
     Args:
-        session_factory: Has ``create(task, seed=..., episode_id=...)``.
-        limits: With ``max_turns``, by default 10, and ``max_total_tool_calls``.
-        metrics: Is given what ``verify`` measured, by the reset option ``row``.
+        session_factory: Object with ``create(task, seed=..., episode_id=...)``.
+        limits: Object with ``max_turns`` (default 10) and ``max_total_tool_calls``.
+        metrics: Dict that receives the metrics of ``verify``, with the reset option ``row`` as key.
 
     Raises:
-        ActionTypeError: an action that is not a string.
-        ValueError: at the end of an episode without a reward, or with two.
+        ActionTypeError: An action is not a string.
+        ValueError: At the end of an episode: there is no reward, or ``verify`` and a tool have different ones.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
@@ -139,7 +141,7 @@ class HarnessEnv(gym.Env[str, str]):
         self._end: tuple[str, bool, bool, dict[str, Any]] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Make a session of the option ``task``."""
+        """Create a session for the reset option ``task``."""
         super().reset(seed=seed)
         self.close()
         given = dict(options or {})
@@ -153,7 +155,7 @@ class HarnessEnv(gym.Env[str, str]):
         return "\n".join([*filter(None, said), explanation]), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Call a tool, or give the last answer."""
+        """Call a tool, or end the episode with a final response."""
         if not isinstance(action, str):
             raise ActionTypeError(f"HarnessEnv takes text, got {type(action).__name__}: {action!r:.100}")
         if self._end is not None:
@@ -174,7 +176,7 @@ class HarnessEnv(gym.Env[str, str]):
         name, arguments = call["tool_name"], dict(call["arguments"])
         try:
             result = self._session.call_tool(name, arguments)
-        except KeyError as error:  # which sessions raise for a tool that they have not
+        except KeyError as error:  # sessions raise it for an unknown tool
             return self._told(f"Error: {error.args[0] if error.args else name}", valid=False)
         shown = {"data": result.data, "done": result.done, "metadata": dict(result.metadata), "error": result.error}
         self._trace.append({"tool_name": name, "arguments": arguments, "result": shown})
@@ -197,7 +199,7 @@ class HarnessEnv(gym.Env[str, str]):
         numbers = {"turns": self._turns, "tool_calls": len(self._trace)}
         state = {"done": terminated, "metrics": numbers, "events": [], "tool_trace": list(self._trace)}
         verified = self._session.verify(transcript=list(self._transcript), final_state=state)
-        self.close()  # others wait for a session
+        self.close()  # frees the session for others
         reward = _reward(self._trace, verified.env_reward)
         self._metrics[self._row] = dict(verified.metrics)
         info = {"action_valid": valid, "metrics": dict(verified.metrics)}
@@ -206,7 +208,7 @@ class HarnessEnv(gym.Env[str, str]):
 
 
 def _reward(trace: list[dict[str, Any]], verified: float | None) -> float:
-    """What the environment has paid: the last tool that paid anything, or what ``verify`` forwards."""
+    """Return the reward of the last tool result that has one, otherwise the reward of ``verify``."""
     for entry in reversed(trace):
         result = entry["result"]
         paid = result["metadata"].get("reward")

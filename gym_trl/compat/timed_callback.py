@@ -1,4 +1,4 @@
-"""trl-env's saving and logging by the clock."""
+"""trl-env's callback that saves and logs by wall-clock time."""
 
 import time
 from typing import Any
@@ -13,14 +13,14 @@ except ImportError as error:
 
 
 class _TimedCallback(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Saves and logs when so many seconds have passed since the last time."""
+    """Callback that saves and logs when a number of seconds has passed since the last time."""
 
     def __init__(self, save_every_seconds: float, log_every_seconds: float) -> None:
         self._every = {"should_save": save_every_seconds, "should_log": log_every_seconds}
         self._last = dict.fromkeys(self._every, time.monotonic())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ask for what is due: the first process looks at its clock, and all do as it says."""
+        """Request what is due by the clock of the first process, alike on all processes."""
         now = time.monotonic()
         due = [now - self._last[name] >= seconds for name, seconds in self._every.items()]
         if args.world_size > 1:
@@ -34,7 +34,7 @@ class _TimedCallback(TrainerCallback):  # type: ignore[misc]  # Transformers is 
 
 
 def timed_callback(save_every_seconds: float, log_every_seconds: float) -> Any:
-    """A callback that saves and logs by the clock, at the ends of steps.
+    """Return a callback that saves and logs by wall-clock time, at the end of a step.
 
     >>> from transformers import TrainerControl
     >>> control = TrainerControl()
@@ -43,7 +43,7 @@ def timed_callback(save_every_seconds: float, log_every_seconds: float) -> Any:
     (False, True)
 
     Args:
-        save_every_seconds: Between two checkpoints, which is what a crash can cost.
-        log_every_seconds: Between two entries of the log; 0 is every step.
+        save_every_seconds: Seconds between two checkpoints.
+        log_every_seconds: Seconds between two entries of the log; 0 logs every step.
     """
     return _TimedCallback(save_every_seconds, log_every_seconds)

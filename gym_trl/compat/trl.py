@@ -1,8 +1,8 @@
-"""TRL's environments of 2025 (its pull request 3367), by their names: code agents, and rollouts of your own.
+"""TRL's environments of 2025 (its pull request 3367), under their names: code agents, and custom rollouts.
 
 ``from trl import CodeAgentEnvironment, ...`` becomes ``from gym_trl.compat.trl import CodeAgentEnvironment, ...``.
-What was text glued together and tokenized again is one append-only sequence of ids here: sampled ids are kept verbatim,
-with their logprobs, and what a program wrote is masked wherever it stands.
+TRL concatenated texts and tokenized them again. Here a conversation is one append-only sequence of ids: sampled ids are
+kept verbatim, with their logprobs, and the output of programs is masked.
 """
 
 import inspect
@@ -59,7 +59,7 @@ _ENV_ID = "CodeAgentEnvironment"
 
 @dataclass
 class VLLMClientGenerationConfig:
-    """How many answers to each prompt, of how many tokens, and how they are sampled.
+    """Number of responses per prompt, their maximum length, and sampling options.
 
     >>> config = VLLMClientGenerationConfig(
     ...     n=8, repetition_penalty=1.0, temperature=0.8, top_p=0.9, top_k=10, min_p=0.0, max_tokens=256
@@ -67,7 +67,7 @@ class VLLMClientGenerationConfig:
     >>> vars(config)["guided_decoding_regex"] is None
     True
 
-    ``max_tokens`` are all of a conversation's, what programs wrote included.
+    ``max_tokens`` limits a whole conversation, including the output of programs.
     """
 
     n: int
@@ -92,19 +92,19 @@ class VLLMClientGenerationConfig:
 
 
 class _Client(ABC):
-    """What environments ask for answers."""
+    """Base class of the clients from which environments request responses."""
 
     @abstractmethod
     def engine(self, config: VLLMClientGenerationConfig, chat: "_Raw") -> Any:
-        """A context manager with an engine that samples as ``config`` says and stops where ``chat`` does."""
+        """Return a context manager with an engine that samples with ``config`` and stops where ``chat`` does."""
 
     @abstractmethod
     def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
-        """The ids of a prompt."""
+        """Return the ids of a prompt."""
 
     @abstractmethod
     def _sampled(self, prompt: str | Sequence[int], prompt_ids: TokenIds, ids: TokenIds, logprobs: Logprobs) -> None:
-        """Take note of an answer."""
+        """Record a sampled response."""
 
     def generate(
         self,
@@ -119,10 +119,10 @@ class _Client(ABC):
         guided_decoding_regex: str | None = None,
         stop: list[str] | None = None,
     ) -> list[TokenIds]:
-        """The ids of ``n`` answers to each prompt, in order; a prompt is text, or ids.
+        """Return the ids of ``n`` responses to each prompt, in order; a prompt is text or ids.
 
         Raises:
-            EngineError: an answer did not come.
+            EngineError: A response could not be generated.
         """
         config = VLLMClientGenerationConfig(
             n, repetition_penalty, temperature, top_p, top_k, min_p, max_tokens, guided_decoding_regex, stop
@@ -142,11 +142,11 @@ class _Client(ABC):
             self._sampled(prompt, ids, answers[place].ids, answers[place].logprobs)
         return [answers[place].ids for place in range(len(expanded))]
 
-    _tokenizer: Any = None  # a server knows by itself where answers end
+    _tokenizer: Any = None  # a server ends responses itself
 
 
 class VLLMClient(_Client):
-    """Asks a ``vllm serve``; as TRL's own of that name, without a part in weight updates.
+    """Client of ``vllm serve``, like TRL's class of that name but without weight updates.
 
     ::
 
@@ -154,14 +154,14 @@ class VLLMClient(_Client):
         client.generate(["2 + 2 = "], n=4, max_tokens=8)
 
     Args:
-        base_url: The server's address; ``host`` and ``server_port`` where it is not given.
-        host: Of the server.
-        server_port: Of the server.
-        group_port: Accepted and not used: a client takes no part in weight updates.
-        connection_timeout: Seconds to wait for the server to come up.
+        base_url: Address of the server. Default: ``host`` and ``server_port``.
+        host: Host of the server.
+        server_port: Port of the server.
+        group_port: Accepted and not used, because the client does not update weights.
+        connection_timeout: Maximum seconds to wait until the server is ready.
 
     Raises:
-        ConnectionError: the server did not come up.
+        ConnectionError: The server did not become ready.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class VLLMClient(_Client):
             time.sleep(0.1)
 
     def engine(self, config: VLLMClientGenerationConfig, chat: "_Raw") -> Any:
-        """A ``ServerEngine``."""
+        """Return a ``ServerEngine``."""
         from gym_trl.engines.server import ServerEngine
 
         sampling: dict[str, Any] = {name: getattr(config, name) for name in _SAMPLING}
@@ -217,7 +217,7 @@ class _Sample(NamedTuple):
 
 
 class _TrainerClient(_Client):
-    """Samples from the model that is trained, and remembers every answer, so that it can be found again in a row."""
+    """Client that samples from the model in training, and records every response to recognize it in a row."""
 
     def __init__(self, trainer: Any, codec: "_Codec") -> None:
         self._trainer = trainer
@@ -228,10 +228,10 @@ class _TrainerClient(_Client):
         self.sampling = {name: getattr(trainer.args, name) for name in _SAMPLING}
 
     def engine(self, config: VLLMClientGenerationConfig, chat: "_Raw") -> Any:
-        """The trainer's own way to sample.
+        """Return the trainer's own engine.
 
         Raises:
-            ConfigError: ``config`` asks for another distribution than the one that is trained.
+            ConfigError: ``config`` has other sampling options than the trainer.
         """
         for name, value in self.sampling.items():
             if getattr(config, name) != value:
@@ -240,18 +240,18 @@ class _TrainerClient(_Client):
                     f"{getattr(config, name)!r}: set GRPOConfig({name}=...) instead, or what is trained is not what "
                     "was sampled"
                 )
-        marks: Any = chat  # which is all that is asked of a chat there
+        marks: Any = chat  # it has all attributes that are used there
         return grpo.trainer_engine(self._trainer, marks)
 
     def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
-        """Text that continues what was sampled keeps the sampled ids; only what is new is tokenized."""
+        """Return the ids of a prompt; a text that continues a sampled response keeps its ids and encodes the rest."""
         if not isinstance(prompt, str):
             return list(prompt)
         known = max((text for text in self._texts if prompt.startswith(text)), key=len, default=None)
         if known is None:
             return self._codec.prompt(prompt)
         alike = self._texts[known]
-        ids = alike.pop(0)  # several answers may read the same: each is continued in turn
+        ids = alike.pop(0)  # several responses may have the same text: each is continued in turn
         alike.append(ids)
         return ids + self._codec.more(prompt[len(known) :])
 
@@ -262,10 +262,10 @@ class _TrainerClient(_Client):
                 self._texts[prompt + self._tokenizer.decode(ids, skip_special_tokens=skipped)].append(prompt_ids + ids)
 
     def row(self, prompt: TokenIds, ids: TokenIds) -> tuple[TokenIds, list[int], Logprobs]:
-        """The ids up to the last one that was sampled, with their mask and logprobs.
+        """Return the ids up to the last sampled one, with their mask and logprobs.
 
         Raises:
-            ConfigError: nothing in ``ids`` was sampled after what stands before it.
+            ConfigError: No part of ``ids`` was sampled after the ids before it.
         """
         lengths = {len(known) for known in self._samples}
         mask, logprobs, place = [0] * len(ids), [0.0] * len(ids), 0
@@ -299,24 +299,24 @@ class _TrainerClient(_Client):
 
 
 class _Codec:
-    """A tokenizer as prompts that are text need it."""
+    """Encoder of prompts that are text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._plain = _tokenizer_codec(tokenizer)
 
     def prompt(self, text: str) -> TokenIds:
-        """The ids of a prompt, its control tokens understood, with one beginning of sequence and never two."""
+        """Return the ids of a prompt with its control tokens and at most one beginning-of-sequence token."""
         bos = getattr(self._tokenizer, "bos_token", None)
         begun = bool(bos) and text.startswith(str(bos))
         return list(self._tokenizer.encode(text, add_special_tokens=not begun))
 
     def more(self, text: str) -> TokenIds:
-        """The ids of text in the middle."""
+        """Return the ids of text within a sequence."""
         return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []
 
     def render(self, prompt: Any) -> str:
-        """A prompt as text: conversations by the chat template."""
+        """Return a prompt as text; a list of messages is rendered with the chat template."""
         if isinstance(prompt, str):
             return prompt
         messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
@@ -324,7 +324,7 @@ class _Codec:
 
 
 class _Raw:
-    """A chat that has none: where answers end."""
+    """Stop tokens and stop strings of a conversation without a chat template."""
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
         eos = getattr(tokenizer, "eos_token_id", None)
@@ -333,7 +333,7 @@ class _Raw:
 
 
 class _CodeChat(DelimiterChat):
-    """One long answer: the prompt, what is sampled up to the end of a program, what that wrote, and so on."""
+    """Chat in which prompt, sampled text and program output form one long response."""
 
     def __init__(self, tokenizer: Any, *, stop: Sequence[str], output: tuple[str, str]) -> None:
         super().__init__(tokenizer, user=output, assistant=("", stop[0]))
@@ -342,15 +342,15 @@ class _CodeChat(DelimiterChat):
         self.stop_strings = tuple(stop)
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
-        """The ids of the prompt, which is text that has its markup."""
+        """Return the ids of the prompt, which is text with its mark-up."""
         return self._raw.prompt("".join(message.content for message in messages))
 
     def closes(self, ids: Sequence[int]) -> bool:
-        """Always: an answer is continued only after the end of a program."""
+        """Return True, because a response is continued only after the end of a program."""
         return True
 
     def text(self, ids: TokenIds) -> Answer:
-        """What was sampled, the end of a program included."""
+        """Return the sampled text, including the end mark of a program."""
         return Answer("", self._codec.strip(self._codec.decode(ids)))
 
 
@@ -360,14 +360,14 @@ class _CodeChat(DelimiterChat):
 
 
 class Session(Protocol):
-    """A place where the programs of one conversation run one after another."""
+    """Protocol of sessions that run the programs of one conversation one after another."""
 
     def run(self, code: str) -> str:
-        """What a program wrote."""
+        """Run a program and return its output."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """End the session."""
         ...
 
 
@@ -379,20 +379,21 @@ class _HasSessions(Protocol):
 
 
 class LocalExecuter:
-    r"""Runs programs on this machine, each conversation's in a ``Sandbox`` of its own.
+    r"""Executer that runs programs on this machine, with one ``Sandbox`` per conversation.
 
     >>> LocalExecuter().execute(["print(6 * 7)", "x = 1", "print(x)"])[:2]
     ['42\n', '']
 
-    Programs of one conversation share their variables; those of different ones, and those of one ``execute``, do not.
+    Programs of one conversation share their variables; programs of different conversations, and programs in one call of
+    ``execute``, do not.
 
     Args:
-        limits: Of each conversation.
-        max_concurrent: How many programs run at once.
-        isolation: Of each sandbox, see ``Sandbox``.
+        limits: Limits of each conversation's sandbox.
+        max_concurrent: Maximum number of programs that run concurrently.
+        isolation: Isolation of each sandbox, see ``Sandbox``.
 
     Raises:
-        ConfigError: the ``isolation`` does not exist or does not work here.
+        ConfigError: The ``isolation`` is unknown or does not work on this machine.
     """
 
     def __init__(
@@ -401,19 +402,19 @@ class LocalExecuter:
         self.limits = limits or SandboxLimits()
         self.max_concurrent = max_concurrent
         self.isolation: Isolation = isolation
-        self.session().close()  # says now what cannot work
+        self.session().close()  # report an invalid isolation now
 
     def session(self) -> Session:
-        """A sandbox."""
+        """Return a new session with its own sandbox."""
         return _LocalSession(Sandbox(self.limits, isolation=self.isolation))
 
     def execute(self, codes: Sequence[str]) -> list[str]:
-        """What each program wrote, in order; none sees another's variables."""
+        """Run independent programs and return their outputs, in order."""
         return _execute(self, codes)
 
 
 Localexecuter = LocalExecuter
-"""As the pull request's last revision spells it."""
+"""Alias with the spelling of the pull request's last revision."""
 
 
 class _LocalSession:
@@ -428,22 +429,22 @@ class _LocalSession:
 
 
 class E2BExecuter:
-    """Runs programs in E2B's sandboxes (``pip install 'gym-trl[e2b]'``), each conversation's in one of its own.
+    """Executer that runs programs in E2B's sandboxes (``pip install 'gym-trl[e2b]'``), one per conversation.
 
     ::
 
         E2BExecuter(api_key="...").execute(["print(6 * 7)"])
 
     Args:
-        api_key: Of E2B; by default what ``E2B_API_KEY`` says.
-        template: Which of your templates the sandboxes are made from.
-        max_concurrent: How many programs run at once.
-        timeout_s: Of one program.
-        sandbox_s: After which E2B ends a sandbox that nobody has closed.
-        **options: For the SDK's ``Sandbox.create``, such as ``allow_internet_access=False`` or ``domain``.
+        api_key: API key of E2B. Default: ``E2B_API_KEY``.
+        template: E2B template of the sandboxes.
+        max_concurrent: Maximum number of programs that run concurrently.
+        timeout_s: Maximum seconds for one program.
+        sandbox_s: Seconds after which E2B ends a sandbox that was not closed.
+        **options: Arguments for the SDK's ``Sandbox.create``, such as ``allow_internet_access=False`` or ``domain``.
 
     Raises:
-        MissingDependencyError: the SDK is not installed.
+        MissingDependencyError: The SDK is not installed.
     """
 
     def __init__(
@@ -466,11 +467,11 @@ class E2BExecuter:
         self.max_concurrent = max_concurrent
 
     def session(self) -> Session:
-        """A sandbox of E2B's, made when its first program comes."""
+        """Return a new session, whose E2B sandbox is made for its first program."""
         return _E2BSession(self._remote, self._options, self._timeout_s)
 
     def execute(self, codes: Sequence[str]) -> list[str]:
-        """What each program wrote, in order; none sees another's variables."""
+        """Run independent programs and return their outputs, in order."""
         return _execute(self, codes)
 
 
@@ -487,9 +488,9 @@ class _E2BSession:
         try:
             ran = self._sandbox.run_code(code, timeout=self._timeout_s)
         except Exception as error:
-            if type(error).__name__ != "TimeoutException":  # whose subclasses say that the sandbox is gone
+            if type(error).__name__ != "TimeoutException":  # a subclass means that the sandbox is gone
                 raise
-            self.close()  # where the program would go on
+            self.close()  # otherwise the program would continue to run
             return f"[It was ended after {self._timeout_s:g} seconds. All variables are lost.]\n"
         said = "".join([*ran.logs.stdout, *ran.logs.stderr])
         said += f"{ran.text}\n" if ran.text is not None else ""
@@ -514,7 +515,7 @@ def _execute(executer: _HasSessions, codes: Sequence[str]) -> list[str]:
 
 
 class _Batches:
-    """An executer that only has ``execute``: what comes while it is busy is its next batch."""
+    """Session for an executer with ``execute`` only; programs that arrive while it is busy form its next batch."""
 
     def __init__(self, executer: Any) -> None:
         self._executer = executer
@@ -531,7 +532,7 @@ class _Batches:
         return future.result()
 
     def close(self) -> None:
-        """Nothing is kept between programs."""
+        """Do nothing, because programs share no state."""
 
     def _execute(self) -> None:
         with self._guard:
@@ -554,27 +555,27 @@ class _Batches:
 
 
 class Environment(ABC):
-    """A rollout of your own: a subclass writes ``generate``, and its ``rollout_func`` trains with it.
+    """Base class of custom rollouts: a subclass defines ``generate``, and ``rollout_func`` trains with it.
 
     >>> class MyCustomEnv(Environment):
     ...     def generate(self, vllm_client, generation_config, prompts):
     ...         return vllm_client.generate(prompts=prompts, **vars(generation_config))
 
-    ``GRPOTrainer(..., environment=MyCustomEnv())`` of this module, or ``rollout_func=MyCustomEnv().rollout_func`` of
-    TRL's own, then call it. In training every returned row is compared with what was sampled: ids that the client
-    returned are trained on with their logprobs, whatever stands between them is masked, and rows that were decoded and
-    encoded again are refused. Text prompts that continue an answer keep its ids.
+    Pass it as ``GRPOTrainer(..., environment=MyCustomEnv())`` of this module, or as
+    ``rollout_func=MyCustomEnv().rollout_func`` to TRL's own. In training every returned row is compared with the
+    sampled responses: ids that the client returned are trained on with their logprobs, ids between them are masked, and
+    rows that were decoded and encoded again are rejected. Text prompts that continue a response keep its ids.
     """
 
     @abstractmethod
     def generate(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
     ) -> "list[TokenIds] | tuple[list[TokenIds], list[list[int]]]":
-        """The ids of the completions in the order of the prompts, ``n`` for each, or these and their masks."""
+        """Return the ids of ``n`` completions per prompt in the order of the prompts, or a tuple of these and masks."""
 
     @property
     def rollout_func(self) -> grpo.RolloutFunc:
-        """For ``GRPOTrainer(rollout_func=...)``."""
+        """Function for ``GRPOTrainer(rollout_func=...)``."""
         return self._rollout
 
     def _rollout(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -591,7 +592,7 @@ class Environment(ABC):
         for place, text in enumerate(texts):
             prompt_ids = codec.prompt(text)
             ids, mask, logprobs = client.row(prompt_ids, list(completions[place]))
-            if masks is not None:  # what an environment itself does not want trained
+            if masks is not None:  # the environment may mask more tokens
                 mask = [ours and int(bool(theirs)) for ours, theirs in zip(mask, masks[place], strict=False)]
             if not ids:
                 ids, mask, logprobs = [end_ids(trainer)[0]], [0], [0.0]
@@ -601,41 +602,41 @@ class Environment(ABC):
 
 
 class DefaultEnvironment(Environment):
-    """One answer to each prompt."""
+    """Environment that generates one response to each prompt."""
 
     def generate(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
     ) -> list[TokenIds]:
-        """The ids of the answers."""
+        """Return the ids of the responses."""
         ids: list[TokenIds] = vllm_client.generate(prompts=prompts, **vars(generation_config))
         return ids
 
 
 class CodeAgentEnvironment(Environment):
-    """A model that writes programs in its answer and reads what they wrote.
+    """Environment in which the model writes programs in its response and reads their output.
 
     ::
 
         my_env = CodeAgentEnvironment(LocalExecuter(), tokenizer, parsing_string="<code>", stop_string="</code>")
         responses = my_env.run_agent(vllm_client=VLLMClient(), generation_config=gen_config, prompts=prompts)
 
-    When a model has written ``stop_string``, the last block between ``parsing_string`` and it is executed, and what
-    that wrote is appended between the output tags; then the model goes on, until it ends its answer or its tokens are
-    used up. No conversation waits for another. Programs of a conversation share their variables, where the executer
-    has sessions. Results are in the order of the prompts. What an executer raises ends its conversation only: the text
-    ends there, and in training the episode is not scored.
+    When the model writes ``stop_string``, the last block between ``parsing_string`` and it is executed, and the output
+    is appended between the output tags; then the model continues, until it ends its response or has used up its tokens.
+    Conversations do not wait for each other. Programs of a conversation share their variables if the executer has
+    sessions. Results are in the order of the prompts. An exception in the executer ends only its conversation: the text
+    ends there, and in training the episode is unscored.
 
     Args:
-        code_executer: A ``LocalExecuter``, an ``E2BExecuter``, or anything with ``execute(codes) -> outputs``.
-        tokenizer: Of the model.
-        parsing_string: Starts a program.
-        stop_string: Ends it.
-        tools_script: Python that is put in front of every program.
-        output_string_start: Before what a program wrote.
-        output_string_end: After it.
+        code_executer: ``LocalExecuter``, ``E2BExecuter``, or any object with ``execute(codes) -> outputs``.
+        tokenizer: The model's tokenizer.
+        parsing_string: Tag that starts a program.
+        stop_string: Tag that ends a program.
+        tools_script: Python code that is put before every program.
+        output_string_start: Tag before the output of a program.
+        output_string_end: Tag after the output of a program.
 
     Raises:
-        ConfigError: an executer without ``execute``, or a tag that is empty.
+        ConfigError: The executer has no ``execute``, or a tag is empty.
     """
 
     def __init__(
@@ -663,7 +664,7 @@ class CodeAgentEnvironment(Environment):
         self._batches = _Batches(code_executer)
 
     def extract_code(self, text: str) -> str | None:
-        r"""The last program in a text, behind the tools; ``None`` where there is none.
+        r"""Return the last program in a text, preceded by ``tools_script``; ``None`` if there is no program.
 
         >>> env = CodeAgentEnvironment(LocalExecuter(), tokenizer=None, tools_script="import math")
         >>> env.extract_code("First <code>1</code> and then <code>math.pi</code>")
@@ -678,7 +679,7 @@ class CodeAgentEnvironment(Environment):
     def play(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
     ) -> list[Trajectory]:
-        """The conversations with their ids, masks and logprobs, ``n`` for each prompt and in order."""
+        """Return the conversations with their ids, masks and logprobs, ``n`` per prompt and in order."""
         config = generation_config
         chat = self._chat(config.stop or ())
         limits = Limits(tokens=config.max_tokens)
@@ -701,7 +702,7 @@ class CodeAgentEnvironment(Environment):
     def run_agent(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
     ) -> list[str]:
-        """The whole texts, prompts included, ``n`` for each prompt and in order."""
+        """Return the whole texts including the prompts, ``n`` per prompt and in order."""
         played = self.play(vllm_client, generation_config, prompts)
         for episode in played:
             if episode.error is not None:
@@ -715,11 +716,11 @@ class CodeAgentEnvironment(Environment):
     def generate(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
     ) -> list[TokenIds]:
-        """The ids of the completions, ``n`` for each prompt and in order."""
+        """Return the ids of the completions, ``n`` per prompt and in order."""
         return [episode.completion_ids for episode in self.play(vllm_client, generation_config, prompts)]
 
     def mask_tool_output(self, completion_ids_list: Sequence[TokenIds], **_: Any) -> list[list[int]]:
-        """Refused: tags can be written by the model, so that a mask made of them can be forged."""
+        """Raise ``ConfigError``: the model can write tags itself, so a mask derived from tags can be forged."""
         raise ConfigError(
             "masks come from what was sampled, not from tags in the text: read Trajectory.mask of play(...), and in "
             "training use rollout_func, which has them"
@@ -727,7 +728,7 @@ class CodeAgentEnvironment(Environment):
 
     @property
     def rollout_func(self) -> grpo.RolloutFunc:
-        """For ``GRPOTrainer(rollout_func=...)``: conversations with the trainer's model."""
+        """Function for ``GRPOTrainer(rollout_func=...)`` that plays conversations with the trainer's model."""
         codec = _Codec(self.tokenizer)
         rollout = grpo.make_rollout_func(
             self._make,
@@ -740,7 +741,7 @@ class CodeAgentEnvironment(Environment):
 
     @property
     def _workers(self) -> int:
-        # One that has only execute is asked by one thread at a time, with whatever the others have waiting.
+        # An executer with only execute is called by one thread at a time, with the waiting programs of all threads.
         return max(1, int(getattr(self.code_executer, "max_concurrent", 32)))
 
     def _chat(self, stop: Sequence[str]) -> _CodeChat:
@@ -754,9 +755,9 @@ class CodeAgentEnvironment(Environment):
 
 
 class _Conversation(gym.Env[str, str]):
-    """Executes the program that an answer ends with; an answer without one is the last."""
+    """Environment that executes the program at the end of a response; a response without one ends the episode."""
 
-    reads_responses = True  # a program is whole once its mark is closed
+    reads_responses = True  # a program is complete once its end tag is written
 
     def __init__(self, extract: Callable[[str], str | None], session: Callable[[], Session]) -> None:
         self.observation_space = self.action_space = AnyText()
@@ -787,13 +788,13 @@ class _Conversation(gym.Env[str, str]):
 def _client(vllm_client: Any) -> _Client:
     if isinstance(vllm_client, _Client):
         return vllm_client
-    if isinstance(url := getattr(vllm_client, "base_url", None), str):  # TRL's own
+    if isinstance(url := getattr(vllm_client, "base_url", None), str):  # TRL's client
         return VLLMClient(base_url=url)
     raise ConfigError(f"vllm_client must be a VLLMClient, got {vllm_client!r:.80}")
 
 
 def _trainer_config(trainer: Any) -> VLLMClientGenerationConfig:
-    """One answer for each prompt, of which the trainer has ``num_generations`` alike, sampled as it samples."""
+    """Return the trainer's sampling options with ``n=1``, because the trainer repeats each prompt itself."""
     sampling = {name: getattr(trainer.args, name) for name in _SAMPLING}
     return VLLMClientGenerationConfig(n=1, max_tokens=trainer.args.max_completion_length, **sampling)
 
@@ -810,7 +811,7 @@ _HOW = (
 
 
 def read_script(path: str) -> str:
-    """The text of a script of tools."""
+    """Return the text of a script of tools."""
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -822,7 +823,7 @@ def prepare_data_for_e2b_agent(
     environment_prompt: str = _HOW,
     tools_script_path: str | None = None,
 ) -> Any:
-    """A dataset whose prompts are texts that say how to run programs, by the tokenizer's chat template."""
+    """Return a dataset whose prompts explain how to run programs, rendered with the tokenizer's chat template."""
     tools = read_script(tools_script_path) if tools_script_path else ""
     return _prepare(dataset, tokenizer, prompt_column, system_prompt, environment_prompt, tools)
 
@@ -835,7 +836,7 @@ def prepare_data_for_local_agent(
     tools: Sequence[Callable[..., Any]] | None = None,
     include_source_code: bool = True,
 ) -> Any:
-    """The same, with functions as tools, of which the source or the signature and docstring are shown."""
+    """Return a dataset like ``prepare_data_for_e2b_agent``, with the source or the signature and docstring of tools."""
     shown = [inspect.getsource(tool) if include_source_code else _signature(tool) for tool in tools or ()]
     return _prepare(dataset, tokenizer, prompt_column, system_prompt, "", "\n".join(shown))
 
@@ -867,11 +868,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _trainer_class() -> type:
-    """TRL's ``GRPOTrainer`` with the argument ``environment``."""
+    """Return TRL's ``GRPOTrainer`` with an argument ``environment``."""
     from trl import GRPOTrainer as Trainer
 
     class GRPOTrainer(Trainer):  # type: ignore[misc]  # TRL is untyped
-        """TRL's own, which takes an ``environment`` and gives its ``rollout_func`` to it."""
+        """TRL's ``GRPOTrainer`` with an argument ``environment``, whose ``rollout_func`` it uses."""
 
         def __init__(self, *args: Any, environment: Environment | None = None, **options: Any) -> None:
             if environment is not None:

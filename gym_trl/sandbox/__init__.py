@@ -1,4 +1,4 @@
-"""Programs that nobody vouches for, run where they can do no harm."""
+"""Sandbox for untrusted programs."""
 
 import json
 import os
@@ -24,12 +24,15 @@ from gym_trl.sandbox.isolation import Command, Isolation, check_isolation, comma
 __all__ = ["Isolation", "Result", "Sandbox", "SandboxLimits", "Status"]
 
 Status: TypeAlias = Literal["ok", "error", "timeout", "flood", "died"]
-"""It ran to its end; it raised; it ran out of time; it said too much; its process ended (and so in the last three)."""
+"""Outcome of a program: completed, raised an exception, exceeded its time, wrote too much output, or its process ended.
+
+After ``"timeout"``, ``"flood"`` and ``"died"`` the process is gone.
+"""
 
 _START_S = 20.0
 _STOP_S = 5.0
 _FLOOD = 2**20
-"""Bytes of output, or of an answer, at which a program is ended."""
+"""Bytes of output or of a reply at which a program is ended."""
 _CHUNK = 2**16
 _ENDED = {
     "timeout": "[It was ended after {seconds:g} seconds. All variables are lost.]",
@@ -40,7 +43,7 @@ _ENDED = {
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What the programs of one sandbox may use.
+    """Resource limits of the programs of one sandbox.
 
     >>> SandboxLimits(seconds=0)
     Traceback (most recent call last):
@@ -49,17 +52,17 @@ class SandboxLimits:
     """
 
     seconds: float = 5.0
-    """Of waiting for one program, whatever it does."""
+    """Maximum wall-clock seconds of one program."""
     cpu_seconds: int = 30
-    """Of computing, for each process, over all programs of an episode."""
+    """Maximum CPU seconds of each process, over all programs of an episode."""
     memory_mb: int = 256
-    """For each process."""
+    """Maximum memory of each process, in MiB."""
     processes: int = 8
-    """At once, threads included."""
+    """Maximum number of concurrent processes, including threads."""
     file_mb: int = 16
-    """For the temporary directory, and so for any file."""
+    """Size of the temporary directory, and so the maximum size of a file, in MiB."""
     output_chars: int = 10_000
-    """Of a program's output that are kept, half from each end."""
+    """Characters of a program's output that are kept, half from each end."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -83,17 +86,17 @@ class SandboxLimits:
 
 
 class Result(NamedTuple):
-    """What became of a program."""
+    """Result of a program or a function call."""
 
     status: Status
     output: str
-    """What it wrote, standard error included, with tracebacks; the value of a last line that is an expression too."""
+    """Standard output and standard error, with tracebacks and the value of a last line that is an expression."""
     value: Any = None
-    """What a called function returned, as far as JSON can say it."""
+    """Return value of a called function, which must be JSON-serializable."""
 
 
 class Sandbox:
-    r"""One process for the programs of one episode, shut in, in which variables stay from program to program.
+    r"""Isolated process for the programs of one episode, which share their variables.
 
     >>> with Sandbox() as sandbox:
     ...     sandbox.run("numbers = [3, 1, 2]")
@@ -103,26 +106,27 @@ class Sandbox:
     '3\n[1, 2, 3]\n'
     "FileNotFoundError: [Errno 2] No such file or directory: '/etc/passwd'"
 
-    With bubblewrap there are no network, no files but the interpreter with its standard library (read-only) and an
-    empty temporary directory of its own, no environment, no other processes, and a filter of system calls that refuses
-    what could make more of any of them. Programs that exceed a limit, or the deadline, are ended as a group, and the
-    next one starts in a new process without variables. Between programs everything is stopped, and what one leaves
-    running is ended.
+    With bubblewrap a program has no network, no files except the interpreter with its standard library (read-only) and
+    its own empty temporary directory, no environment variables and no other processes; a system call filter rejects
+    calls that could gain access to more. If a program exceeds a limit or the deadline, its whole process group is
+    ended, and the next program starts in a new process without variables. Between programs the process is stopped, and
+    processes that a program left running are ended.
 
-    Where bubblewrap does not work a sandbox is refused. ``isolation="limits"`` is a weaker one that needs no other
-    program: the limits, a filter (no network, no further processes, no signals), and where the kernel has Landlock
-    (Linux 5.13) the same files as above and a folder of its own. Names and sizes of files can then be asked for, and
-    the folder is not limited as a whole. Where the kernel has no Landlock files are not protected, with a warning.
+    If bubblewrap does not work, creating a sandbox raises an error. ``isolation="limits"`` is weaker and needs no other
+    program: it applies the limits, a filter (no network, no further processes, no signals), and, if the kernel has
+    Landlock (Linux 5.13), access to the same files as above and a folder of its own. Names and sizes of other files can
+    then be read, and the total size of the folder is not limited. Without Landlock files are not protected, with a
+    warning.
 
-    What comes back is what an untrusted process says of itself: judge it in the parent, never in there.
+    Results come from an untrusted process: evaluate them in the parent process, never inside the sandbox.
 
     Args:
-        limits: What the programs may use.
+        limits: Resource limits of the programs.
         isolation: ``"bubblewrap"`` or ``"limits"``.
 
     Raises:
-        ConfigError: an ``isolation`` that does not exist or does not work here.
-        OSError: a process cannot be started.
+        ConfigError: The ``isolation`` is unknown or does not work on this machine.
+        OSError: The process cannot be started.
     """
 
     def __init__(self, limits: SandboxLimits | None = None, *, isolation: Isolation = "bubblewrap") -> None:
@@ -132,7 +136,7 @@ class Sandbox:
         self._process: _Process | None = None
 
     def __enter__(self) -> Self:
-        """Use the sandbox in a ``with`` block that closes it."""
+        """Return the sandbox, which the ``with`` block closes."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,15 +145,15 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process, with the variables of the programs so far."""
+        """True if the process is running, with the variables of the programs so far."""
         return self._process is not None and self._process.owner == os.getpid()
 
     def run(self, code: str, *, seconds: float | None = None) -> Result:
-        """Run a program in the process, which is started if there is none."""
+        """Run a program in the process, which is started if necessary."""
         return self._ask({"code": code}, seconds)
 
     def call(self, function: str, *arguments: Any, seconds: float | None = None) -> Result:
-        """Call a function that an earlier program has defined, with arguments that JSON can say.
+        """Call a function that an earlier program has defined, with JSON-serializable arguments.
 
         >>> with Sandbox() as sandbox:
         ...     _ = sandbox.run("def double(n): return 2 * n")
@@ -176,7 +180,7 @@ class Sandbox:
 
 
 class _Process:
-    """A driver at work, seen from outside: three pipes, and whatever runs below it."""
+    """Handle of a running driver: its three pipes and its process tree."""
 
     def __init__(self, isolation: Isolation, settings: dict[str, Any]) -> None:
         self.owner = os.getpid()
@@ -207,14 +211,14 @@ class _Process:
         if hello["refused"]:
             warnings.warn(f"programs run here without some of the limits: {hello['refused']}", stacklevel=4)
         self._driver = self._find_driver()
-        with suppress(OSError):  # if memory runs out, it shall be this one that is ended
+        with suppress(OSError):  # if memory runs out, the kernel should end this process first
             Path(f"/proc/{self._driver}/oom_score_adj").write_text("1000", encoding="ascii")
         self._pause()
 
     def ask(self, request: dict[str, Any], seconds: float, most_characters: int) -> Result:
         token = secrets.token_hex(8)
         output = bytearray()
-        if self._popen.poll() is None:  # else its number may be another's by now
+        if self._popen.poll() is None:  # otherwise its process id may have been reused
             self._signal(self._driver, signal.SIGCONT)
         line = json.dumps({**request, "token": token}).encode() + b"\n"
         status, answer = self._exchange(line, token, monotonic() + seconds, output)
@@ -233,7 +237,7 @@ class _Process:
         self._finalizer()
 
     def _exchange(self, send: bytes, token: str, deadline: float, output: bytearray) -> tuple[Status, dict[str, Any]]:
-        """Send a request and collect output until the answer to it has come, all without ever blocking."""
+        """Send a request and collect output until the reply arrives, without blocking."""
         unsent = memoryview(send)
         with selectors.DefaultSelector() as selector:
             selector.register(self._output, selectors.EVENT_READ)
@@ -253,7 +257,7 @@ class _Process:
                     chunk = _read(key.fd)
                     if key.fd == self._output:
                         output += chunk or b""
-                        if chunk == b"":  # closed by the program, which may yet answer
+                        if chunk == b"":  # closed by the program; a reply may still arrive
                             selector.unregister(self._output)
                     elif not chunk:
                         return "died", {}
@@ -267,7 +271,7 @@ class _Process:
         return "timeout", {}
 
     def _find_answer(self, token: str) -> dict[str, Any] | None:
-        """The answer to this request; lines that are none, which a program may well write, are dropped."""
+        """Return the reply to this request; other lines, which a program may write, are dropped."""
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
             with suppress(ValueError, RecursionError):
@@ -277,19 +281,19 @@ class _Process:
         return None
 
     def _drain(self, output: bytearray) -> None:
-        """What was written before the answer is in the pipe by now."""
+        """Read the output that was written before the reply, all of which is in the pipe now."""
         while len(output) <= _FLOOD and (chunk := _read(self._output)):
             output += chunk
 
     def _find_driver(self) -> int:
-        """The driver's process id out here: below bubblewrap and the first process of its namespace."""
+        """Return the driver's process id in this namespace: below bubblewrap and its namespace's first process."""
         pid = self._popen.pid
         for _ in range(2 if self._isolated else 0):
             pid = next(_children(pid), 0)
         return pid
 
     def _pause(self) -> bool:
-        """Stop the driver and end whatever else a program has left; whether that worked."""
+        """Stop the driver and end all processes that a program left; return True on success."""
         if self._popen.poll() is not None or not self._driver:
             return False
         if not self._signal(self._driver, signal.SIGSTOP):
@@ -297,7 +301,7 @@ class _Process:
         top = next(_children(self._popen.pid), 0) if self._isolated else self._popen.pid
         deadline = monotonic() + _STOP_S
         while monotonic() < deadline:
-            stopped = _state(self._driver) in "TtXZ"  # until then it may start another one
+            stopped = _state(self._driver) in "TtXZ"  # until it is stopped, it may start another process
             left = [pid for pid in _descendants(top) if pid != self._driver and _state(pid) not in "XZ"]
             if stopped and not left:
                 return True
@@ -315,14 +319,14 @@ class _Process:
 
 
 def _end(popen: "subprocess.Popen[bytes]", replies: int, folder: str | None, owner: int) -> None:
-    """End the whole group: with the namespace's first process, or with its session."""
+    """End the whole process tree and the session, and remove the folder."""
     assert popen.stdin is not None
     assert popen.stdout is not None
     os.close(replies)
     with suppress(OSError):
         popen.stdin.close()
     popen.stdout.close()
-    if owner != os.getpid():  # a fork of the owner has the pipes and not the process
+    if owner != os.getpid():  # a fork of the owner has inherited the pipes, not the process
         popen.returncode = 0
         return
     for pid in [*_descendants(popen.pid), popen.pid]:
@@ -336,7 +340,7 @@ def _end(popen: "subprocess.Popen[bytes]", replies: int, folder: str | None, own
 
 
 def _spawn(made: Command, replies: int) -> "subprocess.Popen[bytes]":
-    """Start the process from a thread that stays, because a parent's death is for Linux that of the thread."""
+    """Start the process from a permanent thread, because Linux sends the parent-death signal when the thread ends."""
     return (
         _spawner()
         .submit(
@@ -358,12 +362,12 @@ _SPAWNERS: dict[int, ThreadPoolExecutor] = {}
 
 
 def _spawner() -> ThreadPoolExecutor:
-    """This process's own, and one only: a fork has no threads, and a second one's thread would end with it."""
+    """Return this process's only spawning thread; a fork does not inherit it and gets a new one."""
     return _SPAWNERS.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="gym-trl sandbox"))
 
 
 def _read(descriptor: int) -> bytes | None:
-    """What is there now: nothing is ``None``, the end is empty."""
+    """Return the available bytes: ``None`` if there are none, empty at the end of the stream."""
     try:
         return os.read(descriptor, _CHUNK)
     except BlockingIOError:
@@ -374,7 +378,7 @@ def _children(pid: int) -> Iterator[int]:
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             yield from map(int, (task / "children").read_text(encoding="ascii").split())
-    except OSError:  # it is gone, or this kernel keeps no such lists (CONFIG_PROC_CHILDREN)
+    except OSError:  # the process is gone, or the kernel has no such lists (CONFIG_PROC_CHILDREN)
         if not Path("/proc/self/task", str(get_native_id()), "children").exists():
             yield from (int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(path) == pid)
 
@@ -386,7 +390,7 @@ def _parent(process: Path) -> int | None:
 
 
 def _stat(process: Path) -> list[str]:
-    """The state, the parent's id and more; the name before them can hold anything."""
+    """Return the fields after the process name: the state, the parent's id and more; the name can contain anything."""
     return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
@@ -397,7 +401,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _state(pid: int) -> str:
-    """The kernel's letter for it: T is stopped, Z waits to be buried, X is gone."""
+    """Return the kernel's state letter: T is stopped, Z is a zombie, X is gone."""
     try:
         return _stat(Path(f"/proc/{pid}"))[0]
     except OSError:

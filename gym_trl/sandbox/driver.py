@@ -1,7 +1,7 @@
-"""What runs inside a sandbox: it gives up every right that it has, and then executes the programs that it is sent.
+"""Driver inside a sandbox, which drops all its privileges and then executes the programs that it receives.
 
-Its source is handed to a bare interpreter, so it imports the standard library only. Nothing here is trusted once the
-first program has run in the same process: all that the parent believes is that an answer came, and how long it is.
+Its source is passed to a bare interpreter, so it imports only the standard library. After the first program has run in
+the same process nothing here is trusted: the parent relies only on the arrival and the length of a reply.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import stat
 import struct
 import sys
 
-# An interpreter starts for every episode: what can wait is imported where it is used.
+# An interpreter starts for every episode, so modules that may not be needed are imported where they are used.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
@@ -38,11 +38,11 @@ _ABI_VERSION, _PATH_BENEATH = 1, 1
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
 _EXECUTE, _MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE, _DEVICE_COMMANDS = 1 << 0, 1 << 6, 1 << 11, 1 << 15
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 5: 16}  # how many rights to files each version of Landlock knows
+_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 5: 16}  # number of file rights of each Landlock version
 _NET_ABI, _SCOPE_ABI = 4, 6
 
-# By number on x86-64 and on 64-bit ARM: what reaches other processes, what makes namespaces or mounts, memory that no
-# limit counts, and parts of the kernel that no program of this kind needs.
+# Numbers on x86-64 and 64-bit ARM of calls that access other processes, make namespaces or mounts, allocate memory that
+# no limit counts, or use parts of the kernel that these programs do not need.
 _REFUSED = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -106,9 +106,9 @@ _REFUSED_X86 = {"iopl": 172, "ioperm": 173, "modify_ldt": 154}
 _CLONE, _CLONE3, _SOCKET = (56, 220), 435, (41, 198)
 _KILL_CALL, _TGKILL, _TKILL, _FORKS_X86 = (62, 129), (234, 131), (200, 130), (57, 58)
 
-# Where no namespace keeps a program apart: what changes files that Landlock lets nobody open (it does not watch what
-# changes a file's mode, owner, times or attributes, nor before Linux 6.2 what empties it), and what reaches processes
-# of the same user.
+# Without namespaces also rejected: calls that change files which Landlock does not allow to open (Landlock does not
+# check changes of a file's mode, owner, times or attributes, nor truncation before Linux 6.2), and calls that affect
+# other processes of the same user.
 _REFUSED_ALONE = {
     "execve": (59, 221),
     "execveat": (322, 281),
@@ -149,22 +149,22 @@ _REFUSED_ALONE_X86 = {
 _PRLIMIT, _SCHED_SETAFFINITY, _FCNTL = (302, 261), (203, 122), (72, 25)
 _SIGNAL_ANOTHER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
 _OPEN_X86, _OPENAT, _OPENAT2 = 2, (257, 56), 437
-_EMPTY, _EMPTY_OR_WRITE = 0o1000, 0o1003  # O_TRUNC, and that or a way of writing
+_EMPTY, _EMPTY_OR_WRITE = 0o1000, 0o1003  # O_TRUNC, and O_TRUNC with both write modes
 
 
 def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
-    """The program that the kernel asks about every system call: what is refused fails, all else works.
+    """Return the BPF program that the kernel runs on every system call; rejected calls fail, all others work.
 
     >>> len(seccomp_filter("x86_64")) % 8
     0
 
     Args:
         machine: ``x86_64`` or ``aarch64``.
-        alone: A process id that may start no other process, signal none and change nothing about a file but what it
-            holds, for where no namespace keeps it apart.
+        alone: Process id of a program without namespaces, which may not start or signal another process and may change
+            only the content of files.
 
     Raises:
-        KeyError: a machine whose numbers are not known.
+        KeyError: The system call numbers of the machine are not known.
     """
     architecture, column = _ARCHITECTURES[machine]
     code: list[tuple[int, int, int, int]] = [
@@ -178,23 +178,23 @@ def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
         code.extend([(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE | error)])
 
     def ask(number: int, test: int, value: int, *, refused_if: bool, error: int = _EPERM) -> None:
-        """Refuse a call by its first argument."""
+        """Reject a call depending on its first argument."""
         refusal, pass_ = (_RETURN, 0, 0, _REFUSE | error), (_RETURN, 0, 0, _ALLOW)
         code.extend([(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _ARGUMENTS[0]), (test, 0, 1, value)])
         code.extend([refusal, pass_] if refused_if else [pass_, refusal])
 
     def refuse_to_empty(number: int, flags: int) -> None:
-        """Refuse to open a file that is emptied without being written to, by its argument of flags."""
+        """Reject opening a file with truncation but without write access, by the call's flags."""
         code.extend([(_EQUAL, 0, 5, number), (_LOAD, 0, 0, flags), (_AND, 0, 0, _EMPTY_OR_WRITE)])
         code.extend([(_EQUAL, 0, 1, _EMPTY), (_RETURN, 0, 0, _REFUSE | _EACCES), (_RETURN, 0, 0, _ALLOW)])
 
-    if machine == "x86_64":  # the other ABI of the same kernel has numbers of its own
+    if machine == "x86_64":  # the kernel's x32 ABI has other numbers
         code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _REFUSE | _EPERM)]
         for number in _REFUSED_X86.values():
             refuse(number)
     for numbers in _REFUSED.values():
         refuse(numbers[column])
-    refuse(_CLONE3, _ENOSYS)  # its flags lie in memory, where a filter cannot look: the C library then uses clone
+    refuse(_CLONE3, _ENOSYS)  # a filter cannot read its flags in memory; on this error the C library uses clone
     if alone is None:
         ask(_SOCKET[column], _EQUAL, 1, refused_if=False, error=_EACCES)  # AF_UNIX reaches its own namespace only
         ask(_CLONE[column], _ANY_BIT, _NEW_NAMESPACES, refused_if=True)
@@ -228,7 +228,7 @@ class _Program(ctypes.Structure):
 
 
 def landlock_abi() -> int:
-    """Return the version of Landlock that this kernel has, or 0 where it has none.
+    """Return the Landlock version of this kernel, or 0 without Landlock.
 
     >>> landlock_abi() >= 0
     True
@@ -239,9 +239,9 @@ def landlock_abi() -> int:
 
 
 def _ruleset(readable: list[str], listable: list[str]) -> int | None:
-    """Return the descriptor of a Landlock rule set, or ``None`` where the kernel has no Landlock.
+    """Return the descriptor of a Landlock rule set, or ``None`` if the kernel has no Landlock.
 
-    The folder that the process is in may be written to, nothing else.
+    Only the current working directory may be written to.
 
     Args:
         readable: Files, and folders with all below them.
@@ -251,7 +251,7 @@ def _ruleset(readable: list[str], listable: list[str]) -> int | None:
         return None
     rights = (1 << max(count for since, count in _RIGHTS_BY_ABI.items() if since <= abi)) - 1
     handled = rights, 3 if abi >= _NET_ABI else 0, 3 if abi >= _SCOPE_ABI else 0
-    # A kernel takes the zeros of fields that it does not know.
+    # A kernel accepts zeros in fields that it does not know.
     ruleset = _checked(_syscall(_CREATE_RULESET, struct.pack("=QQQ", *handled), 24, 0))
     nothing_to_run = _EXECUTE | _MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE | _DEVICE_COMMANDS
     allowed = [
@@ -282,11 +282,11 @@ def _checked(result: int) -> int:
 
 
 def _give_up_rights(settings: dict[str, Any]) -> None:
-    """Set the limits, become nobody and have the kernel refuse what is left; the order matters."""
+    """Set the limits, change the user, drop all capabilities and install the filter; the order matters."""
     libc = ctypes.CDLL(None, use_errno=True)
     isolated = settings["isolated"]
     if isolated:
-        # So many files at most, which the mount itself cannot be asked for from outside.
+        # Limit the number of files, which bubblewrap has no option for.
         options = f"size={settings['file_bytes']},nr_inodes={settings['files']},mode=1777"
         _check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", _REMOUNT | _NO_SUID | _NO_DEVICES, options.encode()))
     ruleset = None if isolated else _ruleset(settings["readable"], settings["listable"])
@@ -314,14 +314,14 @@ def _check(status: int) -> None:
 
 
 class _Interpreter:
-    """Executes programs one after another; what they name stays."""
+    """Interpreter that executes programs one after another in the same namespace."""
 
     def __init__(self) -> None:
         self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
         self._programs: dict[str, str] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what is asked; what is raised is printed, as an interpreter would."""
+        """Execute a request; exceptions are printed as by the Python interpreter."""
         answer: dict[str, Any] = {"status": "ok"}
         try:
             if "code" in request:
@@ -331,7 +331,7 @@ class _Interpreter:
                 answer["value"] = json.loads(json.dumps(value))
         except SystemExit:
             pass
-        except BaseException as error:  # whatever a program raises is its output
+        except BaseException as error:  # an exception becomes the program's output
             answer["status"] = "error"
             self._tell(error)
         for stream in (sys.stdout, sys.stderr):
@@ -349,7 +349,7 @@ class _Interpreter:
 
             random.seed(0)
         tree: Any = compile(code, file, "exec", _ONLY_AST)
-        # As in a notebook, the value of a last line that is an expression is shown.
+        # As in a notebook, show the value of a last line that is an expression.
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
         exec(compile(tree, file, "exec"), self._names)  # noqa: S102 -- what the sandbox is for
         if last is not None:
@@ -368,7 +368,7 @@ class _Interpreter:
             trace = trace.tb_next
         try:
             traceback.print_exception(type(error), error, trace)
-        except Exception:  # its own text may raise
+        except Exception:  # its __str__ may raise
             print(type(error).__name__)  # noqa: T201 -- as above
 
 
@@ -377,7 +377,7 @@ def _serve(requests: BinaryIO, replies: int) -> None:
     for line in requests:
         request = json.loads(line)
         answer = interpreter.answer(request)
-        if os.getpid() != own:  # a fork, which came out of the program as well
+        if os.getpid() != own:  # a process forked by the program must not reply
             os._exit(0)
         sent = memoryview(json.dumps({**answer, "token": request["token"]}).encode() + b"\n")
         while sent:
@@ -385,7 +385,7 @@ def _serve(requests: BinaryIO, replies: int) -> None:
 
 
 def main() -> None:
-    """Read the settings and serve until the other side closes."""
+    """Read the settings and serve requests until the pipe closes."""
     settings = json.loads(sys.argv[1])
     replies = settings["replies"]
     requests = os.fdopen(os.dup(0), "rb")

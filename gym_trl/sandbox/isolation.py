@@ -1,4 +1,4 @@
-"""How a sandbox's process is kept apart: with bubblewrap, or by name with limits, a filter and Landlock."""
+"""Isolation of a sandbox's process: with bubblewrap, or on request with limits, a filter and Landlock."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from gym_trl.sandbox.driver import DEVICES, landlock_abi
 
 Isolation: TypeAlias = Literal["bubblewrap", "limits"]
 
-# The loader's own paths, and where distributions link them to.
+# Paths of the dynamic loader, and the folders to which distributions link them.
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib64")
 _LIBRARIES = (
     "import bz2, ctypes, decimal, hashlib, lzma, socket, sqlite3, ssl, uuid, zlib\n"
@@ -26,20 +26,20 @@ _LIBRARIES = (
 )
 _PROBE_S = 20.0
 _FIRST_UID = 1_000_000_000
-"""Users that nobody is; each sandbox of the superuser has one of the 2**29 from here for itself."""
+"""First of 2**29 unused user ids; a sandbox started by root gets a random one of them."""
 _MOST_FILES = 4096
 
 
 class Command(NamedTuple):
-    """How to start a sandbox's process."""
+    """Command line of a sandbox's process."""
 
     arguments: list[str]
     folder: str | None
-    """To be removed afterwards."""
+    """Temporary folder to remove afterwards."""
 
 
 def check_isolation(isolation: Isolation) -> None:
-    """Check that this machine can keep programs apart in the given way.
+    """Check that an isolation works on this machine.
 
     >>> check_isolation("magic")
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ def check_isolation(isolation: Isolation) -> None:
     gym_trl.errors.ConfigError: isolation must be 'bubblewrap' or 'limits', got 'magic'
 
     Raises:
-        ConfigError: an ``isolation`` that does not exist or does not work here.
+        ConfigError: The ``isolation`` is unknown or does not work on this machine.
 
     Warns:
         UserWarning: ``"limits"`` on a kernel without Landlock: files are not protected.
@@ -71,7 +71,7 @@ def check_isolation(isolation: Isolation) -> None:
 
 @cache
 def bubblewrap_problem() -> str | None:
-    """Why bubblewrap cannot be used, or ``None``."""
+    """Return the reason that bubblewrap cannot be used, or ``None``."""
     if sys.platform != "linux":
         return f"there is none on {sys.platform}"
     if which("bwrap") is None:
@@ -104,7 +104,7 @@ def bubblewrap_problem() -> str | None:
 
 
 def environment(home: str | None = None) -> dict[str, str]:
-    """All that a program finds in its environment."""
+    """Return all environment variables of a program."""
     return {
         "HOME": home or "/tmp",  # noqa: S108 -- the sandbox's own
         "LANG": "C.UTF-8",
@@ -114,7 +114,7 @@ def environment(home: str | None = None) -> dict[str, str]:
 
 
 def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> Command:
-    """The command line of a sandbox; ``replies`` is the descriptor that it answers on."""
+    """Return the command line of a sandbox; ``replies`` is the descriptor of its replies."""
     root = os.geteuid() == 0
     isolated = isolation == "bubblewrap"
     told = {
@@ -136,16 +136,16 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
 
 
 def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
-    """Every namespace, an empty root, the interpreter and its libraries read-only, and a folder of its own."""
-    # The driver needs these until it has given them up, which it does before it reads the first program.
+    """Return bubblewrap's arguments: all namespaces, an empty root, the interpreter, and a temporary folder."""
+    # The driver needs these capabilities until it drops them, which it does before it reads the first program.
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
-    if root:  # becoming a user of its own is what makes the limit on processes count
+    if root:  # the limit on processes counts per user, so the driver changes to its own
         rights += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         rights += ["--unshare-user"]
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     shown: list[str] = []
-    # Folders that it makes by itself would be closed to the user that the driver becomes.
+    # Folders that bubblewrap creates implicitly would not be accessible to the driver's user.
     parents = {str(parent) for path in (*_interpreter(), *DEVICES) for parent in Path(path).parents}
     for path in sorted(parents - {"/"} - {path for path in _interpreter() if Path(path).is_symlink()}):
         shown += ["--perms", "0755", "--dir", path]
@@ -166,7 +166,7 @@ def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
 
 
 def _python() -> str:
-    """The interpreter itself, behind virtual environments and their copies."""
+    """Return the path of the real interpreter, behind virtual environments and their copies."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -177,7 +177,7 @@ def _source() -> str:
 
 @cache
 def _interpreter() -> tuple[str, ...]:
-    """The interpreter, its standard library and the folders of the shared libraries that they use."""
+    """Return the paths of the interpreter, its standard library and the folders of their shared libraries."""
     python = _python()
     own = [python, sysconfig.get_path("stdlib")]
     ran = subprocess.run(  # noqa: S603 -- our own command
@@ -189,19 +189,19 @@ def _interpreter() -> tuple[str, ...]:
     for file in sorted(mapped):
         if private is None or not file.startswith(f"{private}/"):
             folders.add(str(Path(file).parent))
-        elif not file.startswith(own[1]):  # the interpreter's own folder of libraries holds more than libraries
+        elif not file.startswith(own[1]):  # this folder contains more than libraries
             own += [str(path) for path in Path(file).parent.iterdir() if os.path.realpath(path) == file]
     folders = {path for path in folders if not path.startswith(own[1])}
-    # A folder inside another one is there already.
+    # Leave out folders inside other ones.
     whole = [path for path in folders if not any(path != other and path.startswith(f"{other}/") for other in folders)]
     return (*own, *sorted(whole))
 
 
 @cache
 def _readable() -> tuple[list[str], list[str]]:
-    """What a Landlock rule set lets a program read, and the folders of which it may list the names only."""
+    """Return the paths that Landlock lets a program read, and the folders of which it may only list the names."""
     folder = sysconfig.get_path("stdlib")
-    # A rule reaches all that is below its folder, and what was installed lies in the standard library's.
+    # A rule covers everything below its folder, and installed packages are in the standard library's folder.
     own = [str(path) for path in Path(folder).iterdir() if str(path) not in _hidden()]
     others = [path for path in _interpreter() if path != folder and not Path(path).is_symlink()]
     return [*own, *others], [folder]
@@ -209,13 +209,13 @@ def _readable() -> tuple[list[str], list[str]]:
 
 @cache
 def _hidden() -> tuple[str, ...]:
-    """What lies in the standard library's folder and is not of it: everything that was installed."""
+    """Return the folders of installed packages inside the standard library's folder."""
     folder = Path(sysconfig.get_path("stdlib"))
     return tuple(str(folder / name) for name in ("site-packages", "dist-packages") if (folder / name).is_dir())
 
 
 @cache
 def _readable_by_all() -> bool:
-    """Whether a user that nobody is could go on importing the standard library."""
+    """Return True if an unrelated user can import the standard library."""
     folder = Path(sysconfig.get_path("stdlib"))
     return all(path.stat().st_mode & 0o005 == 0o005 for path in (folder, *folder.parents))

@@ -1,1 +1,1 @@
-"""A run as one page of HTML: curves, episodes, every token; in a file, or live on loopback."""
+"""Viewer of a run as one HTML page with curves, episodes and every token; in a file, or served live on loopback."""

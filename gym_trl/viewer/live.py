@@ -1,4 +1,4 @@
-"""The page of a run in progress, served on loopback to nobody but this machine's own browser."""
+"""Server of the page of a run in progress, on loopback only."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.viewer.page import live_page, policy
 from gym_trl.viewer.run import COLUMNS, Run
 
-_MOST_EPISODES: Final = 256  # that one answer holds
+_MOST_EPISODES: Final = 256  # in one response
 _NUMBERS: Final = ("episodes", "metrics", "first", "count", "tokens")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -26,7 +26,7 @@ _HEADERS: Final = {
 
 
 class LiveServer:
-    r"""Serves the page of a run, and what is appended to its files while it is looked at.
+    r"""Server of the page of a run, which follows the run's files as they grow.
 
     >>> import urllib.request
     >>> from tempfile import TemporaryDirectory
@@ -38,17 +38,17 @@ class LiveServer:
     ...         json.load(answer)["columns"]["return"]
     [1.0]
 
-    It listens on 127.0.0.1 only, and answers requests whose ``Host`` is that address or ``localhost``: a web page of
-    another name cannot read it, whatever its name resolves to.
+    It listens on 127.0.0.1 only, and serves only requests whose ``Host`` is that address or ``localhost``, so a web
+    page of another host name cannot read it even if the name resolves to this address.
 
     Args:
-        run: The folder of a run, or a file of its episodes.
-        port: Where to listen; any free one with 0.
-        tokenizer: Where the tokenizer of ids is; by default the run's own.
+        run: Folder of a run, or a file of its episodes.
+        port: Port to listen on; 0 for any free port.
+        tokenizer: Path of the tokenizer for the ids. Default: the run's own.
 
     Raises:
-        ConfigError: there is no run.
-        OSError: the port is taken.
+        ConfigError: The run does not exist.
+        OSError: The port is in use.
     """
 
     def __init__(self, run: Path, *, port: int = 0, tokenizer: Path | None = None) -> None:
@@ -58,7 +58,7 @@ class LiveServer:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """URL of the page."""
         return f"http://127.0.0.1:{self._server.server_port}/"
 
     def serve(self) -> None:
@@ -67,7 +67,7 @@ class LiveServer:
             self._server.serve_forever(poll_interval=0.2)
 
     def __enter__(self) -> Self:
-        """Serve from a thread of its own."""
+        """Serve in a background thread."""
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
         return self
@@ -83,7 +83,7 @@ class LiveServer:
 
 
 class _Source:
-    """The run as it is now, for several requests at once."""
+    """Thread-safe access to the current state of the run."""
 
     def __init__(self, make: Callable[[], Run]) -> None:
         self._make = make
@@ -92,11 +92,11 @@ class _Source:
         self._generation = 1
 
     def updates(self, generation: str, episodes: int, metrics: int) -> dict[str, Any]:
-        """Everything after so many episodes and logs, or from the beginning if the files are others by now."""
+        """Return everything after the given numbers of episodes and logs, or all of it if the files were replaced."""
         with self._lock:
             if self._run.replaced:
                 self._run, self._generation = self._make(), self._generation + 1
-            self._run.refresh()  # what was said is read again when it is asked for
+            self._run.refresh()  # messages are read again on request
             if generation != str(self._generation):
                 episodes = metrics = 0
             return {
@@ -107,7 +107,7 @@ class _Source:
             }
 
     def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
-        """What was said in some episodes."""
+        """Return the messages of some episodes."""
         with self._lock:
             return self._run.bodies(first, min(count, _MOST_EPISODES))
 
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the page, with what is new, or with episodes."""
+        """Send the page, the updates, or episodes."""
         if self.headers.get("Host", "").lower() not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, b"this page is for the machine that it runs on\n", "text/plain")
             return
@@ -171,4 +171,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
-        """Say nothing: the page asks every two seconds."""
+        """Suppress http.server's log, because the page sends a request every two seconds."""

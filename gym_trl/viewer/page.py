@@ -1,4 +1,4 @@
-"""The page in one file: its parts put together, with the run's episodes in compressed chunks beside them."""
+"""Single-file HTML page, assembled from its parts and the run's episodes in compressed chunks."""
 
 import base64
 import gzip
@@ -28,7 +28,7 @@ _POLICY: Final = (
 def write_page(
     run: Path, out: Path, *, tokenizer: Path | None = None, said: Callable[[int], None] | None = None
 ) -> dict[str, int]:
-    r"""Write the page of the run at ``run`` to ``out``, and count what is in it.
+    r"""Write the page of the run at ``run`` to ``out``, and return counts of its content.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -37,17 +37,18 @@ def write_page(
     ...     write_page(path, Path(folder, "run.html"))["episodes"]
     1
 
-    Whatever the episodes say reaches the page as base64 of compressed JSON, and its script writes it as text.
+    The content of episodes is embedded as base64 of compressed JSON, and the page's script inserts it as text, so it
+    cannot inject HTML.
 
     Args:
-        run: The folder of a run, or a file of its episodes.
-        out: Where the page is written; a crash leaves the old file or the new one.
-        tokenizer: Where the tokenizer of ids is; by default the run's own.
-        said: Is called now and then with how many episodes are done.
+        run: Folder of a run, or a file of its episodes.
+        out: Path of the page; it is replaced atomically.
+        tokenizer: Path of the tokenizer for the ids. Default: the run's own.
+        said: Called from time to time with the number of episodes written.
 
     Raises:
-        ConfigError: there is no run, or none of the file's lines is a record of an episode.
-        OSError: the file cannot be written.
+        ConfigError: The run does not exist, or no line of the file is a record of an episode.
+        OSError: The file cannot be written.
     """
     read = Run(run, tokenizer=tokenizer)
     beside = out.with_name(f".{out.name}.new")
@@ -70,13 +71,13 @@ def write_page(
 
 
 def live_page() -> bytes:
-    """The page without episodes, which asks where it comes from for them."""
+    """Return the page without episodes, which requests them from its server."""
     before, after = _frame(live=True, title="gym-trl")
     return before + after
 
 
 def policy(*, live: bool) -> str:
-    """What the browser lets the page do: run its one script, and ask nobody but, if it is live, its own server."""
+    """Return the content security policy: only the page's own script, and requests only to its server if it is live."""
     script, style = (_digest(_part(name)) for name in ("page.js", "page.css"))
     return _POLICY.format(script=script, style=style, connect="'self'" if live else "'none'")
 
@@ -105,10 +106,10 @@ def _digest(text: str) -> str:
 
 
 def _write_chunks(file: BinaryIO, run: Run, said: Callable[[int], None]) -> list[int]:
-    """Write the episodes, what was said apart from its tokens, and say which one each chunk begins with."""
+    """Write the episodes in chunks, separately from their tokens, and return the first episode of each chunk."""
     firsts: list[int] = []
     for first, chunk in _chunks(run.read()):
-        # A search reads what was said in every episode, and no tokens.
+        # A search reads the messages of all episodes, but not the tokens.
         for kind, parts in zip(("chunk", "tokens"), zip(*chunk, strict=True), strict=True):
             _write_data(file, f"{kind}-{len(firsts)}", b"[" + b",".join(parts) + b"]")
         firsts.append(first)

@@ -1,6 +1,6 @@
-"""What a run has written, as the page wants it: a row of numbers for every episode, and what was said on demand.
+"""Reader of a run's files for the page: one row of numbers per episode, and messages on demand.
 
-The names of the records' fields are known in this module only; the page knows those of ``COLUMNS`` and of ``body``.
+Only this module uses the field names of the records; the page uses the names in ``COLUMNS`` and of ``body``.
 """
 
 import json
@@ -30,11 +30,11 @@ COLUMNS: Final = (
     "said",
 )
 _PREVIEW: Final = 72  # characters
-_LARGEST: Final = 2**53  # what a number of JavaScript can count to
+_LARGEST: Final = 2**53  # largest exact integer in JavaScript
 
 
 class Place(NamedTuple):
-    """Where a record lies."""
+    """Position of a record."""
 
     file: int
     offset: int
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Run:
-    r"""The folder of a run, or one file of records, read as far as it has been written.
+    r"""Folder of a run, or one file of records, read as far as it has been written.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -54,11 +54,11 @@ class Run:
     (['ox'], [1.0], 0)
 
     Args:
-        path: A folder that ``gym-trl train`` or ``gym-trl eval`` wrote, or a file of records.
-        tokenizer: A folder with ``tokenizer.json``, or that file; by default the run's own model is looked through.
+        path: Folder written by ``gym-trl train`` or ``gym-trl eval``, or a file of records.
+        tokenizer: Folder with ``tokenizer.json``, or that file. Default: the tokenizer in the run's folder.
 
     Raises:
-        ConfigError: there are no records, or they are of a version that this release cannot read.
+        ConfigError: There are no records, or their version is not supported.
     """
 
     def __init__(self, path: Path, *, tokenizer: Path | None = None) -> None:
@@ -78,21 +78,21 @@ class Run:
         self._tokenizer = tokenizer
 
     def __len__(self) -> int:
-        """How many episodes have been read."""
+        """Return the number of episodes read."""
         return len(self._places)
 
     @property
     def replaced(self) -> bool:
-        """Whether a file is another one than before, as when a run is continued: then all of it is to be read again."""
+        """True if a file was replaced, for example by a resumed run; then the run must be read again from the start."""
         tails = [*self._episodes, *([self._metrics] if self._metrics else [])]
         return any(tail.replaced for tail in tails)
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Read what has been appended, and give what was said in each new episode."""
+        """Read the appended records and generate the messages of each new episode."""
         return (body(record, self._decoder) for record in self._records())
 
     def refresh(self) -> None:
-        """Read what has been appended, for the numbers alone."""
+        """Read the appended records into ``columns`` and ``metrics``."""
         for _ in self._records():
             pass
 
@@ -109,12 +109,12 @@ class Run:
         self.broken = sum(tail.broken for tail in self._episodes)
 
     def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
-        """What was said in episodes that have been read before."""
+        """Return the messages of episodes that have been read before."""
         places = self._places[first : first + count]
         return [body(self._episodes[place.file].at(place), self._decoder) for place in places]
 
     def about(self) -> dict[str, Any]:
-        """What the run says of itself."""
+        """Return the name, options, versions and summary of the run."""
         folder = self.path if self.path.is_dir() else self.path.parent
         config, summary = _object_in(folder / "config.json"), _object_in(folder / "summary.json")
         return {
@@ -127,7 +127,7 @@ class Run:
 
     def _row(self, record: Mapping[str, Any]) -> dict[str, Any]:
         task, turns = _mapping(record.get("task")), _listed(record.get("turns"))
-        # Records that are older than their schema have no id.
+        # Records from before the schema was introduced have no id.
         key = task.get("id") or [task.get(name) for name in ("env_id", "seed", "options")]
         sampled = record.get("sampled_tokens")
         rewards = [_number(_mapping(turn).get("reward")) or 0.0 for turn in turns]
@@ -162,12 +162,12 @@ class Run:
         file_ = next((file for file in beside if file.exists()), None)
         try:
             return Decoder(file_) if file_ else None
-        except MissingDependencyError:  # the ids are shown as they are
+        except MissingDependencyError:  # ids are shown without text
             return None
 
 
 class Tail:
-    """The whole lines of a file that may still be appended to."""
+    """Reader of the complete lines of a file that may still grow."""
 
     def __init__(self, path: Path, *, metrics: bool = False) -> None:
         self.path = path
@@ -178,7 +178,7 @@ class Tail:
 
     @property
     def replaced(self) -> bool:
-        """Whether what was read is no longer what is there."""
+        """True if the file was replaced or truncated since it was read."""
         if self._inode is None:
             return False
         try:
@@ -188,7 +188,7 @@ class Tail:
         return now.st_ino != self._inode or now.st_size < self._offset
 
     def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-        """The objects of the lines that are new, each with its offset and length in bytes."""
+        """Generate the objects of new lines, each with its offset and length in bytes."""
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
@@ -208,14 +208,14 @@ class Tail:
                     self.broken += 1
 
     def at(self, place: Place) -> dict[str, Any]:
-        """The object that was read at this place."""
+        """Return the object at this position."""
         with self.path.open("rb") as file:
             file.seek(place.offset)
             return as_object(file.read(place.length)) or {}
 
 
 class Table:
-    """Records in Parquet, which nobody appends to."""
+    """Reader of records in Parquet, which are not appended to."""
 
     broken = 0
     replaced = False
@@ -225,18 +225,18 @@ class Table:
         self._records: list[dict[str, Any]] | None = None
 
     def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-        """The records, each with its number."""
+        """Generate the records, each with its number."""
         if self._records is None:
             self._records = [dict(record) for record in read_records(self.path)]
             yield from (((number, 1), record) for number, record in enumerate(self._records))
 
     def at(self, place: Place) -> dict[str, Any]:
-        """The record of this number."""
+        """Return the record at this position."""
         return (self._records or [])[place.offset]
 
 
 class Decoder:
-    """Ids as the text that each of them adds; where several make one character, the last one has it."""
+    """Decoder of ids one by one; a character made of several ids belongs to the last of them."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -245,11 +245,11 @@ class Decoder:
             raise MissingDependencyError("the text of token ids", extra="train") from error
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises nothing more definite
+        except Exception as error:  # tokenizers raises no specific exception
             raise ConfigError(f"{file} is not a tokenizer: {error}") from error
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text that each id adds."""
+        """Return the text that each id adds."""
         from tokenizers.decoders import DecodeStream
 
         stream = DecodeStream(skip_special_tokens=False)
@@ -257,13 +257,13 @@ class Decoder:
         for index in ids:
             try:
                 pieces.append(stream.step(self._tokenizer, index) or "")
-            except Exception:  # an id that the tokenizer does not have
+            except Exception:  # an id that is not in the vocabulary
                 pieces.append(f"<{index}>")
         return pieces
 
 
 def body(record: Mapping[str, Any], decoder: Decoder | None = None) -> dict[str, Any]:
-    """What was said in an episode, in the page's names and of the types that the page relies on.
+    """Return the messages of an episode, with the names and types that the page expects.
 
     >>> body({"turns": [{"observation": "Say ox.", "answer": "ox", "reward": 1}], "note": "by hand"})["turns"][0]
     {'observation': 'Say ox.', 'thinking': '', 'answer': 'ox', 'reward': 1, 'valid': True, 'action': None}
@@ -283,7 +283,7 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None) -> dict[str,
     }
 
 
-# Everything else is shown among the facts of an episode.
+# All other fields are shown as details of an episode.
 _KNOWN: Final = {
     *("version", "step", "split", "greedy", "task", "spec", "policy", "group", "stop_reason", "return", "success"),
     *("turns", "opening", "last_observation", "unanswered", "error", "num_turns", "invalid_actions"),
@@ -307,13 +307,13 @@ def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preview(turns: Sequence[Any]) -> str:
-    """The beginning of the last answer, in a line."""
+    """Return the beginning of the last response, in one line."""
     said = _text(_mapping(turns[-1]).get("answer") or "") if turns else ""
     return " ".join(said[: 4 * _PREVIEW].split())[:_PREVIEW]
 
 
 def _opening(record: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """What the model was shown before the first observation."""
+    """Return the messages before the first observation."""
     opening = [
         {"role": _text(message.get("role") or ""), "text": _text(message.get("content") or "")}
         for message in map(_mapping, _listed(record.get("opening")))
@@ -350,7 +350,7 @@ def _mask(record: Mapping[str, Any]) -> list[int]:
 
 
 def _rounded(values: Sequence[Any]) -> list[float | None]:
-    # There are millions of them: first what is usual.
+    # There may be millions of values, so check the common case first.
     return [round(value, 4) if type(value) is float and -1e9 < value < 1e9 else _number(value) for value in values]
 
 
@@ -381,7 +381,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _shown(values: Any) -> dict[str, str | float | bool | None]:
-    """A mapping's values as they can be shown in a line."""
+    """Return a mapping's values in a form that can be shown in one line."""
     return {str(name): value if _simple(value) else _text(value) for name, value in _mapping(values).items()}
 
 
