@@ -113,7 +113,7 @@ class _Played:
 
 
 class AdaptivePool(ClosingPool):
-    """Steps environments in the calling thread while they are fast, and in threads once they wait.
+    """Pool that steps environments in the calling thread while they are fast, and in threads once they wait.
 
     >>> import gymnasium as gym
     >>> with AdaptivePool(gym.make) as pool:

@@ -215,7 +215,7 @@ class _Played(NamedTuple):
 
 
 class _Spent(Exception):  # noqa: N818 -- it ends the search
-    """The budget is used up."""
+    """End of the search because its budget is spent."""
 
 
 class _Arena:

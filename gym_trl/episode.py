@@ -273,7 +273,7 @@ def add_reward(so_far: float, reward: float) -> float:
         ValueError: the sum is not a finite 32-bit float, which trainers compute with.
     """
     total = so_far + reward
-    if not abs(total) <= _LARGEST:  # also where it is not a number
+    if not abs(total) <= _LARGEST:  # true for NaN, too
         raise ValueError(f"the return must be a finite number of 32 bits, got {total:g} after a reward of {reward:g}")
     return total
 

@@ -426,7 +426,7 @@ def as_player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Pl
     module, colon, _ = given.partition(":")
     if colon and module.replace(".", "").isidentifier() and not Path(given).exists():
         return function_policy(given)
-    if "/" not in given and not Path(given).exists():  # the environment says whether it has it
+    if "/" not in given and not Path(given).exists():  # checked when the environment is made
         return environment_policy(given)
     return Model(given)
 
@@ -614,7 +614,7 @@ def _locked(path: Path) -> Any:
     except BlockingIOError as error:
         file.close()
         raise ConfigError(f"another process is evaluating into {path.parent}") from error
-    except OSError as error:  # some file systems know no locks
+    except OSError as error:  # some file systems have no locks
         warnings.warn(f"{path} cannot be locked ({error}): let no other process evaluate into it", stacklevel=2)
     return file
 
@@ -627,7 +627,7 @@ _BESIDE = 64
 """Number of concurrent episodes if environments wait."""
 
 
-def _play_in_words(  # noqa: PLR0915 -- its threads share what it knows
+def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
     player: Words, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnWords
 ) -> None:
     """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread.

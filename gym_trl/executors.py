@@ -177,7 +177,7 @@ class HousedPool(ClosingPool, Generic[PlaceT]):
 
 
 class ProcessPool(HousedPool["_Process"]):
-    """Steps environments in processes, for environments that compute, hang, leak, crash or use global state.
+    """Pool that steps environments in processes, for environments that compute, hang, leak, crash or use global state.
 
     >>> with ProcessPool(gym.make, workers=1) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
@@ -530,7 +530,7 @@ class GuardedPool(ClosingPool):
         self._retries, self._give_up_after = retries, give_up_after
         self._starting: dict[str, Task] = {}
         self._attempts: dict[str, int] = {}
-        self._paused: dict[str, float] = {}  # until when
+        self._paused: dict[str, float] = {}  # time of the next attempt
         self._asked: set[str] = set()
         self._begun = self._tried_again = self._failed_in_a_row = 0
 

@@ -106,7 +106,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
                 (1, 2, 3, 4, 5),
                 (),
             ]
-            return self._chance.choice(nonsense)  # type: ignore[no-any-return]  # which it is not
+            return self._chance.choice(nonsense)  # type: ignore[no-any-return]  # deliberately malformed
         return self.env.step(action)
 
 

@@ -385,7 +385,7 @@ class _Survey:
 
 
 class Inspector:
-    """Runs the checks; used in a separate process, and directly in tests.
+    """Implementation of the checks, for a separate process and for tests.
 
     >>> from gym_trl.envs.echo import Echo
     >>> Inspector(Echo, episodes=5).look_at("end").got

@@ -26,7 +26,7 @@ EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
 
 
 class EnvPool(Protocol):
-    """Steps the environments of many episodes; ``key`` identifies the episode.
+    """Interface of pools, which step the environments of many episodes; ``key`` identifies the episode.
 
     ``collect`` returns exactly one result, a reply or a failure, for every ``reset`` and ``step``.
     """
@@ -71,7 +71,7 @@ class ClosingPool(ABC):
 
 
 class InlinePool(ClosingPool):
-    """Steps environments in the calling thread, for environments whose steps take microseconds.
+    """Pool that steps environments in the calling thread, for environments whose steps take microseconds.
 
     >>> with InlinePool(gym.make) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
@@ -157,7 +157,7 @@ GIVEN_UP_S = 10.0
 
 
 class ThreadPool(ClosingPool):
-    """Steps environments in threads, for environments that wait for something outside Python.
+    """Pool that steps environments in threads, for environments that wait for something outside Python.
 
     >>> with ThreadPool(gym.make, workers=2) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))

@@ -47,7 +47,7 @@ _Answer: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
 
 
 class RayPool(HousedPool["_Actor"]):
-    """Steps environments in processes on the machines of a Ray cluster.
+    """Pool that steps environments in processes on the machines of a Ray cluster.
 
     ``GymSpec(..., executor="ray")`` makes one, and ``executor=partial(RayPool, address="10.0.0.1:6379")`` one with
     other arguments than the defaults. The cluster is the one that the program is connected to already, else that of
@@ -346,7 +346,7 @@ def _nodes() -> dict[str, float]:
 
 
 def _near(node: str) -> dict[str, Any]:
-    """Return options that place an actor on this machine if there is room; Ray's own spreading may use one machine."""
+    """Return options that place an actor on this machine if there is room; Ray's spreading may put all on one."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}

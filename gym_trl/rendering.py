@@ -197,7 +197,7 @@ def _joins(part: Any) -> list[Any]:
 
 
 def _fair_search(part: Any, whole: Any, nodes: Any) -> bool:
-    """Return whether an ``in`` searches the text itself, or compares the text with constants."""
+    """Return whether ``_Text`` records an ``in``: a constant in the text, or the text in a literal list."""
     name = getattr(part, "attr", getattr(getattr(part, "arg", None), "value", None))
     return isinstance(part, nodes.Const) or isinstance(whole, nodes.List | nodes.Tuple) or name in _NOT_TEXT
 

@@ -67,7 +67,7 @@ Settle: TypeAlias = Callable[[Any, float, float], float]
 
 
 class _Plan(NamedTuple):
-    """Functions that settle a stack of layers; it holds no reference to them, so that it can be cached weakly."""
+    """Functions that settle a stack of layers, without a reference to these, so that it can be cached weakly."""
 
     settles: list[Settle | None]
     """One function per layer, from the innermost, that computes its settlement from the one inside of it."""

@@ -80,7 +80,7 @@ def why_it_ended(info: Mapping[str, Any], *, terminated: bool) -> StopReason:
 
 
 def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -> bool | None:
-    """Return whether an episode that ended for ``reason`` solved its task; ``None`` where nothing declares it.
+    """Return whether an episode that ended for ``reason`` solved its task; ``None`` if it is not declared.
 
     >>> success_of(StopReason.TURN_LIMIT, {"success": True}, declares=True)  # solved, and cut off in the same step
     True

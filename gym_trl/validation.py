@@ -37,7 +37,7 @@ _ROUNDS = 3
 
 _IDLE = ("constant", "garbage", "noop")
 _ALWAYS_ALLOWED = 0.1
-"""Success that is always allowed to a policy that does not play, even if a random one has less."""
+"""Success that is always allowed to a policy that does not play (an acceptance rule of the suite)."""
 _ERRORS = 4.0
 """Maximum distance of two measurements of the same value, in standard errors."""
 

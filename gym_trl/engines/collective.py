@@ -235,7 +235,7 @@ class TorchExchange:
         padded = bytearray(payload.ljust(max(lengths), b"\0"))
         rows = self._gather(torch.frombuffer(padded, dtype=torch.uint8))
         return [
-            pickle.loads(row.numpy()[:length].tobytes()) if length else None  # noqa: S301 -- from this very program
+            pickle.loads(row.numpy()[:length].tobytes()) if length else None  # noqa: S301 -- from the same program
             for row, length in zip(rows, lengths, strict=True)
         ]
 

@@ -6,7 +6,7 @@ from gym_trl.types import Completion, Request
 
 
 class Engine(Protocol):
-    """Samples continuations of token ids.
+    """Interface of engines, which sample continuations of token ids.
 
     ``collect`` returns every submitted request exactly once, completed or with an error, unless it was cancelled. An
     engine that other processes also wait for has a true attribute ``shared``: a rollout then calls ``collect``
