@@ -1,4 +1,4 @@
-"""How the site reads docstrings: examples of the doctest kind are code there, wherever they stand."""
+"""Griffe extension of the documentation site that renders doctest examples in docstrings as code."""
 
 import re
 from typing import Any
@@ -10,16 +10,16 @@ _FENCED = "{0}```pycon\n{1}\n{0}```"
 
 
 class Examples(griffe.Extension):  # type: ignore[misc] # a base that is typed in part
-    """Fences examples, which Markdown would otherwise take for quotations."""
+    """Extension that fences doctest examples, which Markdown would otherwise render as quotations."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Change a docstring as soon as it has been read."""
+        """Fence the examples of an object's docstring after it is loaded."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
 
 
 def fenced(text: str) -> str:
-    r"""A docstring with its examples in fences.
+    r"""Return a docstring with its examples in fences.
 
     >>> fenced("Add.\n\n>>> 1 + 1\n2\n\nThat is all.")
     'Add.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nThat is all.'

@@ -1,9 +1,9 @@
-"""Writes docs/games.md: every game with its numbers and one game played by its solver.
+"""Generator of docs/games.md, which has the numbers of every game and one episode played by its solver.
 
-    python docs/make_games.py            # write it
-    python docs/make_games.py --check    # exit status 1 if it is not what would be written
+    python docs/make_games.py            # write the page
+    python docs/make_games.py --check    # exit with status 1 if the page is not up to date
 
-The numbers of policies come from what ``gym-trl validate --measure`` wrote; everything else is played and computed.
+The scores of policies come from the output of ``gym-trl validate --measure``; everything else is computed here.
 """
 
 import inspect
@@ -39,13 +39,13 @@ This page is written by `python docs/make_games.py`; `make test` checks that it 
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     ids = sorted(gym_trl.GAMES)
     return "\n".join([HEAD, overview(ids), *map(section, ids)])
 
 
 def overview(ids: list[str]) -> str:
-    """A line for each game: what it is about, and how far random play is from the solver."""
+    """Return the table with one line per game: its summary, and the success rates of its presets."""
     lines = [BEFORE_TABLE, "| game | what to do | easy | medium | hard |", "|---|---|---|---|---|"]
     for env_id in ids:
         reached = {game.difficulty or "medium": reach(game) for game in games([env_id])}
@@ -55,7 +55,7 @@ def overview(ids: list[str]) -> str:
 
 
 def reach(game: Game) -> str:
-    """The shares of games that random legal actions, the blind baseline and the solver win, as they were measured."""
+    """Return the measured success rates of random legal actions, the blind baseline and the solver."""
     env = game.make().unwrapped
     assert isinstance(env, TextEnv)
     measured = [env.baselines[name].measured for name in ("random", "blind", "solver")]
@@ -64,7 +64,7 @@ def reach(game: Game) -> str:
 
 
 def near(env: TextEnv) -> bool:
-    """Whether the blind baseline comes near the optimum."""
+    """Return True if the blind baseline comes near the optimum."""
     blind, chance, solver = (env.baselines[name].measured for name in ("blind", "random", "solver"))
     assert blind is not None
     assert chance is not None
@@ -74,18 +74,18 @@ def near(env: TextEnv) -> bool:
 
 
 def anchor(env_id: str) -> str:
-    """What a heading's link is called."""
+    """Return the anchor of a heading."""
     return env_id.lower().replace("/", "")
 
 
 def summary(env_id: str) -> str:
-    """The first sentence of the docstring."""
+    """Return the first sentence of a game's docstring."""
     text = inspect.getdoc(type(gym.make(env_id).unwrapped)) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
 
 
 def section(env_id: str) -> str:
-    """A game's heading, numbers and transcript."""
+    """Return a game's heading, numbers and transcript."""
     presets = games([env_id])
     rows = "\n".join(row(game) for game in presets)
     shown = next((game for game in reversed(presets[:2]) if len(transcript(game)) <= LINES), presets[0])
@@ -108,7 +108,7 @@ def section(env_id: str) -> str:
 
 
 def row(game: Game) -> str:
-    """A line of the table."""
+    """Return a game's line in the table of its presets."""
     env = game.make()
     assert isinstance(env.unwrapped, TextEnv)
     baselines, best = env.unwrapped.baselines, optimum(env)
@@ -129,7 +129,7 @@ def row(game: Game) -> str:
 
 
 def blind(env: TextEnv) -> str:
-    """Return the published blind baseline with its interval, and that of the return where a game pays otherwise."""
+    """Return the published blind baseline with its interval, and its mean return where that is published too."""
     found = env.blind_baselines
     one = found["success"]
     shown = f"{one.measured.success:.3f} [{one.low:.3f}, {one.high:.3f}]"
@@ -140,13 +140,13 @@ def blind(env: TextEnv) -> str:
 
 
 def level(success: float | None, mean_return: float | None) -> str:
-    """Success, and the return where that is another thing."""
+    """Return the success rate, followed by the mean return if it differs."""
     shown = "?" if success is None else f"{success:.3f}"
     return shown if mean_return is None else f"{shown} ({mean_return:+.3f})"
 
 
 def transcript(game: Game) -> list[str]:
-    """A game played by its solver."""
+    """Return the lines of an episode played by the solver."""
     lines: list[str] = []
     played = play_task(game.make(), Task(game.env_id, 0), lambda env: env.get_wrapper_attr("solver")())
     for exchange in played:
@@ -157,14 +157,14 @@ def transcript(game: Game) -> list[str]:
 
 
 def cut(lines: list[str]) -> list[str]:
-    """The beginning and the end, where there are too many."""
+    """Return the lines, or the beginning and the end if there are too many."""
     half = LINES // 2
     return lines if len(lines) <= LINES else [*lines[:half], f"[{len(lines) - 2 * half} lines]", *lines[-half:]]
 
 
 def main() -> int:
     """Write the page or check it."""
-    if bubblewrap_problem() is not None:  # it plays its own programs only
+    if bubblewrap_problem() is not None:  # this script runs only its own programs
         gym.spec("TrlEnv/CodeAgent-v0").kwargs["isolation"] = "limits"
     text = page()
     if "--check" in sys.argv[1:]:

@@ -1,11 +1,11 @@
-"""Makes docs/view_*.png: the pages of two real runs, through a real Chromium.
+"""Generator of docs/view_*.png, screenshots of the pages of two real runs in Chromium.
 
-    python docs/make_screenshots.py          # trains for some minutes where there is no run yet, then looks
+    python docs/make_screenshots.py          # trains for some minutes if there is no run yet, then takes screenshots
 
 It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
-the pictures look as the page does on most desktops. The first run, whose curves are shown, is ``gym-trl train
-TrlEnv/Echo-v0``. The second one, whose episodes are shown, has a tiny model that was taught to think aloud by
-a player who halves the range badly, and is trained on by GRPO.
+the screenshots look like the page on most desktops. The first run, whose curves are shown, is ``gym-trl train
+TrlEnv/Echo-v0``. The second run, whose episodes are shown, trains a tiny model with GRPO. The model was first trained
+on games of an imperfect binary search that states its thinking.
 """
 
 import random
@@ -40,7 +40,7 @@ PICTURES = [
 
 
 def lesson(env: Any, rng: random.Random, chat: TemplateChat, tokenizer: Any) -> tuple[list[int], list[int]]:
-    """A game played so-so, thinking aloud: its ids, and 1 where the player spoke."""
+    """Return ids and mask of a game played by an imperfect binary search that states its thinking."""
     observation, _ = env.reset(seed=rng.randrange(2**31))
     ids = chat.open([Message("user", observation)])
     mask = [0] * len(ids)
@@ -58,12 +58,12 @@ def lesson(env: Any, rng: random.Random, chat: TemplateChat, tokenizer: Any) -> 
 
 
 def teach(folder: Path, *, steps: int = 600, rows: int = 16) -> None:
-    """Write a tiny model that plays like the lessons."""
+    """Train a tiny model on lessons and save it."""
     import torch
     from transformers import Olmo2Config, Olmo2ForCausalLM
 
     tokenizer = tiny_tokenizer()
-    # Not tiny_model: Transformers 5 reads whatever lies beside a Qwen2 with Qwen2's own tokenizer, without its spaces.
+    # Not tiny_model: for a Qwen2 model Transformers 5 always loads Qwen2's own tokenizer, which drops spaces here.
     config = Olmo2Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -99,7 +99,7 @@ def teach(folder: Path, *, steps: int = 600, rows: int = 16) -> None:
 
 
 def train_run() -> None:
-    """A run from the model that was taught."""
+    """Train the taught model with GRPO."""
     from gym_trl.training import train
 
     taught = RUN.with_name("taught")
@@ -122,7 +122,7 @@ def train_run() -> None:
 
 @contextmanager
 def browser(scheme: str) -> Iterator[Any]:
-    """A Chromium that prefers dark or light."""
+    """Provide a Chromium that prefers the dark or the light scheme."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -145,7 +145,7 @@ def browser(scheme: str) -> Iterator[Any]:
 
 
 def shoot() -> None:
-    """Take the pictures and make them small."""
+    """Take the screenshots and compress them."""
     from PIL import Image
 
     for folder in (ECHO, RUN):
@@ -169,7 +169,7 @@ def shoot() -> None:
 
 
 def choose(folder: Path) -> dict[str, str]:
-    """Where in the page each picture is taken: a group that does not agree, and a member of it that won late."""
+    """Return the page's address of each screenshot: a group with different outcomes, and a member that won late."""
     from gym_trl.viewer.run import Run
 
     run = Run(folder)
@@ -193,7 +193,7 @@ def choose(folder: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Train where there is no run yet, and take the pictures."""
+    """Train if there is no run yet, and take the screenshots."""
     from gym_trl.training import train
 
     if not ECHO.exists():

@@ -18,14 +18,14 @@ RULES = "Catch the ball (o) with the paddle (=) in the last row. Answer 0 to mov
 
 
 def say(observation: Any, turn: int, history: list[str]) -> str:
-    """The grid, five cells to a row."""
+    """Return the grid as text, five cells per row."""
     cells = ["o" if cell else "." for cell in observation.info_state]
     cells[45:] = ["=" if cell == "o" else "." for cell in cells[45:]]
     return "\n".join("".join(cells[row : row + 5]) for row in range(0, 50, 5))
 
 
 def read(text: str) -> dict[str, int]:
-    """The first digit that is an action; none is to stay."""
+    """Return the first digit that is an action; without one, stay."""
     return {"action_id": next((int(char) for char in text if char in "012"), 1)}
 
 

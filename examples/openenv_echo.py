@@ -1,4 +1,4 @@
-"""Train a model on an OpenEnv server's Echo, where a longer answer is a better one.
+"""Train a model on an OpenEnv server's Echo, which rewards longer responses.
 
 $ gym-trl serve TrlEnv/Echo-v0 --env reward=length --port 8000     # or OpenEnv's own, or a Space
 $ python examples/openenv_echo.py --learning_rate 1e-6             # any field of GRPOConfig
@@ -21,8 +21,8 @@ if __name__ == "__main__":
     spec = GymSpec(
         "TrlEnv/OpenEnv-v0",
         env_kwargs={"base_url": own.base_url},
-        action_format=None,  # all that the model says is the action
-        turn_limit=1,  # OpenEnv's Echo has no end
-        executor="thread",  # sessions wait for the server side by side
+        action_format=None,  # the whole response is the action
+        turn_limit=1,  # OpenEnv's Echo never ends an episode
+        executor="thread",  # sessions wait for the server concurrently
     )
     GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func).train()

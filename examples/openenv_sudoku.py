@@ -1,4 +1,4 @@
-"""Train a model on OpenEnv's Sudoku (TextArena), a number at a time.
+"""Train a model on OpenEnv's Sudoku (TextArena), with one number per turn.
 
 $ python examples/openenv_sudoku.py --base_url https://openenv-sudoku.hf.space     # or your own copy of the Space
 """
@@ -18,14 +18,14 @@ parser.set_defaults(output_dir="runs/openenv_sudoku", max_steps=200, num_generat
 
 
 def say(observation: Any, turn: int, history: list[str]) -> str:
-    """The rules once, then what was said of the last move, and the board."""
+    """Return the rules in the first turn and the note on the last move in later turns, followed by the board."""
     said = "\n".join(message.content for message in observation.messages)
     note, _, board = said.rpartition("Game Board:")
     return f"{observation.prompt if turn == 1 else note.strip().rpartition(chr(10))[2]}\n{board.strip()}"
 
 
 def read(text: str) -> dict[str, str]:
-    """Row, column and number, as TextArena wants them."""
+    """Return row, column and number in TextArena's format."""
     found = re.findall(r"\[?(\d)\D?(\d)\D?(\d)", text)
     return {"message": "[" + " ".join(found[-1]) + "]" if found else text}
 

@@ -1,4 +1,4 @@
-"""Train a model on OpenEnv's Wordle (TextArena), guess by guess in one conversation.
+"""Train a model on OpenEnv's Wordle (TextArena), with one guess per turn.
 
 $ python examples/openenv_wordle.py --base_url https://openenv-wordle.hf.space     # or your own copy of the Space
 """
@@ -18,13 +18,13 @@ parser.set_defaults(output_dir="runs/openenv_wordle", max_steps=200, num_generat
 
 
 def say(observation: Any, turn: int, history: list[str]) -> str:
-    """What is new: TextArena says everything again at each turn, and the model has seen it."""
+    """Return the new message only, because TextArena repeats all earlier ones in each turn."""
     said = "\n".join(message.content for message in observation.messages)
     return said.rpartition("[GAME]")[2].strip() or observation.prompt
 
 
 def read(text: str) -> dict[str, str]:
-    """The last word of five letters."""
+    """Return the last word of five letters."""
     words = re.findall(r"\b[A-Za-z]{5}\b", text) or [text[:5]]
     return {"message": f"[{words[-1].lower()}]"}
 

@@ -1,8 +1,8 @@
-"""Train a model that calls tools to guess a number, in TRL's own loop: it calls guess(number) until it is told.
+"""Train a tool-calling model in TRL's own loop to guess a number with calls of guess(number).
 
 $ python examples/train_tools.py --learning_rate 2e-6 --use_vllm true --vllm_mode colocate   # any field of GRPOConfig
 
-docs/migrate_from_environment_factory.md says what that loop can promise, and what spec.rollout_func does better.
+See docs/migrate_from_environment_factory.md for the limits of that loop and the advantages of spec.rollout_func.
 """
 
 from transformers import HfArgumentParser
@@ -26,7 +26,7 @@ parser.set_defaults(
 
 if __name__ == "__main__":
     args, own = parser.parse_args_into_dataclasses()
-    # Games that are left before their end cost the penalty too, or not playing would be as good as losing.
+    # The penalty also applies to games left before their end; otherwise not playing would equal losing.
     spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 100, "turns": 7}, num_tasks=2_000, invalid_penalty=0.1)
     trainer = GRPOTrainer(
         model=own.model,

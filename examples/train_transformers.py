@@ -1,4 +1,4 @@
-"""Train a model to guess a number, generating with Transformers: nothing but the trainer itself is needed.
+"""Train a model to guess a number, generating with Transformers, which needs no further packages.
 
 $ python examples/train_transformers.py --learning_rate 2e-6      # any field of GRPOConfig
 $ accelerate launch examples/train_transformers.py                # on all GPUs of this machine

@@ -1,4 +1,4 @@
-"""Train a model to guess a number, generating with a vLLM in the trainer's own process, on its GPU.
+"""Train a model to guess a number, generating with vLLM in the trainer's process, on the same GPU.
 
 $ python examples/train_vllm_colocate.py --vllm_gpu_memory_utilization 0.5     # any field of GRPOConfig
 $ accelerate launch examples/train_vllm_colocate.py                            # on all GPUs: one vLLM each
@@ -20,7 +20,7 @@ parser.set_defaults(
     output_dir="runs/vllm_colocate",
     use_vllm=True,
     vllm_mode="colocate",
-    vllm_max_model_length=4096,  # less memory for the cache than the whole context would take
+    vllm_max_model_length=4096,  # needs less cache memory than the full context
     max_steps=200,
     learning_rate=1e-6,
     per_device_train_batch_size=8,

@@ -1,4 +1,4 @@
-r"""Train a model to guess a number, generating on a vLLM server, which has GPUs of its own.
+r"""Train a model to guess a number, generating with a vLLM server on other GPUs.
 
 $ CUDA_VISIBLE_DEVICES=0 VLLM_SERVER_DEV_MODE=1 vllm serve Qwen/Qwen3-0.6B --max-model-len 4096 \
       --weight-transfer-config '{"backend": "nccl"}' --logprobs-mode processed_logprobs --max-logprobs -1

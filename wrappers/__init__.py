@@ -1,8 +1,8 @@
-"""Wrappers for environments that speak text, one module each.
+"""Wrappers for text environments, one module each.
 
-Gymnasium's own work among them, and are not written again: ``TransformReward`` scales rewards, ``ClipReward`` clips
-them, ``RecordEpisodeStatistics`` and ``OrderEnforcing`` do what they say. ``NormalizeReward`` is not for training in
-groups: it remembers what its instance has been paid, so that two members of a group are paid differently for the same.
+Gymnasium's own wrappers can be combined with them, such as ``TransformReward``, ``ClipReward``,
+``RecordEpisodeStatistics`` and ``OrderEnforcing``. Do not use ``NormalizeReward`` for training in groups: it depends on
+the earlier rewards of its instance, so two members of a group get different rewards for the same actions.
 """
 
 from gym_trl.wrappers.admissible_actions import AdmissibleActions

@@ -1,4 +1,4 @@
-"""What may be done now, in the observation."""
+"""Wrapper that lists the allowed actions in the observation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _MORE = " and {} more"
 
 
 class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    r"""Say below each observation which actions the environment allows now.
+    r"""Wrapper that appends the currently allowed actions to each observation.
 
     >>> import gymnasium as gym
     >>> from gym_trl.wrappers.as_text import as_text
@@ -26,16 +26,17 @@ class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> env.reset(seed=0)[0].splitlines()[-1]
     'Possible actions: Move south, Move north'
 
-    They come from ``info``: a list under ``admissible_actions``, ``admissible_commands``, ``valid_actions`` or
-    ``available_actions``, or an ``action_mask``. Nothing else of ``info`` is shown, and nothing where there is no list.
+    The actions come from ``info``: a list under ``admissible_actions``, ``admissible_commands``, ``valid_actions`` or
+    ``available_actions``, or an ``action_mask``. Nothing else of ``info`` is shown. Without a list the observation is
+    unchanged.
 
     Args:
-        env: An environment whose observations are text.
-        max_length: How many characters the list may have; the actions that do not fit are counted.
+        env: Environment whose observations are text.
+        max_length: Maximum characters of the list; the number of actions that do not fit is shown.
 
     Raises:
         ConfigError: ``max_length`` is not a positive integer.
-        NotTextError: the observations are not text.
+        NotTextError: The observations are not text.
     """
 
     reads_text = False
@@ -68,7 +69,7 @@ class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             return whole
         kept = whole[: self.max_length + 2].count(", ")
         shown = ", ".join(actions[:kept])
-        # Commas of an action's own may have been counted.
+        # Commas within an action may have been counted.
         while len(shown) > self.max_length:
             kept -= 1
             shown = ", ".join(actions[:kept])
@@ -76,14 +77,14 @@ class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
 
 def listed_actions(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> list[str] | None:
-    """The actions that ``info`` allows, or ``None`` where it does not list them.
+    """Return the actions that ``info`` allows, or ``None`` if it does not list them.
 
     >>> listed_actions(gym.make("FrozenLake-v1"), {"action_mask": [0, 1, 1, 0]})
     ['Move down', 'Move right']
     """
     for key in _KEYS:
         listed = info.get(key)
-        if isinstance(listed, set | frozenset):  # whose order is not the same in every process
+        if isinstance(listed, set | frozenset):  # the order of a set differs between processes
             return sorted(map(str, listed))
         if isinstance(listed, Sequence | np.ndarray) and not isinstance(listed, str | bytes):
             return [str(action) for action in listed]

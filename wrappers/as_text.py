@@ -1,4 +1,4 @@
-"""Any environment, in words."""
+"""Conversion of any environment to text."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gym_trl.wrappers.text_observation import Observe, TextObservation
 
 
 def as_text(env: gym.Env[Any, Any], *, observe: Observe | None = None, act: Act | None = None) -> gym.Env[str, str]:
-    """``env`` with observations and actions in words; one that speaks text already is returned as it is.
+    """Return ``env`` with text observations and text actions; a text environment is returned unchanged.
 
     >>> import gymnasium as gym
     >>> env = as_text(gym.make("FrozenLake-v1", is_slippery=False))
@@ -24,11 +24,11 @@ def as_text(env: gym.Env[Any, Any], *, observe: Observe | None = None, act: Act 
 
     Args:
         env: Any environment.
-        observe: Says an observation, given with its ``info``, instead of ``TextObservation``'s own way.
-        act: Makes an action of words instead of ``TextAction``'s own way.
+        observe: Function ``(observation, info) -> str``. Default: see ``TextObservation``.
+        act: Function ``str -> action``. Default: see ``TextAction``.
 
     Raises:
-        NotTextError: observations or actions that have no words, and no function was given for them.
+        NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
     """
     if observe is not None or not holds_text(env.observation_space):
         env = TextObservation(env, observe)

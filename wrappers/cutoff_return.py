@@ -1,4 +1,4 @@
-"""A bound on what an episode that is cut off returns."""
+"""Wrapper that bounds the return of an episode that is cut off."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ _BY_WRAPPERS = ("parse_error", "invalid_action", "turn_limit")
 
 
 class CutoffReturn(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Let no episode that is cut off return more than ``most``: what the worst loss returns.
+    """Wrapper that limits the return of an episode that is cut off to ``most``, the return of the worst loss.
 
     >>> import gymnasium as gym
     >>> from gym_trl.settlement import settlement
@@ -21,9 +21,9 @@ class CutoffReturn(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> float(env.step(0)[1]), settlement(env)
     (-1.0, -199.0)
 
-    For environments that pay less than nothing for a step or a loss and do not say so (``gym_trl.settlement``): without
-    it, an episode that tokens or time cut off early would be worth more than one that is played on. It goes around all
-    wrappers that change rewards or end episodes; ``GymSpec(cutoff_return=...)`` puts it there.
+    Use it for environments with negative rewards for a step or a loss that do not declare a ``gym_trl.settlement``.
+    Otherwise an episode that tokens or time cut off early would have a higher return than one that is continued. Put it
+    outside of all wrappers that change rewards or end episodes, as ``GymSpec(cutoff_return=...)`` does.
 
     Raises:
         ConfigError: ``most`` is not a finite number.

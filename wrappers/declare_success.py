@@ -1,4 +1,4 @@
-"""What counts as solved, for environments that do not say so themselves."""
+"""Wrapper that declares success, for environments that do not declare it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import load_function
 
 Success: TypeAlias = float | str | Callable[[Mapping[str, Any], float], bool | None]
-"""A return to reach, ``"info"``, or a function of the last ``info`` and the return (also as ``"module:function"``)."""
+"""Threshold of the return, ``"info"``, or a function of the last ``info`` and the return (or ``"module:function"``)."""
 
 
 class DeclareSuccess(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Declare in ``info["success"]`` whether an episode was solved.
+    """Wrapper that declares in ``info["success"]`` if an episode was solved.
 
     >>> import gymnasium as gym
     >>> env = DeclareSuccess(gym.make("FrozenLake-v1", is_slippery=False), 1.0)
@@ -23,17 +23,17 @@ class DeclareSuccess(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> [env.step(move)[4]["success"] for move in (1, 1, 2, 2, 1, 2)]
     [False, False, False, False, False, True]
 
-    ``GymSpec(success=...)`` puts it around ``gym.make``, so that a return is that of the environment's own rewards, and
-    not of what other wrappers add or take away.
+    ``GymSpec(success=...)`` puts it directly around ``gym.make``, so the return is the sum of the environment's own
+    rewards, without those of other wrappers.
 
     Args:
         env: Any environment.
         success: A number: an episode that the environment ended, terminated or truncated, is solved if its return is
             at least this. ``"info"``: the environment declares success in ``info["success"]`` when it ends, so an
-            episode that is cut off before is none. A function: is called with ``info`` and the return when the
-            environment ends an episode, and returns ``True``, ``False`` or ``None`` for not declared; also by its name,
-            as ``"package.module:function"``.
-        over_info: Whether it replaces what the environment itself says in ``info["success"]``.
+            episode that is cut off before is not solved. A function, or its name ``"package.module:function"``: called
+            with ``info`` and the return when the environment ends an episode; returns ``True``, ``False`` or ``None``
+            for undeclared.
+        over_info: Replace the environment's own ``info["success"]``.
 
     Raises:
         ConfigError: ``success`` is none of these.
@@ -71,15 +71,15 @@ class DeclareSuccess(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
 
 def declare_success(env: gym.Env[Any, Any], success: Success | None = None) -> gym.Env[Any, Any]:
-    """``env`` with its success declared as ``success`` says, or else as Gymnasium's registry does.
+    """Return ``env`` with success declared by ``success``, otherwise by Gymnasium's registry.
 
     >>> declare_success(gym.make("CartPole-v1")).get_wrapper_attr("success")
     475.0
     >>> declare_success(gym.make("CliffWalking-v1")).has_wrapper_attr("success")  # nobody says
     False
 
-    The registry's ``reward_threshold`` is a return of episodes of the registered length, so one that was made with a
-    shorter ``max_episode_steps`` has none.
+    The registry's ``reward_threshold`` applies to episodes of the registered length, so it is not used for an
+    environment with another ``max_episode_steps``.
 
     Raises:
         ConfigError: see ``DeclareSuccess``.
@@ -95,7 +95,7 @@ def declare_success(env: gym.Env[Any, Any], success: Success | None = None) -> g
 
 
 def check_success(success: object) -> None:
-    """Check what is to count as solved.
+    """Check a definition of success.
 
     >>> check_success(True)
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ def check_success(success: object) -> None:
     gym_trl.errors.ConfigError: success must be a return to reach, "info" or a function, got True
 
     Raises:
-        ConfigError: it is no finite number, no function nor the name of one, and not ``"info"``.
+        ConfigError: It is not a finite number, a function, the name of one, or ``"info"``.
     """
     if isinstance(success, str):
         if success != "info":

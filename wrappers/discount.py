@@ -1,4 +1,4 @@
-"""Rewards that are worth less the later they come."""
+"""Wrapper that discounts rewards."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ from gym_trl.wrappers.inner import check_gamma
 
 
 class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Multiply the reward of the n-th action by ``gamma ** (n - 1)``, so that the plain sum is the discounted return.
+    """Wrapper that multiplies the reward of the n-th action by ``gamma ** (n - 1)``; the sum is the discounted return.
 
     >>> import gymnasium as gym
     >>> env = Discount(gym.make("TrlEnv/GuessNumber-v0"), gamma=0.5)
@@ -17,16 +17,16 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> [env.step(guess)[1] for guess in ("30", "20", "25")]
     [0.0, 0.0, 0.25]
 
-    GRPO sums an episode's rewards without a discount; this is how to have one.
+    GRPO itself sums an episode's rewards without a discount.
 
     Raises:
-        ConfigError: ``gamma`` outside of 0 to 1.
+        ConfigError: ``gamma`` is not between 0 and 1.
     """
 
     reads_text = False
     settles_turns = False
     optimal_return: ClassVar[None] = None
-    """Nobody knows how many actions perfect play takes."""
+    """Unknown, because the length of optimal play is unknown."""
 
     def __init__(self, env: gym.Env[Any, Any], gamma: float = 0.99) -> None:
         check_gamma(gamma)
@@ -37,7 +37,7 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def settle(self, inside: float, turns: float) -> float:
         """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
-        return min(inside * self._last_weight, 0.0)  # as if the last action had ended it: a loss costs most at once
+        return min(inside * self._last_weight, 0.0)  # as if the last action had lost: an immediate loss costs most
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         self._weight = self._last_weight = 1.0

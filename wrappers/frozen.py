@@ -1,4 +1,4 @@
-"""What happens after the end of an episode: nothing."""
+"""Base class that makes a finished episode ignore further steps."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, SupportsFloat, TypeAlias
@@ -12,18 +12,18 @@ Step: TypeAlias = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
 
 class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], ABC):
-    """A wrapper whose episodes end once: after it every action gets the last observation and flags, and no reward.
+    """Wrapper that repeats the last observation and flags after the end of an episode, with a reward of 0.
 
-    Gymnasium leaves open what an environment does after its end; some play on and pay. A subclass has ``_step`` instead
-    of ``step``, and ``_restart`` where it counts something.
+    Gymnasium does not define steps after the end; some environments continue and give rewards. A subclass defines
+    ``_step`` instead of ``step``, and ``_restart`` to reset its own state.
 
     Raises:
-        ActionTypeError: an action that is not a string.
-        gymnasium.error.ResetNeeded: a step before the first reset.
+        ActionTypeError: An action is not a string.
+        gymnasium.error.ResetNeeded: ``step`` is called before the first ``reset``.
     """
 
     reads_text: ClassVar[bool] = True
-    """Whether an action that is not a string is refused."""
+    """True if actions that are not strings are rejected."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)

@@ -1,4 +1,4 @@
-"""How much of the past an observation repeats."""
+"""Wrapper that repeats past turns in observations."""
 
 from collections import deque
 from typing import Any, Literal, TypeAlias, get_args
@@ -14,7 +14,7 @@ Show: TypeAlias = Literal["new", "full", "window", "first_last", "current"]
 
 
 class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    r"""Choose what of an episode's past is shown with each observation.
+    r"""Wrapper that selects the part of an episode's past that is repeated in each observation.
 
     >>> import gymnasium as gym
     >>> env = History(gym.make("TrlEnv/GuessNumber-v0"), show="full")
@@ -29,24 +29,25 @@ class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> env.append_only
     False
 
-    ``"new"`` shows what the environment says now and nothing else: a transcript keeps the past, which makes this the
-    one way that can be trained on. The others are for policies that see one observation at a time. ``"full"`` repeats
-    everything, ``"window"`` the last ``turns`` exchanges, ``"first_last"`` the first observation, ``"current"``
-    nothing, whatever is kept elsewhere. Where they repeat actions these stand behind ``"> "``.
+    ``"new"`` shows only the current observation. It is the only choice for training, because a transcript keeps the
+    past itself. The others are for policies that see one observation at a time. ``"full"`` repeats everything,
+    ``"window"`` the last ``turns`` turns, ``"first_last"`` the first observation, and ``"current"`` nothing, even if
+    the past is not kept elsewhere. Repeated actions follow ``"> "``.
 
-    A language model is trained on the tokens that it saw and wrote, in the order in which it did: what rewrites the
-    past makes each turn a text of its own. Such an environment says ``append_only = False``, which ``GymSpec`` refuses.
+    A language model is trained on the tokens that it saw and sampled, in their order. With a rewritten past each turn
+    would be a separate text. An environment with a rewritten past has ``append_only = False``, and ``GymSpec`` rejects
+    it.
 
     Args:
-        env: An environment whose observations and actions are text.
-        show: What is shown.
-        turns: How many exchanges a ``"window"`` has.
-        max_length: How many characters of the past are repeated at most; the oldest exchanges go first.
+        env: Environment whose observations and actions are text.
+        show: Part of the past to show.
+        turns: Number of turns in a ``"window"``.
+        max_length: Maximum characters of the past that are repeated; the oldest turns are dropped first.
 
     Raises:
-        ConfigError: a way that does not exist, ``turns`` without a window or a window without them, or a number that is
-            not a positive integer.
-        NotTextError: observations or actions are not text.
+        ConfigError: ``show`` is unknown, ``turns`` is given without ``"window"`` or missing with it, or a number is not
+            a positive integer.
+        NotTextError: Observations or actions are not text.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     @property
     def append_only(self) -> bool:
-        """Whether nothing that was shown is shown again, so that a transcript can be trained on."""
+        """True if no observation repeats the past, so that the transcript can be trained on."""
         inner = self.env.get_wrapper_attr("append_only") if self.env.has_wrapper_attr("append_only") else True
         return self.show == "new" and bool(inner)
 

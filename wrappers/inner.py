@@ -1,4 +1,4 @@
-"""What wrappers ask the environment inside them, and of their arguments."""
+"""Helpers for wrappers: attributes of the inner environment, and checks of arguments."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from gym_trl.spaces import MAX_LENGTH, holds_text
 
 
 def instructions_of(env: gym.Env[Any, Any]) -> str:
-    """The rules that an environment or one of its wrappers offers as ``instructions``, or the empty string.
+    """Return the ``instructions`` of an environment or one of its wrappers, or the empty string.
 
     >>> instructions_of(gym.make("TrlEnv/GuessNumber-v0"))[:40]
     'Find the secret integer from 1 to 50. Yo'
@@ -23,15 +23,15 @@ def instructions_of(env: gym.Env[Any, Any]) -> str:
 
 
 def longest_observation(env: gym.Env[Any, Any]) -> int:
-    """How many characters an observation of ``env`` may have."""
+    """Return the maximum characters of an observation of ``env``."""
     return int(getattr(env.observation_space, "max_length", MAX_LENGTH))
 
 
 def check_text(env: gym.Env[Any, Any], name: str, *, observations: bool = False, actions: bool = False) -> None:
-    """Check that a wrapper called ``name``, which reads and writes text, finds text.
+    """Check that the spaces of ``env`` are text, as the wrapper called ``name`` requires.
 
     Raises:
-        NotTextError: it does not; says how to put the environment into words.
+        NotTextError: They are not; the message explains how to convert the environment to text.
     """
     for kind, asked, space in (
         ("observations", observations, env.observation_space),
@@ -42,30 +42,30 @@ def check_text(env: gym.Env[Any, Any], name: str, *, observations: bool = False,
 
 
 def check_penalty(penalty: float) -> None:
-    """Check what something costs.
+    """Check a penalty.
 
     Raises:
-        ConfigError: it is negative, or no finite number.
+        ConfigError: It is negative or not finite.
     """
     if not (math.isfinite(penalty) and penalty >= 0):
         raise ConfigError(f"penalty must not be negative, got {penalty}")
 
 
 def check_gamma(gamma: float) -> None:
-    """Check a discount.
+    """Check a discount factor.
 
     Raises:
-        ConfigError: it is not between 0 and 1.
+        ConfigError: It is not between 0 and 1.
     """
     if not 0 <= gamma <= 1:
         raise ConfigError(f"gamma must be between 0 and 1, got {gamma}")
 
 
 def check_positive(**arguments: object) -> None:
-    """Check arguments that count something.
+    """Check that the arguments are positive integers.
 
     Raises:
-        ConfigError: one of them is not a positive integer.
+        ConfigError: One of them is not.
     """
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -73,13 +73,13 @@ def check_positive(**arguments: object) -> None:
 
 
 def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
-    """A function, also by its name, which a spec can write down as JSON.
+    """Return a function given directly or by its name, which can be stored in a spec as JSON.
 
     >>> load_function("math:sqrt")(9.0)
     3.0
 
     Raises:
-        ConfigError: there is no function of that name.
+        ConfigError: The function does not exist.
     """
     if isinstance(function, str):
         try:

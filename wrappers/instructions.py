@@ -1,4 +1,4 @@
-"""What is said before a game begins."""
+"""Wrapper that sets an environment's instructions."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from gym_trl.wrappers.inner import instructions_of
 
 
 class Instructions(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    r"""Give an environment instructions, instead of its own or below them.
+    r"""Wrapper that replaces an environment's instructions or appends to them.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/Echo-v0")
@@ -18,13 +18,13 @@ class Instructions(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
     >>> Instructions(env, "Think first.", append=True).instructions.splitlines()[-1]
     'Think first.'
 
-    They are what a rollout says before the first observation. Wrappers that are put around this one add their own
-    sentences to them, as ``ParseAction`` does; ``Instructions(env, "")`` around those leaves everything out.
+    A rollout shows the instructions before the first observation. Wrappers around this one, such as ``ParseAction``,
+    add their own sentences; ``Instructions(env, "")`` around those removes all.
 
     Args:
         env: Any environment.
-        text: What to say.
-        append: Say it on a line of its own below what the environment says.
+        text: The instructions.
+        append: Append ``text`` as a new line to the environment's instructions.
 
     Raises:
         ConfigError: ``text`` is not a string.
@@ -40,6 +40,6 @@ class Instructions(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
 
     @property
     def instructions(self) -> str:
-        """What is said before the first observation."""
+        """Text before the first observation."""
         own = instructions_of(self.env) if self.append else ""
         return "\n".join(part for part in (own, self.text) if part)

@@ -1,4 +1,4 @@
-"""A price for actions that the rules do not allow."""
+"""Wrapper that penalizes invalid actions."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gym_trl.wrappers.inner import check_penalty
 
 
 class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Make an action cost something where the environment calls it invalid.
+    """Wrapper that subtracts a penalty from the reward of an invalid action.
 
     >>> import gymnasium as gym
     >>> env = InvalidActionPenalty(gym.make("TrlEnv/GuessNumber-v0"), penalty=0.5)
@@ -18,13 +18,13 @@ class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> [env.step(guess)[1] for guess in ("1000", "x", "25")]
     [-0.5, -0.5, 1.0]
 
-    Invalid is what ``info["action_valid"]`` denies. Where an environment does not say, it is an action in words that is
-    none of those that were listed before it (see ``AdmissibleActions`` for where they are looked for; case and spacing
-    do not matter), and ``info["action_valid"]`` says so then. ``ParseAction`` has a penalty of its own, which falls on
-    answers that cannot be read as well: one of the two is enough.
+    An action is invalid if ``info["action_valid"]`` is false. If the environment does not set it, a text action is
+    invalid if it is not in the list of actions before it (see ``AdmissibleActions``; case and spacing are ignored), and
+    the wrapper sets ``info["action_valid"]``. ``ParseAction`` has its own penalty, which also applies to unreadable
+    responses: use only one of the two.
 
     Raises:
-        ConfigError: a penalty that is negative or no finite number.
+        ConfigError: The penalty is negative or not finite.
     """
 
     reads_text = False
@@ -42,7 +42,7 @@ class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def settle(self, inside: float, turns: float) -> float:
         """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
-        return inside - self.penalty * turns  # a loss by nothing but invalid actions
+        return inside - self.penalty * turns  # a loss with invalid actions only
 
     def _step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)

@@ -1,4 +1,4 @@
-"""One environment for all difficulties, of which each task names its own."""
+"""Wrapper with several difficulty levels, chosen by the task."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsFloat
@@ -9,26 +9,25 @@ from gym_trl.errors import ConfigError
 
 
 class Levels(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Play the level that ``reset`` is told in ``options["level"]``; each level is made with arguments of its own.
+    """Wrapper that plays the level in ``options["level"]`` of ``reset``; each level has its own ``gym.make`` arguments.
 
     >>> import gymnasium as gym
     >>> env = Levels(gym.make("TrlEnv/GuessNumber-v0"), [{"high": 10}, {"high": 1000, "turns": 10}])
     >>> env.reset(seed=0)[0], env.reset(seed=0, options={"level": 1})[0]
     ('Guess 1 to 10 in 6 tries.', 'Guess 1 to 1000 in 10 tries.')
 
-    The level belongs to the task and not to the environment, so that all members of a group play the same one, whoever
-    plays them and whatever was played before. What raises the level as the model learns is ``GymSpec``'s
-    ``curriculum``. A level's environment is made when it is first played, with all wrappers that are inside of this
-    one; other options are for its own ``reset``.
+    The level is part of the task, so all members of a group play the same level, on any worker and after any other
+    episode. ``GymSpec``'s ``curriculum`` raises the level as the model learns. A level's environment is made when it is
+    first played, with all wrappers inside of this one; other reset options are passed on to it.
 
     Args:
-        env: An environment that ``gym.make`` made, and its wrappers.
-        levels: Arguments for ``gym.make`` by level, from easy to hard, instead of those that ``env`` has.
-        level: The one that is played where the options name none.
-        make: Makes the environment of a level from its arguments, where ``gym.make(env.spec)`` would not do.
+        env: Environment made by ``gym.make``, with its wrappers.
+        levels: Arguments of ``gym.make`` by level, from easy to hard, which override those of ``env``.
+        level: Level that is played if the options have none.
+        make: Function that makes the environment of a level from its arguments. Default: ``gym.make(env.spec)``.
 
     Raises:
-        ConfigError: no levels, or an environment that has no spec; at reset, a level that does not exist.
+        ConfigError: ``levels`` is empty, or the environment has no spec; at reset, the level does not exist.
     """
 
     swaps_env = True
@@ -51,7 +50,7 @@ class Levels(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
         self._make = make
         self._base = env
         self._made: dict[int, gym.Env[Any, Any]] = {}
-        _ = self.spec  # is kept from now on: it is that of the environment given, and not of a level
+        _ = self.spec  # cached now: the spec of the given environment, not of a level
         self.env = self._at(self.level)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

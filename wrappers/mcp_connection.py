@@ -1,4 +1,4 @@
-"""A running server of tools; imported when the first one is started, because ``asyncio`` takes long to import."""
+"""Connection to a running MCP server; imported only when a server is started, because ``asyncio`` imports slowly."""
 
 import asyncio
 import os
@@ -13,17 +13,17 @@ from gym_trl.errors import InfrastructureError
 from gym_trl.wrappers.mcp_server import MCPServer
 from gym_trl.wrappers.tool import Tool
 
-_CLOSED = -32000  # of the protocol: the connection has ended
+_CLOSED = -32000  # JSON-RPC error code of MCP for a closed connection
 
 
 class Connection:
-    """A running server. The client lives in a thread with an event loop of its own, whatever the caller runs in."""
+    """Running server, whose client runs in a background thread with its own event loop."""
 
     def __init__(self, server: MCPServer) -> None:
         self.process = os.getpid()
-        """Where it can be used: a fork inherits no threads."""
+        """Id of the process that can use the connection; a fork does not inherit its thread."""
         self.failed = False
-        """A call was not answered: the server has died or hangs, and another one is better."""
+        """True if a call got no response, because the server has died or hangs; it should be replaced."""
         self._timeout = server.timeout
         self._loop = asyncio.new_event_loop()
         ready: Future[tuple[Any, list[Any]]] = Future()
@@ -31,14 +31,14 @@ class Connection:
         thread = Thread(target=_run, args=(self._loop, serving, ready), name="gym-trl tools", daemon=True)
         thread.start()
         self.close = weakref.finalize(self, _close, self._loop, serving, thread)
-        """End the server."""
+        """Function that ends the server."""
         try:
             self._session, listed = ready.result(self._timeout)
         except TimeoutError as error:
             self.close()
             raise TimeoutError(f"{server.command!r} did not answer in {server.timeout} seconds") from error
         self.tools = [self._tool(described.model_dump(by_alias=True)) for described in listed]
-        """What it offers."""
+        """Tools of the server."""
 
     def _tool(self, described: Mapping[str, Any]) -> Tool:
         name = described["name"]
@@ -54,7 +54,7 @@ class Connection:
             raise TimeoutError(f"no answer in {self._timeout} seconds") from error
         except Exception as error:
             self.failed = True
-            if getattr(getattr(error, "error", None), "code", _CLOSED) != _CLOSED:  # the server is there and refuses
+            if getattr(getattr(error, "error", None), "code", _CLOSED) != _CLOSED:  # a running server rejects the call
                 raise
             raise InfrastructureError(
                 f"the server of the tool {name} is gone: {type(error).__name__}: {error}"
@@ -69,7 +69,7 @@ def _run(loop: asyncio.AbstractEventLoop, serving: "asyncio.Task[None]", ready: 
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(serving)
-    except BaseException as error:  # the caller's to see, and not this thread's
+    except BaseException as error:  # raised in the caller instead of this thread
         if not ready.done():
             ready.set_exception(_first(error))
     finally:
@@ -90,7 +90,7 @@ async def _serve(server: MCPServer, ready: "Future[Any]") -> None:
 
 
 def _close(loop: asyncio.AbstractEventLoop, serving: "asyncio.Task[None]", thread: Thread) -> None:
-    if thread.is_alive():  # which it is not in a fork
+    if thread.is_alive():  # false in a fork
         loop.call_soon_threadsafe(serving.cancel)
         thread.join(10)
 

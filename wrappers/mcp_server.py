@@ -1,4 +1,4 @@
-"""Servers that speak the Model Context Protocol, as tools."""
+"""Model Context Protocol servers as sources of tools."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MCPServer:
-    """How to start a server of tools that listens on its standard input.
+    """Command of an MCP server that communicates over standard input and output.
 
-    ``Tools(env, [MCPServer("python", ["server.py"])])`` starts one process for the environment when it is first needed,
-    and ends it with ``env.close()``. A server's tools may keep state: no two environments share a process.
-    One that did not answer is replaced at the next reset.
+    ``Tools(env, [MCPServer("python", ["server.py"])])`` starts one process per environment when it is first needed, and
+    ends it with ``env.close()``. A server's tools may keep state, because environments do not share a process. A server
+    that did not respond is replaced at the next reset.
 
     Args:
-        command: The program.
-        args: Its arguments.
-        env: Environment variables beside the few that every program needs.
-        timeout: Seconds for starting, and for each call.
+        command: Program to start.
+        args: Arguments of the program.
+        env: Environment variables in addition to a minimal set.
+        timeout: Maximum seconds for the start, and for each call.
     """
 
     command: str
@@ -31,15 +31,15 @@ class MCPServer:
     timeout: float = 30.0
 
     def connect(self) -> "Connection":
-        """Start the server and ask it for its tools.
+        """Start the server and list its tools.
 
         Raises:
-            MissingDependencyError: the ``mcp`` extra is not installed.
-            OSError: there is no such program.
-            TimeoutError: it does not answer.
+            MissingDependencyError: The ``mcp`` extra is not installed.
+            OSError: The program does not exist.
+            TimeoutError: The server does not respond.
         """
         try:
-            import mcp  # noqa: F401 -- says now what is missing
+            import mcp  # noqa: F401 -- report a missing package now
         except ImportError as error:
             raise MissingDependencyError("a server of tools", extra="mcp") from error
         from gym_trl.wrappers.mcp_connection import Connection

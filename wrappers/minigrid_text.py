@@ -1,4 +1,4 @@
-"""What the agent of a MiniGrid or BabyAI environment sees, in words."""
+"""Text observations of MiniGrid and BabyAI environments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ _FACING = ("east", "south", "west", "north")
 
 
 def minigrid_text(env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], str] | None:
-    """How to say the observations of a MiniGrid or BabyAI environment; ``None`` for any other.
+    """Return a function from observations of a MiniGrid or BabyAI environment to text; ``None`` for any other.
 
     >>> minigrid_text(gym.make("FrozenLake-v1")) is None
     True
@@ -21,7 +21,7 @@ def minigrid_text(env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], str
 
 
 class _MiniGrid:
-    """What the agent sees, nearest first, from where it stands: the mission, its direction, its hands.
+    """Function from an observation to text: mission, direction, carried object and visible objects, nearest first.
 
     ::
 
@@ -30,7 +30,7 @@ class _MiniGrid:
         Ahead: 2 steps free, then a wall. Left: a wall. Right: 3 steps free.
         You see: a red ball, 2 ahead and 1 right; a locked blue door, 2 ahead and 3 right.
 
-    Only what the agent's own view holds is told, as it is in the observation; walls are told where they end the way
+    Only the agent's own view is described, as in the observation. Walls are mentioned only where they end the free way
     ahead and to the sides.
     """
 
@@ -42,7 +42,7 @@ class _MiniGrid:
 
     def __call__(self, observation: dict[str, Any], info: dict[str, Any]) -> str:
         view = observation["image"]
-        middle, last = view.shape[0] // 2, view.shape[1] - 1  # the agent looks up from the middle of the last row
+        middle, last = view.shape[0] // 2, view.shape[1] - 1  # the agent is in the middle of the last row and faces up
         carried = self._thing(view[middle, last])
         seen = []
         for column in range(view.shape[0]):
@@ -60,7 +60,7 @@ class _MiniGrid:
         return "\n".join([*lines, f"You see: {'; '.join(listed)}." if listed else "You see nothing else."])
 
     def _thing(self, cell: Any) -> str:
-        """What is in a cell of the view; nothing for what is empty or cannot be seen."""
+        """Return the object in a cell of the view; an empty string for an empty or unseen cell."""
         kind = self.kinds[int(cell[0])]
         if kind in ("unseen", "empty", "floor", "agent"):
             return ""
@@ -71,7 +71,7 @@ class _MiniGrid:
         return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
     def _way(self, name: str, view: Any, step: tuple[int, int]) -> str:
-        """How far the way is free."""
+        """Return the length of the free way in one direction, as text."""
         column, row = view.shape[0] // 2 + step[0], view.shape[1] - 1 + step[1]
         free = 0
         while 0 <= column < view.shape[0] and row >= 0 and self.kinds[int(view[column, row][0])] != "unseen":

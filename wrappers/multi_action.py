@@ -1,4 +1,4 @@
-"""Several actions in one answer."""
+"""Wrapper for several actions in one response."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _SHOWN = 100
 
 
 class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    r"""Play several actions that one answer holds, in their order.
+    r"""Wrapper that plays several actions of one response in order.
 
     >>> import gymnasium as gym
     >>> env = MultiAction(gym.make("TrlEnv/GuessNumber-v0"), limit=3)
@@ -30,21 +30,22 @@ class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> reward, terminated, [step["action"] for step in info["steps"]]
     (1.0, True, ['25', '37', '31'])
 
-    They are played until one ends the episode or is invalid (``info["action_valid"]`` is false); the observation names
-    those that were not. Rewards are summed. ``info`` is that of the last action played, and ``info["steps"]`` has for
-    each ``action``, ``reward`` and its own ``info``. An answer with one action is answered as without this wrapper.
+    Actions are played until one ends the episode or is invalid (``info["action_valid"]`` is false); the observation
+    states the number of the remaining ones. Rewards are summed. ``info`` is that of the last action played, and
+    ``info["steps"]`` has ``action``, ``reward`` and ``info`` of each. A response with one action gives the same result
+    as without this wrapper.
 
-    Put it inside of ``ParseAction``, which takes the actions out of an answer together. ``TurnLimit`` around it counts
-    answers, inside of it actions.
+    Put it inside of ``ParseAction``, which reads all actions of a response together. ``TurnLimit`` counts responses
+    outside of this wrapper and actions inside of it.
 
     Args:
-        env: An environment whose observations and actions are text.
-        limit: How many actions of an answer are played at most.
-        separator: What stands between two of them.
+        env: Environment whose observations and actions are text.
+        limit: Maximum number of actions played per response.
+        separator: Text between two actions.
 
     Raises:
-        ConfigError: ``limit`` is not a positive integer, or an empty separator.
-        NotTextError: observations or actions are not text.
+        ConfigError: ``limit`` is not a positive integer, or ``separator`` is empty.
+        NotTextError: Observations or actions are not text.
     """
 
     def __init__(self, env: gym.Env[str, str], limit: int = 5, separator: str = "\n") -> None:
@@ -61,7 +62,7 @@ class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     @property
     def instructions(self) -> str:
-        """The environment's own, and how to write several actions."""
+        """The environment's instructions, and a sentence on several actions."""
         how = "one a line" if self.separator == "\n" else f"with {self.separator!r} between them"
         return (
             f"{instructions_of(self.env)} You may give up to {self.limit} actions at once, {how}; "
@@ -69,7 +70,7 @@ class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         ).strip()
 
     def _step(self, action: str) -> Step:
-        # One that is empty is still an action, if it is the only one.
+        # A single empty action is still an action.
         actions = [part.strip() for part in action.split(self.separator) if part.strip()] or [""]
         shown: list[str] = []
         steps: list[dict[str, Any]] = []

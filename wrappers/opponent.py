@@ -1,4 +1,4 @@
-"""A game for two, of which the environment's own player is given."""
+"""Wrapper that plays one side of a game for two players with a policy."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ _MOST_ACTIONS = 1_000
 
 
 class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Play one side of an environment whose two players move in turn; a policy plays the other.
+    """Wrapper for an environment whose two players move in turn; a policy plays the other side.
 
     >>> import gymnasium as gym
     >>> def guess_low(seed):
@@ -28,30 +28,30 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> reward, terminated, info["success"], info["opponent_actions"]
     (-1.0, True, False, ['1'])
 
-    The players alternate; an action that is not valid has to be repeated by whoever made it. Where that is not the rule
-    ``info["to_move"]`` says, 0 or 1, who is next. What is paid: ``info["payoffs"]`` has a number for each player, or
-    else the reward is of the player who acted and what one wins the other loses. ``info["success"]`` is whether the
-    agent won. ``info["opponent_actions"]`` has what was played since the agent's last action. The library's own games
-    for two have opponents of their own (``opponent=`` of ``gym.make``); with ``opponent="self"`` they can be given
-    one of this kind.
+    The players alternate; after an invalid action the same player moves again. In other games ``info["to_move"]`` is
+    the next player, 0 or 1. ``info["payoffs"]`` has a reward for each player; without it the reward belongs to the
+    player who acted, and the other player's is its negative. ``info["success"]`` is true if the agent won.
+    ``info["opponent_actions"]`` lists the opponent's actions since the agent's last one. The library's own games for
+    two have their own opponents (``opponent=`` of ``gym.make``); with ``opponent="self"`` they can be used with this
+    wrapper.
 
     Args:
-        env: An environment whose observations, each for the player who is next, and actions are text.
-        policy: Makes the opponent of one episode from a seed, from which it must draw all that is random; also by name,
-            as ``"package.module:function"``. ``"random"`` plays the actions that ``info`` lists (see
-            ``AdmissibleActions``). For an environment to pickle in mid-episode what it makes must pickle.
-        seat: Who the agent is: 0 begins, 1 is second, ``None`` is drawn at each reset.
+        env: Environment with text actions, and text observations for the player who is next.
+        policy: Function from a seed to the opponent of one episode, which must draw all random numbers from this seed;
+            or its name, ``"package.module:function"``. ``"random"`` samples from the actions listed in ``info`` (see
+            ``AdmissibleActions``). To pickle an environment in mid-episode, the policy must be picklable.
+        seat: Seat of the agent: 0 begins, 1 is second, ``None`` is drawn at each reset.
 
     Raises:
-        ConfigError: a seat or a function that does not exist; in a step or at reset, ``"random"`` without a list, or an
-            opponent that does not come to an end.
-        NotTextError: observations or actions are not text.
+        ConfigError: The seat or the function does not exist; in a step or at reset, ``"random"`` has no list of
+            actions, or the opponent moves endlessly.
+        NotTextError: Observations or actions are not text.
     """
 
     optimal_success: ClassVar[None] = None
-    """Nobody knows how well this opponent plays."""
+    """Unknown, because the strength of the opponent is unknown."""
     optimal_return: ClassVar[None] = None
-    """Nobody knows how well this opponent plays."""
+    """Unknown, because the strength of the opponent is unknown."""
 
     def __init__(
         self, env: gym.Env[str, str], policy: Callable[[int], Policy] | str = "random", seat: int | None = 0
@@ -67,10 +67,10 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._rng = np.random.default_rng()
         self._agent = self._next = 0
         self._over_at_reset: Step | None = None
-        self._owed = 0.0  # for what the opponent did before the agent's first action
+        self._owed = 0.0  # reward of the opponent's actions before the agent's first one
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; an opponent who begins has played when it returns."""
+        """Start an episode, including the opponent's actions if it begins."""
         if seed is not None:
             self._rng = np.random.default_rng(derive_seed(seed, "opponent"))
         return super().reset(seed=seed, options=options)
@@ -95,7 +95,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return observation, float(reward) + owed if owed else reward, terminated, truncated, info
 
     def _answered(self, step: Step) -> Step:
-        """What an action led to once the opponent has played, if it is the opponent's turn."""
+        """Play the opponent's actions after a step until the agent's turn, and return the resulting step."""
         observation, total, terminated, truncated, info = step
         actions: list[str] = []
         while not (terminated or truncated) and self._next != self._agent:
@@ -111,7 +111,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             try:
                 return self._policy(observation)
             except Exception as error:
-                if caused_by_model(error):  # it would be said, and the agent's action has no part in it
+                if caused_by_model(error):  # not the fault of the agent's action
                     raise InfrastructureError(f"the opponent raised {type(error).__name__}: {error}") from error
                 raise
         listed = listed_actions(self.env, info)
@@ -120,7 +120,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return listed[int(self._rng.integers(len(listed)))]
 
     def _play(self, action: str) -> Step:
-        """An action of whoever is next, and what it is worth to the agent."""
+        """Play an action of the next player, with the reward of the agent."""
         mine = self._next == self._agent
         observation, reward, terminated, truncated, info = self.env.step(action)
         if "to_move" in info:
@@ -131,7 +131,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             reward = float(info["payoffs"][self._agent])
             info = {**info, "success": reward > 0}
         elif not mine:
-            # Not a negative zero, and what the opponent did is no merit or fault of the agent's.
+            # 0.0 - x avoids a negative zero. The validity and success of an opponent's action are not the agent's.
             reward = 0.0 - float(reward)
             info = {**info, "action_valid": True}
             if info.get("success") is not None:

@@ -1,4 +1,4 @@
-"""From a model's answer to the action in it."""
+"""Wrapper that parses the action in a model's response."""
 
 import math
 import re
@@ -16,11 +16,11 @@ from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
 
 _ANSWER_LENGTH = 2**20
 CutActions: TypeAlias = Literal["reject", "accept"]
-"""What becomes of an action that ``max_tokens`` cut off."""
+"""Treatment of an action that ``max_tokens`` cut off."""
 
 
 class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Read the action out of an answer that may also hold thinking and prose.
+    """Wrapper that parses the action in a response that may also contain thinking and prose.
 
     >>> import gymnasium as gym
     >>> env = ParseAction(gym.make("TrlEnv/GuessNumber-v0"), penalty=0.1)
@@ -35,31 +35,32 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     ('No action found.', False)
 
     Args:
-        env: An environment whose actions are text.
-        format: How the action is marked: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or
-            a compiled pattern, as ``gym_trl.parsing.ActionFormat`` explains; ``None`` takes the whole answer, its
-            thinking too, as it is.
-        strict: The mark must be the whole answer, apart from thinking.
-        penalty: What an answer without an action costs, and an action that the environment itself calls invalid.
-        end_after: So many of either in a row end the episode; ``None`` leaves that to the environment's own limits.
-        cut_actions: What becomes of a response that ``max_tokens`` cut off (an ``UnfinishedResponse``) before the mark
-            of its action was complete, or that has no marks (``"plain"``, ``None``): it holds no action (``"reject"``,
-            and ``info["action_cut"]`` says so), or is read as if it were whole (``"accept"``).
+        env: Environment whose actions are text.
+        format: Mark-up of the action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or a
+            compiled pattern, see ``gym_trl.parsing.ActionFormat``; ``None`` passes the whole response on, including its
+            thinking.
+        strict: Require the response to consist of the marked action only, apart from thinking.
+        penalty: Reward subtracted for an unreadable response, and for an action that the environment rejects.
+        end_after: End the episode after this many consecutive unreadable responses or invalid actions. ``None``: the
+            environment's own limits.
+        cut_actions: Treatment of a response that ``max_tokens`` cut off (an ``UnfinishedResponse``) before the mark of
+            its action was complete, or that has no marks (``"plain"``, ``None``): ``"reject"`` treats it as unreadable
+            and sets ``info["action_cut"]``; ``"accept"`` parses it as if it were complete.
 
-    An answer that cannot be read does not reach the environment: the observation says how to answer, and ``info`` has
-    ``parse_error``. Otherwise ``info["action"]`` is what was read. The two rows are counted apart: unreadable answers
-    until one can be read (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid
-    (``"invalid_action"``). An episode ended so is terminated, and frozen like any other that is over; the
-    ``settlement`` of the environment is paid, as if it had been lost (``gym_trl.settlement``).
+    An unreadable response does not reach the environment: the observation explains the format, and ``info`` has
+    ``parse_error``. Otherwise ``info["action"]`` is the parsed action. Unreadable responses and invalid actions are
+    counted separately: unreadable responses until one is readable (``stop_reason`` is ``"parse_error"``), invalid
+    actions until one is valid (``"invalid_action"``). An episode ended in this way is terminated and ignores further
+    actions; its reward includes the ``settlement`` of the environment, as for a loss (``gym_trl.settlement``).
 
     Raises:
-        ConfigError: a format that does not exist, a negative penalty, or ``end_after`` below 1.
-        NotTextError: the environment's actions are not text.
-        ActionTypeError: an answer that is not a string.
+        ConfigError: The format is unknown, the penalty is negative, or ``end_after`` is below 1.
+        NotTextError: The environment's actions are not text.
+        ActionTypeError: A response is not a string.
     """
 
     reads_responses: ClassVar[bool] = True
-    """An unfinished or refused response is for this wrapper to answer."""
+    """True, because this wrapper handles unfinished and refused responses."""
 
     def __init__(
         self,
@@ -94,12 +95,12 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     @property
     def settles_turns(self) -> bool:
-        """Whether ``settle`` asks how many actions can follow."""
+        """True if ``settle`` depends on the number of actions that can follow."""
         return self.penalty > 0
 
     @property
     def instructions(self) -> str:
-        """The environment's instructions, and one sentence about the format."""
+        """The environment's instructions, and a sentence on the format."""
         rules = instructions_of(self.env)
         return rules if self._format is None else f"{rules} {self._format.sentence}".strip()
 
@@ -149,7 +150,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return observation, reward, terminated, truncated, info
 
     def _cut(self) -> float:
-        """What the episode is still owed where this ends it."""
+        """Return the settlement of the episode, which ends now."""
         self._cut_off = True
         return settlement(self.env)
 
@@ -157,7 +158,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
         if self._cut_off:
             return 0.0
-        # What reads as no valid action costs the penalty, until so many in a row end the episode.
+        # Every further action may cost the penalty, until end_after of them in a row end the episode.
         row = max(self._unreadable_row, self._invalid_row)
         return inside - self.penalty * min(turns, math.inf if self.end_after is None else self.end_after - row)
 

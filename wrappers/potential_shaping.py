@@ -1,4 +1,4 @@
-"""Rewards on the way that change nothing about what is best."""
+"""Wrapper for potential-based reward shaping, which does not change the optimal policy."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_gamma, load_function
 
 Potential = Callable[[Any], float]
-"""How far a game has come, from the environment without its wrappers."""
+"""Function from the unwrapped environment to a number that measures progress."""
 
 
 class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Add to each reward how much a potential has grown, so that progress is paid when it is made.
+    """Wrapper that adds the increase of a potential to each reward, so that progress is rewarded immediately.
 
     >>> import gymnasium as gym
     >>> env = PotentialShaping(gym.make("FrozenLake-v1", is_slippery=False), potential=lambda lake: lake.s / 16)
@@ -23,27 +23,27 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> [float(env.step(action)[1]) for action in (1, 1, 2, 2, 1, 2)]  # down, down, right, right, down, right
     [0.25, 0.25, 0.0625, 0.0625, 0.25, 0.125]
 
-    A step from a state s to s' earns ``gamma * potential(s') - potential(s)`` beside its reward, and the potential of
-    every end is 0, so that with ``gamma=1`` an episode's sum is what it was less the potential of its start, whatever
-    was done: going in circles earns nothing, and the members of a group, who share their start, are ranked as before
-    (Ng, Harada and Russell, 1999). That holds for every end: where an episode is cut off (by ``TurnLimit`` or
-    ``ParseAction`` around this wrapper, by tokens, context, time or a crash), the potential is taken back.
+    A step from a state s to s' gets ``gamma * potential(s') - potential(s)`` in addition to its reward. The potential
+    of every end is 0, so with ``gamma=1`` an episode's return is the original return minus the potential of its start,
+    independent of the actions: cycles gain nothing, and the members of a group, which have the same start, are ranked
+    as before (Ng, Harada and Russell, 1999). This includes episodes that are cut off (by ``TurnLimit`` or
+    ``ParseAction`` around this wrapper, by tokens, context, time or a crash): the potential is then subtracted.
 
     Args:
         env: Any environment.
-        potential: A function of the unwrapped environment, which is called after each reset and each step; also by
-            name, as ``"package.module:function"``, which a spec can hold as JSON.
-        gamma: What the trainer discounts with; GRPO does not discount.
+        potential: Function of the unwrapped environment, called after each reset and each step; or its name,
+            ``"package.module:function"``, which can be stored in a spec as JSON.
+        gamma: Discount factor of the trainer; GRPO does not discount.
 
     Raises:
-        ConfigError: a function that cannot be found, or ``gamma`` outside of 0 to 1; in a step, a potential that is no
-            finite number.
+        ConfigError: The function does not exist, or ``gamma`` is not between 0 and 1; in a step, the potential is not
+            finite.
     """
 
     reads_text = False
     settles_turns = False
     optimal_return: ClassVar[None] = None
-    """Nobody knows the potential at the start."""
+    """Unknown, because the potential at the start is unknown."""
 
     def __init__(self, env: gym.Env[Any, Any], potential: Potential | str, gamma: float = 1.0) -> None:
         check_gamma(gamma)

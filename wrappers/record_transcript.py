@@ -1,4 +1,4 @@
-"""What was said in each episode, kept and written down."""
+"""Wrapper that records episodes."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from gym_trl.wrappers.inner import check_text, instructions_of
 
 
 class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Keep the last episode as plain values, and write every episode to a file, one JSON object a line.
+    """Wrapper that keeps the last episode as a dict, and writes every episode to a file, one JSON object per line.
 
     >>> import gymnasium as gym
     >>> env = RecordTranscript(gym.make("TrlEnv/GuessNumber-v0"))
@@ -22,22 +22,22 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> env.transcript["stop_reason"], env.transcript["return"], env.transcript["turns"][0]["answer"]
     ('success', 1.0, '30')
 
-    The fields are those of the records that training writes (``docs/records.md``), without what only a model's run
-    knows: ``task``, ``opening``, ``turns`` (``observation``, ``thinking``, ``answer``, ``action``, ``reward``,
+    The fields are those of the records of training (``docs/records.md``), without those of a model:
+    ``task``, ``opening``, ``turns`` (``observation``, ``thinking``, ``answer``, ``action``, ``reward``,
     ``action_valid``), ``last_observation``, ``return``, ``success``, ``terminated``, ``truncated`` and ``stop_reason``,
-    which is ``None`` while the episode is played; ``instructions`` beside. What was recorded can be replayed: the task
-    has the seed and the options.
+    which is ``None`` during the episode; and ``instructions``. A record can be replayed, because the task has the seed
+    and the options.
 
-    An episode is written when it ends, and when it is given up by a reset or by closing (``"cancelled"``). Each is one
-    append, so that many environments, also of several processes, can share a file.
+    An episode is written when it ends, or when ``reset`` or ``close`` aborts it (``"cancelled"``). Each record is one
+    append, so many environments, even in several processes, can share a file.
 
     Args:
-        env: An environment whose observations and actions are text.
-        path: The file; ``None`` only keeps ``transcript``.
+        env: Environment whose observations and actions are text.
+        path: Path of the file; ``None`` only keeps ``transcript``.
 
     Raises:
-        NotTextError: observations or actions are not text.
-        OSError: in a step, the file cannot be written.
+        NotTextError: Observations or actions are not text.
+        OSError: In a step, the file cannot be written.
     """
 
     def __init__(self, env: gym.Env[str, str], path: str | None = None) -> None:
@@ -46,8 +46,8 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         FrozenAfterEnd.__init__(self, env)
         self.path = None if path is None else Path(path)
         self.transcript: dict[str, Any] | None = None
-        """The episode that is played, or the last one."""
-        self._declares = False  # success, in a step of this episode
+        """Current episode, or the last one."""
+        self._declares = False  # success, in some step of this episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
@@ -78,7 +78,7 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return observation, info
 
     def close(self) -> None:
-        """Write what is unfinished, and close the environment."""
+        """Write an unfinished episode, and close the environment."""
         self._give_up()
         super().close()
 
@@ -117,7 +117,7 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def _write(self, record: dict[str, Any]) -> None:
         if self.path is not None:
-            line = f"{json.dumps(record, default=str)}\n".encode()  # ASCII, so that lone surrogates survive
+            line = f"{json.dumps(record, default=str)}\n".encode()  # ASCII preserves lone surrogates
             with self.path.open("ab", buffering=0) as file:
                 if (written := file.write(line)) != len(line):
                     if (end := file.tell()) == self.path.stat().st_size:  # no other process has appended meanwhile

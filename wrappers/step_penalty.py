@@ -1,4 +1,4 @@
-"""A price for every action."""
+"""Wrapper that penalizes every action."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ from gym_trl.wrappers.inner import check_penalty
 
 
 class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Make every action cost something, so that the shortest solution is worth most.
+    """Wrapper that subtracts a penalty from every reward, so that the shortest solution has the highest return.
 
     >>> import gymnasium as gym
     >>> env = StepPenalty(gym.make("TrlEnv/GuessNumber-v0"), penalty=0.125)
@@ -17,15 +17,15 @@ class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> [env.step(guess)[1] for guess in ("30", "20", "25")]
     [-0.125, -0.125, 0.875]
 
-    Where failing is quicker than solving it is also cheaper: keep the price of a whole episode well below the reward.
+    A quick failure then costs less than a long solution: keep the penalty of a whole episode well below the reward.
 
     Raises:
-        ConfigError: a penalty that is negative or no finite number.
+        ConfigError: The penalty is negative or not finite.
     """
 
     reads_text = False
     optimal_return: ClassVar[None] = None
-    """Nobody knows how many actions perfect play takes."""
+    """Unknown, because the length of optimal play is unknown."""
 
     def __init__(self, env: gym.Env[Any, Any], penalty: float = 0.01) -> None:
         check_penalty(penalty)

@@ -1,4 +1,4 @@
-"""A reward for solving the task and for nothing else."""
+"""Wrapper with a reward for success only."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
 
 class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Pay 1.0 once the task is solved, and 0.0 for everything else.
+    """Wrapper with a reward of 1.0 when the task is solved, and 0.0 for everything else.
 
     >>> import gymnasium as gym
     >>> env = SuccessReward(gym.make("TrlEnv/GuessNumber-v0", reward="shaped"))
@@ -17,21 +17,21 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> [env.step(guess)[1] for guess in ("30", "20", "25")]
     [0.0, 0.0, 1.0]
 
-    Whether it is solved is what ``info`` says; an episode that goes on after that is not paid again.
+    The reward is given once per episode, even if the episode continues after success.
 
     Args:
-        env: Any environment that says so.
-        key: Where ``info`` says so, such as ``"is_success"`` or ``"won"``.
+        env: Environment that declares success in ``info``.
+        key: Key of success in ``info``, such as ``"is_success"`` or ``"won"``.
 
     Raises:
-        ConfigError: in a step, an episode that ends by its own rules without saying whether it was a success: its
-            reward would be 0.0 whatever was done.
+        ConfigError: In a step, the environment ends an episode without declaring success, so that the reward would
+            always be 0.0.
     """
 
     reads_text = False
     settles_turns: ClassVar[bool] = False
     settlement: ClassVar[float] = 0.0
-    """Nothing is paid for how far the game has come, and nothing for a loss."""
+    """Always 0, because neither progress nor a loss changes the reward."""
 
     def __init__(self, env: gym.Env[Any, Any], key: str = "success") -> None:
         gym.utils.RecordConstructorArgs.__init__(self, key=key)
@@ -41,7 +41,7 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     @property
     def optimal_return(self) -> float | None:
-        """The share of games that perfect play wins."""
+        """Success rate of optimal play."""
         known = self.env.has_wrapper_attr("optimal_success")
         share: float | None = self.env.get_wrapper_attr("optimal_success") if known else None
         return share
@@ -52,7 +52,7 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def _step(self, action: Any) -> Step:
         observation, _, terminated, truncated, info = self.env.step(action)
-        # What cut the episode off names its reason, and solved nothing.
+        # An episode with a stop_reason was ended by a wrapper and is not solved.
         if terminated and self.key not in info and "stop_reason" not in info:
             raise ConfigError(
                 f"{self.env} ended without info[{self.key!r}], and has {sorted(map(str, info))}: "

@@ -1,4 +1,4 @@
-"""From words to any action."""
+"""Wrapper that converts text to actions of any space."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -14,11 +14,11 @@ from gym_trl.types import Policy
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
 Act = Callable[[str], Any]
-"""Makes an action of words; raises ``ValueError``, with what would be one, where it cannot."""
+"""Function from text to an action; raises ``ValueError`` with a hint if the text is not a valid action."""
 
 
 class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    """Play an environment with actions in words.
+    """Wrapper that plays an environment with text actions.
 
     >>> import gymnasium as gym
     >>> env = TextAction(gym.make("FrozenLake-v1", is_slippery=False))
@@ -30,15 +30,15 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> env.instructions.splitlines()[-1]
     'Answer with Move left, Move down, Move right or Move up.'
 
-    The names of actions are those that the environment tells (``gym_trl.discovery.action_names``); numbers work as
-    well. Other spaces are written as numbers or as JSON (``gym_trl.textify.read``). Words that are no action do not
-    reach the environment: the observation says what would be one, and ``info["action_valid"]`` is false. Where
-    ``info`` has an ``action_mask``, ``info["admissible_actions"]`` has the names.
+    Action names come from the environment (``gym_trl.discovery.action_names``); numbers work as well. Actions of other
+    spaces are written as numbers or as JSON (``gym_trl.textify.read``). A text that is not an action does not reach the
+    environment: the observation explains the valid actions, and ``info["action_valid"]`` is false. If ``info`` has an
+    ``action_mask``, ``info["admissible_actions"]`` lists the names.
 
     Args:
-        env: An environment whose observations are text.
-        act: A function from words to an action.
-        names: Those of the actions of a ``Discrete`` space, instead of the environment's.
+        env: Environment whose observations are text.
+        act: Function from text to an action. Default: as described above.
+        names: Names of the actions of a ``Discrete`` space, instead of the environment's.
     """
 
     def __init__(self, env: gym.Env[Any, Any], act: Act | None = None, names: tuple[str, ...] | None = None) -> None:
@@ -53,14 +53,14 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     @property
     def instructions(self) -> str:
-        """The environment's own, or what its docstring begins with; and how to answer."""
+        """The environment's instructions or the beginning of its docstring, and a sentence on actions."""
         own = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else None
         rules = description(self.env) if own is None else str(own)
         how = "" if self._act or self._takes_text else f"Answer with {explain(self.env.action_space, self.names)}."
         return "\n".join(part for part in (rules, how) if part)
 
     def random_policy(self, seed: int) -> Policy:
-        """A policy that draws actions from the environment's space, whatever it is shown."""
+        """Return a policy that samples from the environment's action space."""
         if self.env.has_wrapper_attr("random_policy"):
             own: Policy = self.env.get_wrapper_attr("random_policy")(seed)
             return own

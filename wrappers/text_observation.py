@@ -1,4 +1,4 @@
-"""From any observation to words."""
+"""Wrapper that converts observations to text."""
 
 from collections.abc import Callable
 from typing import Any, SupportsFloat
@@ -13,11 +13,11 @@ from gym_trl.wrappers.minigrid_text import minigrid_text
 from gym_trl.wrappers.toy_text import toy_text
 
 Observe = Callable[[Any, dict[str, Any]], str]
-"""Says an observation, which comes with its ``info``, in words."""
+"""Function ``(observation, info) -> str``."""
 
 
 class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Show what an environment shows in words.
+    """Wrapper that converts an environment's observations to text.
 
     >>> import gymnasium as gym
     >>> env = TextObservation(gym.make("CartPole-v1"))
@@ -30,17 +30,17 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
     >>> env.reset(seed=0)[0]
     'You are on square 0.'
 
-    What is shown, the first that fits: what ``observe`` says; text as it is; Gymnasium's own toy-text games as maps and
-    hands, and MiniGrid's as what is seen where; the value itself by its space, with the names that the docstring gives
-    its fields. For bare numbers of states, and for what no words can say, it is the environment's ``"ansi"`` rendering
-    with its colours as words.
+    The first applicable conversion is used: ``observe``; text unchanged; a map or hand for Gymnasium's own toy-text
+    games, and a list of visible objects for MiniGrid; the value formatted by its space, with field names from the
+    docstring. State numbers, and spaces that cannot be formatted, are shown as the environment's ``"ansi"`` rendering
+    with colours as words.
 
     Args:
         env: Any environment.
-        observe: A function of an observation and its ``info``.
+        observe: Function ``(observation, info) -> str``. Default: as described above.
 
     Raises:
-        NotTextError: there is no way to say it in words.
+        NotTextError: The observations cannot be converted to text.
     """
 
     def __init__(self, env: gym.Env[Any, Any], observe: Observe | None = None) -> None:
@@ -53,7 +53,7 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        if not self._given and self.env.unwrapped is not self._said_of:  # another level's (Levels)
+        if not self._given and self.env.unwrapped is not self._said_of:  # Levels has switched to another level
             self._observe, self._said_of = _default(self.env), self.env.unwrapped
         return self._observe(observation, info), info
 
@@ -64,7 +64,7 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
 
 
 class _Shown:
-    """A value by its space."""
+    """Function that formats a value by its space."""
 
     def __init__(self, space: gym.Space[Any], names: tuple[str, ...]) -> None:
         self.space, self.names = space, names
@@ -74,7 +74,7 @@ class _Shown:
 
 
 class _Rendered:
-    """A picture in characters."""
+    """Function that returns the environment's text rendering."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         self.env = env
@@ -84,7 +84,7 @@ class _Rendered:
 
 
 class _Same:
-    """Text as it is."""
+    """Function that returns text unchanged."""
 
     def __call__(self, observation: Any, info: dict[str, Any]) -> str:
         return "" if observation is None else str(observation)
@@ -110,7 +110,7 @@ def _default(env: gym.Env[Any, Any]) -> Observe:
 
 
 def _renders(env: gym.Env[Any, Any]) -> bool:
-    """Whether it draws itself in characters; made without a render mode it is told to."""
+    """Return True if the environment renders as text; if it has no render mode, set ``"ansi"``."""
     if "ansi" not in env.unwrapped.metadata.get("render_modes", ()):
         return False
     if env.unwrapped.render_mode is None:

@@ -1,4 +1,4 @@
-"""Functions as models are told of them: a name, a sentence, and a schema of the arguments."""
+"""Tools for models: a name, a description, and a schema of the arguments."""
 
 import inspect
 import json
@@ -24,12 +24,12 @@ _ARGUMENT = re.compile(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
 
 
 class Tool(NamedTuple):
-    """Something that can be called by name with arguments."""
+    """Function that a model can call by name."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    """A JSON schema of an object."""
+    """JSON schema of the arguments, as an object."""
     call: Callable[..., Any]
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Tool(NamedTuple):
 
 
 def function_tool(function: Callable[..., Any]) -> Tool:
-    """A function as a tool, from its signature and its docstring.
+    """Return a function as a tool, described by its signature and docstring.
 
     >>> def add(a: int, b: int = 0) -> int:
     ...     '''Add two integers.
@@ -56,7 +56,7 @@ def function_tool(function: Callable[..., Any]) -> Tool:
     TypeError: b must be of type integer, got '2'
 
     Raises:
-        ConfigError: a function that has no name, or one that cannot be called with named arguments.
+        ConfigError: The function has no name, or it cannot be called with named arguments.
     """
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -82,7 +82,7 @@ def function_tool(function: Callable[..., Any]) -> Tool:
 
 
 def _call(function: Callable[..., Any], properties: Mapping[str, Any], /, **arguments: Any) -> Any:
-    inspect.signature(function).bind(**arguments)  # says what is missing, and nothing of where
+    inspect.signature(function).bind(**arguments)  # its error names the missing argument, not the location
     for name, value in arguments.items():
         _check(name, value, properties[name])
     return function(**arguments)
@@ -113,7 +113,7 @@ def _check(name: str, value: Any, schema: Mapping[str, Any]) -> None:
 
 
 def _described(docstring: str) -> dict[str, str]:
-    """What stands under ``Args:``, by the name of the argument."""
+    """Return the descriptions under ``Args:``, by the name of the argument."""
     _, _, section = docstring.partition("Args:\n")
     lines = section.split("\n\n")[0].splitlines()
     return {found[1]: found[2] for line in lines if (found := _ARGUMENT.match(line))}

@@ -1,4 +1,4 @@
-"""Tools that can be called in words, around any environment."""
+"""Wrapper with tools that the model calls in its responses."""
 
 import json
 import re
@@ -27,11 +27,11 @@ _LEFT_OUT = "\n({} more characters)"
 
 
 Source: TypeAlias = Callable[..., Any] | str | MCPServer
-"""A function, a server of tools, or the name of either."""
+"""Function, MCP server, or the name of either."""
 
 
 class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    r"""Let the model call functions on its way to an action; what they return is the next observation.
+    r"""Wrapper that lets the model call functions before an action; their result is the next observation.
 
     >>> import gymnasium as gym
     >>> def middle(low: int, high: int) -> int:
@@ -50,28 +50,29 @@ class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     {"name": "middle", "description": "The middle of two integers.", "parameters": {"type": "object", "properties":
     {"low": {"type": "integer"}, "high": {"type": "integer"}}, "required": ["low", "high"]}}
 
-    A call is what the last ``<tool>`` of an answer opens (``<tool_call>``, which several models write by themselves,
-    will do as well); all other answers are actions and reach the environment. A call does not: it is no step of the
-    game and costs nothing, only wrappers around this one count it. What a tool raises is its result, beginning with
-    ``Error:``. ``info`` has ``tool``, the name that was called, and ``action_valid``, which is false for a call that
-    cannot be read, of a tool that does not exist, or beyond ``max_calls``. An ``InfrastructureError`` or a
-    ``ModelFaultError`` of a tool ends the episode, and so does a server that is gone (``InfrastructureError``).
+    A call is the text after the last ``<tool>`` of a response (or ``<tool_call>``, which several models use by
+    default); all other responses are actions for the environment. A call is not a step of the environment and gives no
+    reward; only wrappers around this one count it. If a tool raises an exception, its result is ``Error:`` and the
+    message. ``info`` has ``tool``, the name of the tool, and ``action_valid``, which is false for a call that cannot be
+    parsed, of an unknown tool, or beyond ``max_calls``. An ``InfrastructureError`` or a ``ModelFaultError`` in a tool
+    ends the episode, and so does the loss of a server (``InfrastructureError``).
 
-    Inside of ``ParseAction`` a call is marked like any action. An argument is checked against the annotated type, and
-    what the docstring says under ``Args:`` is told to the model.
+    Inside of ``ParseAction`` a call is marked like any action. Arguments are checked against the annotated types. Their
+    descriptions under ``Args:`` in the docstring are shown to the model.
 
     Args:
-        env: An environment whose observations and actions are text.
-        tools: Functions that take and return what JSON can say; their names as ``"package.module:function"``, which a
-            spec can hold as JSON; and servers that speak the Model Context Protocol, as ``MCPServer`` or as
+        env: Environment whose observations and actions are text.
+        tools: Functions with JSON-serializable arguments and results; their names ``"package.module:function"``, which
+            can be stored in a spec as JSON; and Model Context Protocol servers, as ``MCPServer`` or as
             ``"mcp:COMMAND ARGUMENTS"``. Functions are shared by all environments, so they must keep no state.
-        max_calls: How many calls an episode may make.
-        max_length: How many characters of a result are shown.
+        max_calls: Maximum number of calls in an episode.
+        max_length: Maximum characters of a result that are shown.
 
     Raises:
-        ConfigError: no tools, two of one name, a function that cannot be found, or a limit that is no positive integer.
-        NotTextError: observations or actions are not text.
-        MissingDependencyError: a server without the ``mcp`` extra.
+        ConfigError: ``tools`` is empty, two tools have the same name, a function does not exist, or a limit is not a
+            positive integer.
+        NotTextError: Observations or actions are not text.
+        MissingDependencyError: A server is given and the ``mcp`` extra is not installed.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     @property
     def instructions(self) -> str:
-        """The environment's own, and the tools with what they take."""
+        """The environment's instructions, and the tools with their arguments."""
         often = "once" if self.max_calls == 1 else f"{self.max_calls} times"
         how = f"You can call tools, at most {often}. For that write {_FORM} as your action."
         return "\n".join(part for part in (instructions_of(self.env), how, *map(str, self._tools().values())) if part)
@@ -126,7 +127,7 @@ class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         super().close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A running server stays where it is; the copy starts its own.
+        # Running servers are not copied; the copy starts its own.
         return {**self.__dict__, "_connections": [], "_served": {}}
 
     def _tools(self) -> dict[str, Tool]:
@@ -143,7 +144,7 @@ class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             connection.close()
 
     def _read(self, body: str) -> tuple[Tool | None, dict[str, Any], str]:
-        """The tool that is called and its arguments, or what is wrong with the call."""
+        """Return the called tool and its arguments, or an error message."""
         if self._calls > self.max_calls:
             return None, {}, "No calls are left. Answer with an action."
         try:
@@ -168,14 +169,14 @@ def _result(tool: Tool, arguments: dict[str, Any]) -> str:
     try:
         result = tool.call(**arguments)
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-    except (InfrastructureError, ModelFaultError):  # which end the episode, by the rule of gym_trl.errors
+    except (InfrastructureError, ModelFaultError):  # these end the episode, see gym_trl.errors
         raise
-    except Exception as error:  # whatever else a tool raises is its result
+    except Exception as error:  # any other exception is the tool's result
         return f"Error: {type(error).__name__}: {error}"
 
 
 def _server(source: Source) -> Source:
-    """The server that a source names, or the source itself."""
+    """Return the server that a source names, or the source itself."""
     if not isinstance(source, str) or not source.startswith("mcp:"):
         return source
     command, *args = shlex.split(source.removeprefix("mcp:")) or [""]

@@ -1,4 +1,4 @@
-"""Gymnasium's own toy-text games in words that say all that matters."""
+"""Text observations of Gymnasium's own toy-text games."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import gymnasium as gym
 
 
 def toy_text(env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], str] | None:
-    """How to say the observations of one of Gymnasium's toy-text games; ``None`` for any other environment.
+    """Return a function from observations of one of Gymnasium's toy-text games to text; ``None`` for any other.
 
     >>> print(toy_text(gym.make("FrozenLake-v1"))(5, {}))
     SFFF
@@ -22,7 +22,7 @@ def toy_text(env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], str] | N
 
 
 class _FrozenLake:
-    """The map, with the player as ``*``."""
+    """Function that returns the map with the player ``*``."""
 
     def __init__(self, env: Any) -> None:
         self.rows = ["".join(cell.decode() for cell in row) for row in env.desc]
@@ -32,7 +32,7 @@ class _FrozenLake:
 
 
 class _CliffWalking:
-    """The map: the player ``*``, the start ``S``, the goal ``G``, the cliff ``C``."""
+    """Function that returns the map with player ``*``, start ``S``, goal ``G`` and cliff ``C``."""
 
     def __init__(self, env: Any) -> None:
         height, width = env.shape
@@ -45,7 +45,7 @@ class _CliffWalking:
 
 
 class _Taxi:
-    """The map with its walls, and who is where."""
+    """Function that returns the map with its walls, and the positions of taxi, passenger and destination."""
 
     def __init__(self, env: Any) -> None:
         self.rows = ["".join(cell.decode() for cell in row) for row in env.desc.tolist()]
@@ -59,7 +59,7 @@ class _Taxi:
 
 
 class _Blackjack:
-    """The hand and the dealer's card."""
+    """Function that returns the player's hand and the dealer's card."""
 
     def __init__(self, env: Any) -> None: ...
 

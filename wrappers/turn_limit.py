@@ -1,4 +1,4 @@
-"""An end to every episode, by the number of turns."""
+"""Wrapper that limits the number of turns."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, 
 
 
 class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
-    r"""Truncate the episode after ``turns`` turns.
+    r"""Wrapper that truncates an episode after ``turns`` turns.
 
     >>> import gymnasium as gym
     >>> env = TurnLimit(gym.make("TrlEnv/GuessNumber-v0", turns=10), turns=2, announce=True)
@@ -24,19 +24,18 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> terminated, truncated, info["stop_reason"]
     (False, True, 'turn_limit')
 
-    An episode that ends by its own rules on its last turn is terminated and not truncated. After the end every action
-    is answered with the last observation and no reward. Around ``ParseAction`` it counts answers, inside of it only
-    those that held an action. Where it cuts an episode off, it pays the ``settlement`` of what is inside: a shaped
-    reward takes back what it paid for being close, and a game that pays less than nothing when it is lost pays that.
-    ``announce`` tells the model: a line below every observation, and a
-    sentence in ``instructions``.
+    An episode that the environment ends in its last turn is terminated and not truncated. After the end every action
+    returns the last observation and no reward. Outside of ``ParseAction`` it counts responses, inside of it only
+    responses with an action. When it cuts an episode off, the reward includes the ``settlement`` of the inner
+    environment: shaping rewards for progress are taken back, and the negative reward of a loss is included.
+    ``announce`` adds a line to every observation and a sentence to ``instructions``.
 
-    Gymnasium's ``TimeLimit`` may set both flags, plays on after the end, and is not rebuilt as a wrapper by
+    Gymnasium's ``TimeLimit`` may set both flags, continues after the end, and is not rebuilt as a wrapper by
     ``gym.make(env.spec)``; its own limit (``max_episode_steps``) may be below this one.
 
     Raises:
         ConfigError: ``turns`` is not a positive integer.
-        NotTextError: ``announce`` with an environment whose observations are not text.
+        NotTextError: ``announce`` is used with observations that are not text.
     """
 
     reads_text = False
@@ -52,18 +51,18 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._turns_left = turns
         self._cut_off = False
         if announce:
-            # One more, because "0 turns" is longer than "1 turn".
+            # One character more, because "0 turns" is longer than "1 turn".
             self.observation_space = AnyText(longest_observation(env) + len(self._announced("")) + 1)
 
     @property
     def instructions(self) -> str:
-        """The environment's instructions, with the limit where it is announced."""
+        """The environment's instructions, with the limit if it is announced."""
         limit = f"You have {counted(self.turns, 'turn')}." if self.announce else ""
         return f"{instructions_of(self.env)} {limit}".strip()
 
     @property
     def turns_left(self) -> int:
-        """How many actions can follow."""
+        """Number of actions that can follow."""
         return self._turns_left
 
     def settle(self, inside: float, turns: float) -> float:
