@@ -71,7 +71,7 @@ class PlayedGame:
 
     @property
     def total(self) -> float:
-        """Return so far."""
+        """Undiscounted return so far."""
         return sum(exchange.reply.reward for exchange in self.played)
 
     @property

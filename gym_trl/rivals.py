@@ -203,7 +203,7 @@ class Race:
 
     @property
     def total(self) -> float:
-        """Return so far."""
+        """Undiscounted return so far."""
         return math.fsum(exchange.reply.reward for exchange in self.played)
 
     @property
