@@ -155,7 +155,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return settlement(self.env)
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
         if self._cut_off:
             return 0.0
         # Every further action may cost the penalty, until end_after of them in a row end the episode.

@@ -66,7 +66,7 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return self._turns_left
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return what the rest of an episode that is cut off pays; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
         return 0.0 if self._cut_off else inside
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:

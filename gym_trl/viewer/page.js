@@ -1,6 +1,6 @@
 "use strict";
-// Everything that a run has to say is text to this page: it is written with textContent only, and the page's policy
-// (require-trusted-types-for) makes the browser refuse any other way.
+// All content of a run is inserted with textContent only; the page's policy (require-trusted-types-for) makes browsers
+// reject any other way.
 (() => {
   const root = document.documentElement;
   const main = document.getElementById("main");
@@ -9,7 +9,7 @@
   const LIVE = root.dataset.source === "live";
   const ROW = 34;
   const OVERSCAN = 8;
-  const CACHED = 12; // chunks that stay decoded
+  const CACHED = 12; // maximum number of decoded chunks
   const POLL_MS = 2000;
   const SVG = "http://www.w3.org/2000/svg";
   const REASONS = ["success", "failure", "terminated", "turn_limit", "token_limit", "context_overflow", "time_limit",
@@ -23,7 +23,7 @@
 
   // ------------------------------------------------------------------------------------------------------- elements
 
-  /** An element with properties and children; strings become text. */
+  /** Return an element with properties and children; strings become text. */
   function h(tag, properties, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(properties || {})) {
@@ -92,7 +92,7 @@
     return JSON.parse(await new Response(stream).text());
   }
 
-  const cache = new Map(); // number of a chunk -> promise of its episodes, the latest used last
+  const cache = new Map(); // chunk number -> promise of its episodes, most recently used last
   let decoded = 0;
 
   function remember(key, make) {
@@ -162,7 +162,7 @@
   };
   const source = LIVE ? server : file;
 
-  /** What was said in an episode, with its tokens. */
+  /** Return the messages and tokens of an episode. */
   async function body(episode) {
     const [number, offset] = source.place(episode);
     const [said, tokens] = await Promise.all([source.chunk(number), source.chunk(number, "tokens")]);
@@ -221,7 +221,7 @@
     return found;
   }
 
-  /** Means over a window around each place, a twentieth of the whole wide. */
+  /** Return the moving average, with a window of a twentieth of the length. */
   function smooth(values) {
     const reach = Math.floor(values.length / 40);
     const sums = [0];
@@ -233,7 +233,7 @@
     });
   }
 
-  /** A line through at most two points a pixel. */
+  /** Return an SVG path with at most two points per pixel. */
   function path(xs, ys, x, y, width) {
     const every = Math.max(1, Math.floor(xs.length / (2 * width)));
     let line = "";
@@ -247,7 +247,7 @@
     return line;
   }
 
-  /** A panel whose picture is drawn for the width that it has. */
+  /** Return a panel whose chart is drawn for its current width. */
   function panel(title, note, now, draw) {
     const svg = s("svg", { class: "chart", role: "img", "aria-label": title });
     const box = h("section", { class: "panel" },
@@ -266,7 +266,7 @@
 
   const EDGE = { left: 48, right: 22, top: 14, bottom: 24 };
 
-  /** Names of ticks with as many digits as tell them apart. */
+  /** Return labels of ticks with as many digits as are needed to distinguish them. */
   function named(found) {
     const step = found.length > 1 ? found[1] - found[0] : 1;
     if (found.some((at) => Math.abs(at) >= 1e4) || step < 1e-4) return show;
@@ -289,7 +289,7 @@
     return [x, y];
   }
 
-  /** The same step is pointed at in all charts; a click shows its episodes. */
+  /** Highlight the same step in all charts; a click shows its episodes. */
   function pointed(svg, xs, x, height, told) {
     const cross = s("line", { class: "cross", y1: EDGE.top, y2: height - EDGE.bottom, visibility: "hidden" });
     svg.append(cross);
@@ -417,13 +417,13 @@
 
   // --------------------------------------------------------------------------------------------------------- curves
 
-  /** The points of a metric, where it was logged. */
+  /** Return the logged points of a metric. */
   function logged(name) {
     const rows = metrics.filter((row) => isNumber(row[name]) && isNumber(row.step));
     return [rows.map((row) => row.step), rows.map((row) => row[name])];
   }
 
-  /** Means of a column over the episodes of each step, where the trainer logged nothing. */
+  /** Return the means of a column over the episodes of each step, for metrics that were not logged. */
   function stepped(value) {
     const sums = new Map();
     for (let i = 0; i < total; i += 1) {
@@ -498,7 +498,7 @@
       } else if (total) {
         const values = name === "success" ? MAIN[1][2] : MAIN[0][2];
         const level = mean(columns.step.map((_, i) => values(i)));
-        if (name === "success" && !isNumber(level)) continue; // nothing declares it
+        if (name === "success" && !isNumber(level)) continue; // undeclared
         box.append(fact(name, show(level), known.join(" · ") || "mean of all episodes"));
       }
     }
@@ -515,7 +515,7 @@
     return box;
   }
 
-  /** A line for each policy in each environment, where there are several. */
+  /** Return a table with one line per policy and environment if there are several. */
   function byPlayer() {
     const players = gather((i) => JSON.stringify([columns.policy[i], columns.env[i]]));
     if (players.size < 2) return "";
@@ -552,7 +552,7 @@
   const NUMBERS = new Set(["step", "return", "turns", "tokens", "invalid", "#"]);
   const TEXTS = new Set(["split", "env", "stop", "seed", "group", "policy"]);
 
-  /** What a filter asks for: tests of the columns, and words that the transcript must hold. */
+  /** Parse a filter into tests of columns and words that the transcript must contain. */
   function parse(query) {
     const tests = [];
     const wanted = [];
@@ -566,7 +566,7 @@
       }
       const [, minus, , operator] = match;
       const value = match[4].replaceAll('"', "").toLowerCase();
-      if (value === "") continue; // still being typed
+      if (value === "") continue; // incomplete input
       const not = (minus === "-") !== (operator === "!=");
       const test = name === "success" ? successTest(value) : NUMBERS.has(name) ? numberTest(name, operator, value) : textTest(name, operator, value);
       tests.push(not ? (i) => !test(i) : test);
@@ -575,7 +575,7 @@
   }
 
   const successTest = (value) => {
-    if (value === "none") return (i) => columns.success[i] === null; // nothing declared it
+    if (value === "none") return (i) => columns.success[i] === null; // undeclared
     const yes = ["1", "true", "yes"].includes(value);
     return (i) => columns.success[i] === yes;
   };
@@ -607,7 +607,7 @@
 
   let searching = 0;
 
-  /** Rows whose transcript holds the words, told as they are found. */
+  /** Report rows whose transcript contains the words as they are found. */
   async function search(rows, wanted, told) {
     const mine = ++searching;
     const chunks = new Map();
@@ -797,7 +797,7 @@
     view.move = (to) => {
       view.at = Math.max(0, Math.min(view.rows.length - 1, to));
       const top = view.at * ROW;
-      const room = scroll.clientHeight - ROW; // below the head
+      const room = scroll.clientHeight - ROW; // without the table head
       if (top < scroll.scrollTop) scroll.scrollTop = top;
       else if (top + ROW > scroll.scrollTop + room) scroll.scrollTop = top + ROW - room;
       paint();
@@ -836,7 +836,7 @@
     }
   }
 
-  /** Buttons for the splits and the stop reasons that there are; each writes itself into the filter. */
+  /** Show buttons for the existing splits and stop reasons; each adds itself to the filter. */
   function paintFacets(box, input) {
     const buttons = [];
     const parts = input.value.match(/(?:[^\s"]+|"[^"]*"?)+/g) || [];
@@ -867,7 +867,7 @@
 
   function token(tokens, at, raw) {
     const text = tokens.texts ? tokens.texts[at] : `${tokens.ids[at]} `;
-    if (!text) return null; // its character comes with the next token
+    if (!text) return null; // its character belongs to a later token
     const logprob = tokens.mask[at] && tokens.logprobs ? tokens.logprobs[at] : null;
     const kind = raw ? (tokens.mask[at] ? " in" : " out") : "";
     const span = h("span", { class: `tok${kind}${SPECIAL.test(text) ? " special" : ""}`, "data-i": at });
@@ -877,7 +877,7 @@
     return span;
   }
 
-  /** Where each turn's sampled ids lie: as recorded, or else by the mask's stretches of ones. */
+  /** Return the range of each turn's sampled ids: as recorded, otherwise the runs of ones in the mask. */
   function spans(said) {
     if (!said.tokens || !said.tokens.texts) return null;
     if (said.turns.every((turn) => isNumber(turn.start) && isNumber(turn.stop))) return said.turns.map((turn) => [turn.start, turn.stop]);
@@ -896,7 +896,7 @@
     return h("details", { class: "think" }, h("summary", {}, "Thinking ", h("span", { text: size })), h("pre", { class: "text" }, content));
   }
 
-  /** The token with which the answer begins: what is before it is thinking, whatever its marks are. */
+  /** Return the first token of the response; all tokens before it are thinking. */
   function answerStart(texts, start, stop, answer) {
     const whole = texts.slice(start, stop).join("");
     let left = answer ? whole.lastIndexOf(answer) : whole.length;
@@ -1142,7 +1142,7 @@
     main.querySelector(".group-card.here")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  // ------------------------------------------------------------------------------------------------------- moving on
+  // ------------------------------------------------------------------------------------------------------- navigation
 
   function pop(event, children) {
     tip.replaceChildren(...children);
@@ -1216,7 +1216,7 @@
     root.dataset.theme = dark ? "light" : "dark";
     try {
       localStorage.setItem("gym-trl-theme", root.dataset.theme);
-    } catch { /* a file may have no storage */ }
+    } catch { /* storage may be unavailable for a local file */ }
   }
 
   const unfold = () => {
@@ -1284,7 +1284,7 @@
   try {
     const kept = localStorage.getItem("gym-trl-theme");
     if (kept === "dark" || kept === "light") root.dataset.theme = kept;
-  } catch { /* a file may have no storage */ }
+  } catch { /* storage may be unavailable for a local file */ }
 
   async function start() {
     if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot decompress (DecompressionStream); a newer one can");
