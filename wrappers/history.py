@@ -31,8 +31,8 @@ class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     ``"new"`` shows only the current observation. It is the only choice for training, because a transcript keeps the
     past itself. The others are for policies that see one observation at a time. ``"full"`` repeats everything,
-    ``"window"`` the last ``turns`` turns, ``"first_last"`` the first observation, and ``"current"`` nothing, even if
-    the past is not kept elsewhere. Repeated actions follow ``"> "``.
+    ``"window"`` the last ``turns`` turns, ``"first_last"`` the first observation, and ``"current"`` nothing, like
+    ``"new"`` but with ``append_only = False``. Repeated actions follow ``"> "``.
 
     A language model is trained on the tokens that it saw and sampled, in their order. With a rewritten past each turn
     would be a separate text. An environment with a rewritten past has ``append_only = False``, and ``GymSpec`` rejects

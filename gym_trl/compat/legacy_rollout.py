@@ -43,8 +43,7 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
         generate_url: URL to which the function posts its prompts, such as ``"http://0.0.0.0:8000/generate/"``.
 
     Raises:
-        ConfigError: At a rollout: the function returned a wrong number of rows, or the port of ``generate_url`` is not
-            available.
+        ConfigError: At a rollout: the function returned invalid rows, or ``generate_url`` has no port or one in use.
     """
 
     def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:

@@ -97,13 +97,13 @@ class GymSpec:
         spread: Cycle through all instances in shuffled order instead of sampling them (if the environment has
             ``num_instances``). Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them evenly,
             which halves the steps that a small game needs.
-        executor: Where environments are stepped: ``"inline"``; ``"thread"`` if they wait for something outside
-            Python; ``"process"`` if they compute, hang, leak or crash; ``"ray"`` for processes on the machines of a
-            Ray cluster; or a function that makes a pool, such as ``partial(ProcessPool, recycle_after=100)``. Default:
-            the environment's ``preferred_executor``; without one, the result of a short measurement
-            (``choose_executor``), or processes if any of the next three arguments is given. An environment whose
-            actions cannot be guessed is measured during training (``"auto"``): it is stepped inline, and moved to
-            threads once it is found to wait (``AdaptivePool``). The attribute ``executor`` holds the choice.
+        executor: Where environments are stepped: ``"inline"``; ``"thread"`` if they wait for something outside Python;
+            ``"process"`` if they compute, hang, leak or crash; ``"ray"`` for processes on the machines of a Ray
+            cluster; or a function that makes a pool, such as ``partial(ProcessPool, recycle_after=100)``. Default: the
+            environment's ``preferred_executor``; without one, the result of a short measurement (``choose_executor``),
+            or processes if any of the next three arguments is given. If no step can be measured, for example because
+            actions are text, the choice is ``"auto"``: environments are stepped inline, and moved to threads once steps
+            are found to wait (``AdaptivePool``). The attribute ``executor`` holds the choice.
         workers: Number of threads or processes. Default: 64 threads, or one process per core (of the cluster).
         reset_timeout: Maximum seconds for making and resetting an environment in a thread or a process.
         step_timeout: Maximum seconds for a step there; an episode that exceeds it ends with ``timeout``.
