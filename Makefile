@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
-PYTEST := $(RUN) pytest --numprocesses 2 --dist loadfile
+# Two processes share the cores: a second thread of torch in each would only wait for the other.
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 --dist loadfile
 # The oldest TRL that works, tested beside the newest; it lies where only that test looks.
 OLDEST_TRL := 1.14.0
 # Gymnasium's oldest release that works and one between, in the same way.
