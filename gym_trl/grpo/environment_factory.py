@@ -53,8 +53,8 @@ class EnvironmentFactory:
 
     ``get_reward`` returns the sum of the rewards so far. TRL ends an episode when the model stops calling tools or has
     used up its tokens, even if the environment has not ended it; the rest is then settled as a loss
-    (``gym_trl.settlement``) and ``unfinished_penalty`` is subtracted. If the environment failed, ``get_reward`` returns
-    ``None``, which TRL excludes from the group's baseline.
+    (``gym_trl.settlement``), which includes the cost of invalid actions. If the environment failed, ``get_reward``
+    returns ``None``, which TRL excludes from the group's baseline.
 
     A factory can be pickled if its ``make`` can be, and so can an object that is stepped in the calling thread. An
     object closes its environment when it is garbage-collected or the process ends, because TRL never closes any.
@@ -62,7 +62,6 @@ class EnvironmentFactory:
     Args:
         make: Function that makes the environment from its id.
         env_id: Id passed to ``make``.
-        unfinished_penalty: Reward subtracted if the model leaves an episode before its end.
         make_pool: Function that makes the pool of an object's one environment. Default: the calling thread, where an
             environment that hangs blocks the training.
 
@@ -76,12 +75,10 @@ class EnvironmentFactory:
         make: EnvFactory,
         env_id: str,
         *,
-        unfinished_penalty: float = 0.0,
         make_pool: Callable[[EnvFactory], EnvPool] = InlinePool,
     ) -> None:
         self.make = make
         self.env_id = env_id
-        self.unfinished_penalty = unfinished_penalty
         self.make_pool = make_pool
 
     def __call__(self) -> "ToolEnvironment":
@@ -173,7 +170,7 @@ class ToolEnvironment:
         if self._task is None or (self._stop_reason is not None and not self._stop_reason.scored):
             return None
         left = self._stop_reason is None
-        return sum(self._rewards) + (self._owed - self._factory.unfinished_penalty if left else 0.0)
+        return sum(self._rewards) + (self._owed if left else 0.0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._factory, (), {name: value for name, value in self.__dict__.items() if name != "_factory"}

@@ -351,10 +351,8 @@ class GymSpec:
             executor = "inline"
         alone = 1 if executor in ("thread", "process", "ray") else None  # worker: an object has one environment
         pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
-        penalty = self._parsing["penalty"]
         factories = {
-            env_id: EnvironmentFactory(self._maker_for_tools, env_id, unfinished_penalty=penalty, make_pool=pool)
-            for env_id in self.weights
+            env_id: EnvironmentFactory(self._maker_for_tools, env_id, make_pool=pool) for env_id in self.weights
         }
         return factories if len(factories) > 1 else next(iter(factories.values()))
 

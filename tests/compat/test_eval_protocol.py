@@ -415,6 +415,7 @@ def played(reason=StopReason.SUCCESS, rewards=(0.25, 0.75), error=None):
         turns,
         tuple(said),
         error,
+        terminated=reason in (StopReason.SUCCESS, StopReason.FAILURE),
     )
 
 

@@ -34,12 +34,12 @@ from gym_trl.types import StopReason
 GUESS, WORDLE, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Wordle-v0", "TrlEnv/Echo-v0"
 SCRIPT = Path(__file__).parent / "train_with_tools.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tools.py"
-PENALTY = 0.25
+PENALTY, TURNS = 0.25, 4
 needs_trl = [pytest.mark.trl, pytest.mark.processes]
 
 
 def guess(**options):
-    return GymSpec(GUESS, env_kwargs={"high": 8, "turns": 4}, num_tasks=16, **options)
+    return GymSpec(GUESS, env_kwargs={"high": 8, "turns": TURNS}, num_tasks=16, **options)
 
 
 def tools(game):
@@ -155,7 +155,7 @@ class TestTheObject:
             observation, reward, over, _, _ = env.step(str(number))
             paid += float(reward)
             assert said == (f"{observation} The game is over." if over else observation)
-        assert game.get_reward() == pytest.approx(paid - (0 if over else PENALTY))
+        assert game.get_reward() == pytest.approx(paid - (0 if over else PENALTY * (TURNS - len(numbers))))
         column = game._column()
         assert (column["calls_after_end"], column["num_turns"]) == (late, len(numbers) - late)
         assert (column["stop_reason"] == "unfinished") is not over
@@ -204,11 +204,11 @@ class TestTheObject:
         assert (game.get_reward(), game._column()["stop_reason"]) == (-2 * PENALTY, StopReason.INVALID_ACTION)
 
     def test_a_game_that_is_left_costs_what_the_spec_says(self):
-        """Otherwise a model that loses on average would learn not to play."""
+        """As an invalid action in each turn that is left; otherwise a model that loses would learn not to play."""
         spec = guess(invalid_penalty=PENALTY)
         game = spec.environment_factory()
         game.reset(**row_of(spec, 4))
-        assert [game.get_reward(), game.get_reward()] == [-PENALTY, -PENALTY]
+        assert [game.get_reward(), game.get_reward()] == [-TURNS * PENALTY] * 2
 
     def test_a_turn_limit_ends_it_too(self):
         spec = guess(turn_limit=1)
@@ -241,13 +241,13 @@ class TestTheObject:
         assert game.get_reward() == 1.0
 
     @pytest.mark.parametrize("executor", ["thread", "process"])
-    def test_an_environment_that_hangs_is_unscorable_where_there_is_a_deadline(self, executor):
+    def test_an_action_that_makes_its_environment_hang_is_a_loss_where_there_is_a_deadline(self, executor):
         limits = {"executor": executor, "step_timeout": 0.3, "reset_timeout": 60.0}
         spec = GymSpec(ECHO, wrappers=[Hanging], **limits, num_tasks=1)
         game = spec.environment_factory()
         game.reset(**spec.train_dataset[0])
         assert game.act("quick") != game.act("hang") == "The environment failed, which ended the game."
-        assert (game.get_reward(), game._column()["stop_reason"]) == (None, StopReason.TIMEOUT)
+        assert (game.get_reward(), game._column()["stop_reason"]) == (0.0, StopReason.CRASHED)
         game.reset(**spec.train_dataset[0])
         assert "failed" not in game.act("quick")
         assert game._column()["num_turns"] == 1
@@ -390,7 +390,7 @@ def test_rewards_are_the_environments_own_and_the_logs_get_the_rest():
     games[1].guess(9)
     assert env_reward(environments=games) == [None] * 3
     logged = StepTotals.of([Row.of(game._column()) for game in games]).metrics()
-    assert logged["env/return"] == pytest.approx((1.0 - 2 * PENALTY - PENALTY) / 3)
+    assert logged["env/return"] == pytest.approx((1.0 - 2 * TURNS * PENALTY) / 3)
     assert logged["env/unfinished"] == pytest.approx(2 / 3)
     assert logged["env/calls_after_end"] == pytest.approx(1 / 3)
     assert logged["env/stop/success"] == pytest.approx(1 / 3)
@@ -429,7 +429,7 @@ class TestTheTrainer:
     def test_rewards_are_the_environments_return_and_nothing_is_counted_twice(self, report):
         for log, step in zip(report["logs"], report["steps"], strict=False):
             returns = [outcome["episode_return"] for outcome in step["outcomes"]]
-            assert returns == [1.0, -2 * PENALTY, 1.0, 1.0] * 2
+            assert returns == [1.0, -TURNS * PENALTY, 1.0, 1.0] * 2
             assert log["reward"] == pytest.approx(sum(returns) / 8)
             assert log["rewards/TrlEnv_GuessNumber_v0/mean"] == pytest.approx(log["env/return"])
             assert (log["env/success"], log["env/unfinished"], log["env/unscored"]) == (0.75, 0.25, 0.0)
