@@ -341,6 +341,11 @@ class TextEnv(gym.Env[str, str], ABC):
         return 0.0 if self.reward in _PAID_FOR_SUCCESS else self.loss_reward
 
     @property
+    def owes(self) -> bool:
+        """Whether ``settlement`` is ever anything but 0."""
+        return self.reward == "shaped" or (self.reward not in _PAID_FOR_SUCCESS and self.loss_reward != 0)
+
+    @property
     def turns_left(self) -> float:
         """How many actions the game takes at most from here on; infinite where its rules do not count them."""
         if self._last is not None and self._last.done:

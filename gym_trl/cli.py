@@ -39,6 +39,7 @@ from gym_trl.seeding import task_seed
 from gym_trl.textify import counted
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
 
 if TYPE_CHECKING:
     from gym_trl.inspection import Finding, Report
@@ -178,7 +179,7 @@ def _make(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
         ConfigError: there is no such environment, or it cannot be made with these arguments.
         NotTextError: its observations or actions cannot be converted to text.
     """
-    env = make_env(env_id, **kwargs)
+    env = declare_success(make_env(env_id, **kwargs))
     try:
         spoken = as_text(env)
     except NotTextError:

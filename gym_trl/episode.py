@@ -170,12 +170,8 @@ class Episode:
         self._answer = self._chat.text(completion.ids)
         self._closed = self._chat.closes(completion.ids)
         self._messages.append(Message("assistant", self._answer.text))
-        longest = self._limits.action
-        if longest is not None and len(self._answer.text) > longest:
-            # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
-            return Act(RefusedResponse(f"An action has at most {longest} characters."))
         cut = completion.finish is FinishReason.LENGTH and not self._closed
-        return Act(UnfinishedResponse(self._answer.text) if cut else self._answer.text)
+        return Act(as_response(self._answer.text, cut=cut, longest=self._limits.action))
 
     def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
         """Process the result of the environment's step and return what to do next."""
@@ -254,6 +250,18 @@ class Episode:
     def _overflow(self, needed: int) -> str:
         what = "the next turn" if self._turns else "the first observation"
         return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
+
+
+def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
+    """Return what an environment is given of an answer: a ``RefusedResponse`` where it is longer than ``longest``.
+
+    >>> as_response("guess 42", cut=False, longest=5)
+    'An action has at most 5 characters.'
+    """
+    if longest is not None and len(answer) > longest:
+        # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
+        return RefusedResponse(f"An action has at most {longest} characters.")
+    return UnfinishedResponse(answer) if cut else answer
 
 
 _LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float, the type of trainers' rewards

@@ -24,14 +24,20 @@ episode is scored, by the rule of ``caused_by_model``:
 * **The infrastructure** (``ENV_ERROR``, ``TIMEOUT``, ``STRAGGLER``, ``CANCELLED``, unscored): everything else. This
   includes making and resetting, the engine, cutoffs, a worker that was lost with another episode's environment or was
   killed from outside (SIGKILL, SIGTERM), malformed results (an observation that is not text, a reward that is not a
-  finite number), and a ``step`` that raised ``OSError`` (``ConnectionError`` and ``TimeoutError`` among them),
-  ``MemoryError``, ``ImportError``, an exception of a network client, an exception of this library (a sign of a wrong
-  setup), or any exception from the code of a wrapper of this library or Gymnasium, which received a malformed result.
+  finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``, ``TimeoutError``, a full disk or
+  too many open files among them), ``ImportError``, an exception of a network client, an exception of this library (a
+  sign of a wrong setup), or any exception from the code of a wrapper of this library or Gymnasium, which received a malformed result.
+
+An ``OSError`` about a name that an action can choose is caused by the model all the same, and so is a ``MemoryError``,
+which a single request that is too large raises: ``FileNotFoundError``, ``FileExistsError``, ``PermissionError``,
+``IsADirectoryError``, ``NotADirectoryError``, and names that are too long, not valid or circular. Otherwise a model that
+is about to lose could end its episode unscored.
 
 An environment or a wrapper can override the rule by raising ``ModelFaultError`` or ``InfrastructureError``
 (``raise InfrastructureError("the database is gone") from error``).
 """
 
+import errno
 from collections.abc import Iterator
 
 
@@ -71,7 +77,7 @@ class ModelFaultError(GymTRLError, RuntimeError):
     """Environment failure that the model's action caused: the episode is scored as a failure.
 
     An environment or a wrapper raises it in ``step`` instead of an exception that would be taken for a failure of the
-    infrastructure, such as a ``MemoryError`` of a program that the model wrote.
+    infrastructure, such as an ``ImportError`` of a program that the model wrote.
 
     >>> caused_by_model(ModelFaultError("the program used all memory"))
     True
@@ -105,7 +111,24 @@ class MissingDependencyError(GymTRLError, ImportError):
         super().__init__(f"{what} needs packages that are not installed: pip install 'gym-trl[{extra}]'")
 
 
-_INFRASTRUCTURE = (GymTRLError, OSError, MemoryError, ImportError)
+_INFRASTRUCTURE = (GymTRLError, OSError, ImportError)
+_OF_A_NAME = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ENOENT",
+        "EEXIST",
+        "EACCES",
+        "EPERM",
+        "EISDIR",
+        "ENOTDIR",
+        "ENOTEMPTY",
+        "ENAMETOOLONG",
+        "EINVAL",
+        "ELOOP",
+    )
+)
+_OF_NAMES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""What the system says of a file's name that an action may have chosen; subclasses of libraries mean something else."""
 _BY_NAME = frozenset(
     {
         ("httpx", "TransportError"),
@@ -126,6 +149,8 @@ def caused_by_model(error: BaseException) -> bool:
 
     >>> caused_by_model(ZeroDivisionError()), caused_by_model(ConnectionResetError())
     (True, False)
+    >>> caused_by_model(FileNotFoundError("level nine")), caused_by_model(OSError(28, "No space left on device"))
+    (True, False)
 
     The first exception in the chain of ``raise ... from ...`` that matches the rule decides; if none does, the executed
     action is the cause.
@@ -139,9 +164,13 @@ def caused_by_model(error: BaseException) -> bool:
     for one in _chain(error):
         if isinstance(one, ModelFaultError):
             return True
-        if isinstance(one, _INFRASTRUCTURE) or _is_named(one):
+        if (isinstance(one, _INFRASTRUCTURE) and not _is_of_a_name(one)) or _is_named(one):
             return False
     return True
+
+
+def _is_of_a_name(error: BaseException) -> bool:
+    return type(error) in _OF_NAMES or (type(error) is OSError and error.errno in _OF_A_NAME)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

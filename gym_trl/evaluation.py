@@ -195,17 +195,18 @@ def play_task(
     try:
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
         policy, total, owed = policy_for(env), 0.0, settlement(env)
+        declares = read_declares_success(env)
         for _ in range(MAX_TURNS):
             action = policy(observation)
             reply = take_step(env, action)
             if isinstance(reply, EnvFailure) and reply.reason.scored:
-                crash = EnvReply("", owed, info={"action_valid": False})
+                crash = EnvReply("", owed, info={"action_valid": False}, declares_success=declares)
                 return [*exchanges, Exchange(observation, action, crash), ModelFaultError(reply.error)]
             if isinstance(reply, EnvFailure):
                 raise InfrastructureError(reply.error)
             total, owed = add_reward(total, reply.reward), reply.settlement
             if reply.terminated or reply.truncated:
-                reply = replace(reply, declares_success=read_declares_success(env))
+                reply = replace(reply, declares_success=declares)
                 return [*exchanges, Exchange(observation, action, reply)]
             exchanges.append(Exchange(observation, action, reply))
             observation = reply.observation

@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from gym_trl.episode import EnvFailure, EnvReply, reason_to_stop
+from gym_trl.episode import EnvFailure, EnvReply, as_response, reason_to_stop
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.pool import TextEnvironment, take_step
 from gym_trl.records import Record, to_json
 from gym_trl.settlement import settlement
-from gym_trl.types import StopReason, UnfinishedResponse
+from gym_trl.types import StopReason
 
 _CUT_OFF = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT)
 
@@ -106,7 +106,8 @@ def _replay(env: TextEnvironment, record: Record, *, paid: bool) -> Replayed:
                 break
             compare(where, "the observation was", reply.observation, turn["observation"])
             answer, last, owed = turn["answer"], index == len(turns) - 1, reply.settlement
-            answered = take_step(env, UnfinishedResponse(answer) if turn["action_cut"] else answer)
+            response = as_response(answer, cut=turn["action_cut"], longest=record["spec"].get("max_action"))
+            answered = take_step(env, response)
             if isinstance(answered, EnvFailure):
                 if not (last and answered.reason is StopReason.CRASHED and record["stop_reason"] == "crashed"):
                     raise RuntimeError(answered.error)

@@ -9,6 +9,8 @@ that cuts the episode off adds it (``Episode``, ``ParseAction``, ``TurnLimit``).
   after each reset and step, such as ``-1.0`` if a lost game pays -1. The default is 0.0: losing costs nothing.
 * A wrapper that changes rewards may instead have a method ``settle(inside, turns)``, which computes its settlement from
   that of the wrapped environment and the maximum number of remaining actions. The wrappers of this library have one.
+* ``owes``, also an attribute, is false if a layer never owes anything of its own; the default is true. A stack of such
+  layers is not asked again after each step.
 * ``turns_left``, also an attribute, is the maximum number of remaining actions, for rewards per action.
 """
 
@@ -49,10 +51,13 @@ def settlement(env: gym.Env[Any, Any], *, turns: float = math.inf) -> float:
         env: An environment that was reset, with its wrappers.
         turns: Maximum number of remaining actions, if something outside of ``env`` limits it.
     """
-    layers = _layers(env)
     plan = _plans.get(env)
+    if plan is not None and plan.owes_nothing:
+        return 0.0
+    layers = _layers(env)
     if plan is None or len(plan.settles) != len(layers):
-        plan = _Plan([_settle_of(layer) for layer in layers], any(map(_counts, layers)))
+        settles = [_settle_of(layer) for layer in layers]
+        plan = _Plan(settles, any(map(_counts, layers)), not any(map(_owes, layers)))
         if not any(getattr(layer, "swaps_env", False) for layer in layers):
             _plans[env] = plan
     limits = _limits(layers, turns) if plan.counts else repeat(1.0)
@@ -88,6 +93,16 @@ def _layers(env: gym.Env[Any, Any]) -> list[Any]:
 
 def _counts(layer: Any) -> bool:
     return bool(getattr(layer, "settles_turns", hasattr(layer, "settle") or _name(layer) in _STEP_COSTS))
+
+
+def _owes(layer: Any) -> bool:
+    """Whether a layer may owe something where nothing inside of it does."""
+    if not (hasattr(layer, "settle") or hasattr(layer, "settlement")):
+        return _name(layer) in _STEP_COSTS or _name(layer) in _LOSSES
+    kinds = [vars(layer), *map(vars, type(layer).__mro__)]
+    names = {"owes", "settle", "settlement"}
+    said = next((found for kind in kinds if (found := names & kind.keys())), names - {"owes"})
+    return "owes" not in said or bool(layer.owes)  # what settles otherwise than its base class must say so again
 
 
 def _limits(layers: list[Any], turns: float) -> list[float]:

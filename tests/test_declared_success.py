@@ -14,7 +14,7 @@ from gym_trl import GymSpec
 from gym_trl.compat.evaluation_rows import as_row
 from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import evaluate, play_policy
+from gym_trl.evaluation import evaluate, play_policy, play_tasks
 from gym_trl.export import sft_rows
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.pool import read_declares_success
@@ -219,3 +219,24 @@ def test_random_play_of_an_undeclared_environment_scores_returns() -> None:
 
     score = play_policy(lambda _: as_text(gym.make("CliffWalking-v1")), [Task("c", derive_seed("s"))], policy)
     assert (score.success, score.mean_return) == (None, -13.0)
+
+
+def test_a_crash_at_the_first_action_is_no_success_where_success_is_declared() -> None:
+    class Breaks(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            raise KeyError(action)
+
+    for env_id, success in (("TrlEnv/Echo-v0", False), ("CliffWalking-v1", None)):
+        [result] = play_tasks(
+            lambda env_id: Breaks(gym.make(env_id)), [Task(env_id, 0)], lambda env: lambda observation: "x"
+        )
+        assert (result.success, result.turns) == (success, 1)
+
+
+def test_what_the_registry_says_of_success_holds_in_play_and_validate_too() -> None:
+    from gym_trl.cli import _make as make_for_play
+    from gym_trl.inspection import Inspector
+
+    assert read_declares_success(make_for_play("FrozenLake-v1", {}))
+    found = Inspector(lambda: gym.make("FrozenLake-v1", is_slippery=False), episodes=3).look_at("success")
+    assert "never" not in found.got

@@ -276,3 +276,44 @@ def test_what_gymnasiums_own_environments_cost_is_known(env_id, owed):
     env = as_text(gym.make(env_id))
     env.reset(seed=3)
     assert settlement(env) == owed
+
+
+class Stakes(Foreign):
+    """Says that it owes nothing, and its subclass settles otherwise."""
+
+    settlement = 0.0
+    owes = False
+
+
+class Other(Stakes):
+    settlement = -3.0
+
+
+def test_an_environment_that_owes_nothing_is_not_asked_again_after_each_step():
+    asked = []
+
+    class Asked(Foreign):
+        owes = False
+
+        @property
+        def settlement(self):
+            asked.append(self)
+            return 0.0
+
+    env = TurnLimit(ParseAction(Asked(), "plain"), 9)
+    env.reset(seed=0)
+    settlement(env)
+    asked.clear()
+    assert [take_step(env, "a").settlement for _ in range(5)] == [0.0] * 5
+    assert not asked
+
+
+def test_what_settles_otherwise_than_its_base_class_is_asked_whatever_that_says():
+    for env in (Stakes(), Other()):
+        assert settlement(TurnLimit(ParseAction(env, "plain"), 9)) == env.settlement
+    assert settlement(TurnLimit(ParseAction(Stakes(), "plain", penalty=0.5), 9)) == -4.5
+
+
+def test_an_action_longer_than_allowed_costs_what_a_loss_costs_too():
+    env = TurnLimit(ParseAction(Declares(), "plain"), 9)
+    assert play(env, 0, ["a" * 30], limits=Limits(tokens=60, action=10)).episode_return == -7.0

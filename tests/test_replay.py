@@ -11,9 +11,10 @@ from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import evaluate
 from gym_trl.policies import Words
-from gym_trl.records import Record, read_records
+from gym_trl.records import Record, as_record, read_records
 from gym_trl.replay import replay
 from gym_trl.testing import play
+from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 from gym_trl.wrappers import RecordTranscript
 
 GUESS = "TrlEnv/GuessNumber-v0"
@@ -126,3 +127,21 @@ def test_a_record_that_names_no_environment_needs_one(tmp_path: Path) -> None:
     play(env, lambda _: "25", seed=0)
     with pytest.raises(ConfigError, match="does not say which environment"):
         list(replay(read_records(tmp_path / "played.jsonl")))
+
+
+def test_an_action_that_was_refused_for_its_length_is_not_played_again() -> None:
+    refused = "An action has at most 5 characters."
+    record = as_record(
+        Trajectory(
+            *(Task(GUESS, 0), StopReason.TOKEN_LIMIT, [], [], [], []),
+            turns=(Turn("Guess 1 to 50 in 6 tries.", Answer("", "  25  "), 0.0, False, 0, 0),),
+            messages=(
+                Message("user", "Guess"),
+                Message("assistant", ""),
+                Message("user", "An action has at most 5 characters."),
+            ),
+        ),
+        spec={"action_format": None, "max_action": 5},
+    )
+    [found] = replay([record])
+    assert found.differences == ()

@@ -1,9 +1,12 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Law 14: what the model caused is scored, and only what the infrastructure caused is not."""
 
+import errno
 import os
 import pickle
 import signal
+import socket
+import ssl
 import time
 
 import gymnasium as gym
@@ -40,7 +43,21 @@ RAISED = {
     "os": (OSError("disk full"), False),
     "connection": (ConnectionRefusedError(), False),
     "timeout": (TimeoutError(), False),
-    "memory": (MemoryError(), False),
+    "memory": (MemoryError(), True),
+    "no_file": (FileNotFoundError(2, "no such file"), True),
+    "no_file_said": (FileNotFoundError("no such level"), True),
+    "no_right": (PermissionError(13, "not allowed"), True),
+    "folder": (IsADirectoryError(), True),
+    "no_folder": (NotADirectoryError(), True),
+    "file": (FileExistsError(), True),
+    "long_name": (OSError(errno.ENAMETOOLONG, "File name too long"), True),
+    "bad_name": (OSError(errno.EINVAL, "Invalid argument"), True),
+    "full": (OSError(errno.ENOSPC, "No space left on device"), False),
+    "too_many": (OSError(errno.EMFILE, "Too many open files"), False),
+    "broken_disk": (OSError(errno.EIO, "Input/output error"), False),
+    "no_address": (socket.gaierror(-2, "Name or service not known"), False),
+    "certificate": (ssl.SSLError(1, "certificate verify failed"), False),
+    "hub": (type("LocalEntryNotFoundError", (FileNotFoundError,), {"__module__": "hub"})("offline"), False),
     "infrastructure": (InfrastructureError("no licence"), False),
     "infrastructure_of_value": (wrapped(InfrastructureError("broken"), ValueError()), False),
     "runtime_of_connection": (wrapped(RuntimeError("request failed"), ConnectionResetError()), False),

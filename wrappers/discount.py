@@ -24,7 +24,7 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     reads_text = False
-    settles_turns = False
+    settles_turns = owes = False
     optimal_return: ClassVar[None] = None
     """Unknown, because the length of optimal play is unknown."""
 

@@ -94,9 +94,11 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._cut_off = False
 
     @property
-    def settles_turns(self) -> bool:
-        """True if ``settle`` depends on the number of actions that can follow."""
+    def owes(self) -> bool:
+        """True if ``settle`` may owe something of its own, which depends on the number of actions that can follow."""
         return self.penalty > 0
+
+    settles_turns = owes
 
     @property
     def instructions(self) -> str:

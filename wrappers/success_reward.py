@@ -30,6 +30,7 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     reads_text = False
     settles_turns: ClassVar[bool] = False
+    owes: ClassVar[bool] = False
     settlement: ClassVar[float] = 0.0
     """Always 0, because neither progress nor a loss changes the reward."""
 

@@ -39,7 +39,7 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     reads_text = False
-    settles_turns = False
+    settles_turns = owes = False
 
     def __init__(self, env: gym.Env[str, str], turns: int, announce: bool = False) -> None:
         check_positive(turns=turns)

@@ -106,6 +106,11 @@ class Adapter(gym.Env[str, str], ABC):
         """Sum of rewards that a loss would still pay."""
         return self.loss_reward if self._end is None or self._end.truncated else 0.0
 
+    @property
+    def owes(self) -> bool:
+        """Whether ``settlement`` is ever anything but 0."""
+        return self.loss_reward != 0
+
     @abstractmethod
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Start an episode and return its first observation and ``info``."""
