@@ -24,14 +24,15 @@ episode is scored, by the rule of ``caused_by_model``:
 * **The infrastructure** (``ENV_ERROR``, ``TIMEOUT``, ``STRAGGLER``, ``CANCELLED``, unscored): everything else. This
   includes making and resetting, the engine, cutoffs, a worker that was lost with another episode's environment or was
   killed from outside (SIGKILL, SIGTERM), malformed results (an observation that is not text, a reward that is not a
-  finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``, ``TimeoutError``, a full disk or
-  too many open files among them), ``ImportError``, an exception of a network client, an exception of this library (a
-  sign of a wrong setup), or any exception from the code of a wrapper of this library or Gymnasium, which received a malformed result.
+  finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``, ``TimeoutError``, a full disk or too many
+  open files among them), ``ImportError``, an exception of a network client, an exception of this library (a sign of a
+  wrong setup), or any exception from the code of a wrapper of this library or Gymnasium, which received a malformed
+  result.
 
-An ``OSError`` about a name that an action can choose is caused by the model all the same, and so is a ``MemoryError``,
-which a single request that is too large raises: ``FileNotFoundError``, ``FileExistsError``, ``PermissionError``,
-``IsADirectoryError``, ``NotADirectoryError``, and names that are too long, not valid or circular. Otherwise a model that
-is about to lose could end its episode unscored.
+An ``OSError`` about a name that an action can choose is caused by the model all the same: ``FileNotFoundError``,
+``FileExistsError``, ``PermissionError``, ``IsADirectoryError``, ``NotADirectoryError``, and names that are too long, not
+valid or circular. So is a ``MemoryError``, which a single request that is too large raises. Otherwise a model that is
+about to lose could end its episode unscored.
 
 An environment or a wrapper can override the rule by raising ``ModelFaultError`` or ``InfrastructureError``
 (``raise InfrastructureError("the database is gone") from error``).

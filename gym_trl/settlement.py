@@ -78,6 +78,8 @@ class _Plan(NamedTuple):
     """One function per layer, from the innermost, that computes its settlement from the one inside of it."""
     counts: bool
     """True if a layer depends on the number of remaining actions."""
+    owes_nothing: bool
+    """True if no episode of the stack ever owes anything."""
 
 
 _plans: WeakKeyDictionary[gym.Env[Any, Any], _Plan] = WeakKeyDictionary()

@@ -138,7 +138,7 @@ def test_an_action_that_was_refused_for_its_length_is_not_played_again() -> None
             messages=(
                 Message("user", "Guess"),
                 Message("assistant", ""),
-                Message("user", "An action has at most 5 characters."),
+                Message("user", refused),
             ),
         ),
         spec={"action_format": None, "max_action": 5},
