@@ -30,8 +30,8 @@ episode is scored, by the rule of ``caused_by_model``:
   result.
 
 An ``OSError`` about a name that an action can choose is caused by the model all the same: ``FileNotFoundError``,
-``FileExistsError``, ``PermissionError``, ``IsADirectoryError``, ``NotADirectoryError``, and names that are too long, not
-valid or circular. So is a ``MemoryError``, which a single request that is too large raises. Otherwise a model that is
+``FileExistsError``, ``PermissionError``, ``IsADirectoryError``, ``NotADirectoryError``, and names that are too long,
+invalid or circular. So is a ``MemoryError``, which a single request that is too large raises. Otherwise a model that is
 about to lose could end its episode unscored.
 
 An environment or a wrapper can override the rule by raising ``ModelFaultError`` or ``InfrastructureError``
