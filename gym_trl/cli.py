@@ -30,7 +30,7 @@ from gym_trl.evaluation import Exchange, optimum, play_task, random_score
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.loading import EnvMaker, creator_of, env_maker, find_maker, is_ours, make_env, unknown_id
 from gym_trl.options import DEFAULT_ENV, ExecutorName, TrainOptions, VLLMMode, read_options
-from gym_trl.policies import person
+from gym_trl.policies import check_model, person
 from gym_trl.pool import TextEnvironment, read_instructions
 from gym_trl.records import to_json
 from gym_trl.run_folder import is_run, trained
@@ -104,6 +104,7 @@ def _clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
     @functools.wraps(command)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
+            _check_finite(kwargs)
             command(*args, **kwargs)
         except BrokenPipeError:  # the reader has closed the pipe
             raise
@@ -113,6 +114,16 @@ def _clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
             _fail(_sentence(error))
 
     return run
+
+
+def _check_finite(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{_option(name)} must be a finite number, got {value}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _sentence(error: Exception) -> str:
@@ -473,7 +484,6 @@ def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _
         raise ConfigError(
             "the person is you; --against is solver, random, a model, a server or package.module:function"
         )
-    action_format: str | None = "tag"
     env = _make(env_id, kwargs)
     check_against(env, kwargs)
     for_two = is_for_two(env)
@@ -482,12 +492,11 @@ def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _
         player: Any = server(against, api_key=os.environ.get("OPENAI_API_KEY"))
     elif is_run(Path(against)):
         player = trained(Path(against))
-        action_format = player.spec["action_format"]
     else:
         player = as_player(against)
     if isinstance(player, Model):
         _say_aside(f"Loading {player.name}")
-    challenger = Challenger(player, action_format)
+    challenger = Challenger(player)
     if for_two:
         return _Rival(Opposing(challenger, lambda **more: _make(env_id, {**kwargs, **more}), seed), None, player.name)
     return _Rival(None, Race(challenger, lambda: _make(env_id, kwargs), seed), player.name)
@@ -788,10 +797,17 @@ def view(
     debug: DebugOption = False,
 ) -> None:
     """Write a run as one page of HTML that needs no network: its curves, and its episodes down to the token."""
+    if live and out is not None:
+        raise ConfigError("--live serves the page and writes none: leave out --out")
+    if port and not live:
+        raise ConfigError(f"--port {port} is for --live")
     if live:
         from gym_trl.viewer.live import LiveServer
 
-        server = LiveServer(run, port=port, tokenizer=tokenizer)
+        try:
+            server = LiveServer(run, port=port, tokenizer=tokenizer)
+        except OSError as error:
+            raise ConfigError(f"cannot listen at 127.0.0.1:{port}: {_sentence(error)}; give another --port") from error
         with suppress(KeyboardInterrupt):
             _say(f"{server.url} shows {run} as it goes on; Ctrl-C ends it.")
             server.serve()
@@ -912,10 +928,13 @@ def eval_(
     _evaluate(**_parameters(context))
 
 
+_PAIRS = ("env", "spec", "llm")
+"""Options of ``gym-trl eval`` that are given as NAME=VALUE."""
+
+
 def _parameters(context: typer.Context) -> dict[str, Any]:
     """Return the command's options as arguments of its function."""
-    pairs = {"env", "spec", "llm"}
-    return {name: _pairs(value) if name in pairs else value for name, value in context.params.items()}
+    return {name: _pairs(value) if name in _PAIRS else value for name, value in context.params.items()}
 
 
 def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
@@ -934,11 +953,24 @@ def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
             )
         source = context.get_parameter_source(name)
         if name == "ids" or source is None or source.name != "COMMANDLINE":
-            options[name] = value
-    for name in ("ids", "policy", "model"):
-        options[name] = [options[name]] if isinstance(options[name], str) else options[name]
-    options["out"] = options["out"] and Path(options["out"])
+            options[name] = _read(context, name, value, f"{path}: {key}")
+    _check_finite(options)
     return options
+
+
+def _read(context: typer.Context, name: str, value: Any, where: str) -> Any:
+    """Return what an option of a file means, read as on the command line."""
+    if name in _PAIRS:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} must be a table of names and values, got {value!r}")
+        return value
+    if name in ("ids", "policy", "model"):
+        value = value if isinstance(value, list) else [value]
+    parameter = next(one for one in context.command.params if one.name == name)
+    try:
+        return parameter.process_value(context, value)
+    except typer.BadParameter as error:
+        raise ConfigError(f"{where} = {value!r} does not work: {error.message}") from error
 
 
 def _evaluate(
@@ -971,6 +1003,11 @@ def _evaluate(
     players += [_model(name, base_url, given) for name in named]
     if not players:
         raise ConfigError("say who plays: --policy solver, --policy random, --model PATH, or --base-url URL")
+    marked = any(getattr(player, "marks", False) for player in players)
+    _refuse_unread(
+        {} if named else given,
+        {} if marked else {"tokens": options["tokens"], "action_format": action_format, "spec": spec},
+    )
     spec = {**spec, **({} if action_format is None else {"action_format": action_format})}
     if runs:
         ids = ids or [_only_env(list(runs.values()))]
@@ -1040,6 +1077,13 @@ class _Shown:
 _OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
 
 
+def _refuse_unread(*unread: Mapping[str, Any]) -> None:
+    """Refuse options of language models that none of the players reads."""
+    for name, value in ((name, value) for options in unread for name, value in options.items()):
+        if value is not None and value is not False and value != {}:
+            raise ConfigError(f"{_option(name)} is for language models: name one with --model or --base-url")
+
+
 def _reaches(success: float | None, least: float | None) -> bool:
     return least is None or (success is not None and success >= least)
 
@@ -1098,9 +1142,9 @@ def _model(name: str | None, base_url: str | None, given: Mapping[str, Any]) -> 
     options = {name: given[name] for name in ("concurrency", "max_tokens", "system_prompt") if given[name] is not None}
     options["sampling"] = {} if given["temperature"] is None else {"temperature": given["temperature"]}
     if base_url is not None:
-        if given["vllm"] or given["max_completion"] is not None:
+        if given["vllm"] or given["llm"] or given["max_completion"] is not None:
             raise ConfigError(
-                "--vllm and --max-completion are for models of this process, and --base-url is for others"
+                "--vllm, --llm and --max-completion are for models of this process, and --base-url is for others"
             )
         return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), **options)
     assert name is not None
@@ -1443,6 +1487,8 @@ def train(
         )
     # Checked before slow imports:
     _make(options.env, options.env_kwargs).close()
+    if options.model is not None and resume is None:
+        check_model(options.model)
     check_vllm(options.grpo)
     if os.environ.get("RANK", "0") == "0":
         _say("Loading PyTorch and TRL")

@@ -253,4 +253,4 @@ def _only_one(module: ModuleType, registered: list[str], name: str) -> EnvMaker:
     for one in _classes(module, abstract=True):
         missing = ", ".join(sorted(getattr(module, one).__abstractmethods__))
         raise ConfigError(f"{name} has no environment that can be made: {one} lacks {missing}")
-    raise ConfigError(f"{name} has none: an environment is a subclass of gymnasium.Env")
+    raise ConfigError(f"{name} has no environment: that is a subclass of gymnasium.Env")

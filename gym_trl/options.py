@@ -1,12 +1,14 @@
 """Options of a training run: presets, command line options and the fields of TRL's ``GRPOConfig``."""
 
+import ast
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from inspect import signature
+from inspect import getsource, signature
 from json import loads
 from pathlib import Path
+from textwrap import dedent
 from types import NoneType
 from typing import Any, Self, get_args, get_origin
 
@@ -110,6 +112,14 @@ _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "steps_per_generation",
     "temperature",
 }
+_NAMES = (
+    "importance_sampling_level",
+    "loss_type",
+    "multi_objective_aggregation",
+    "scale_rewards",
+    "vllm_importance_sampling_mode",
+)
+"""Fields whose value the trainer first looks at in the middle of a step."""
 _NOT_A_FIELD = {
     "output_dir": "the run's folder is set with --out",
     "resume_from_checkpoint": "a run is continued with --resume",
@@ -273,8 +283,13 @@ def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
         ...
     gym_trl.errors.ConfigError: GRPOConfig has no field 'learning_rat'; did you mean 'learning_rate'?
 
+    >>> check_grpo({"loss_type": "dapp"})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: loss_type must be one of ..., got 'dapp'; did you mean 'dapo'?
+
     Raises:
-        ConfigError: there is no such field, or its value cannot be converted to the type.
+        ConfigError: there is no such field, or its value cannot be of that type or is no name that TRL knows.
     """
     from trl import GRPOConfig
 
@@ -288,7 +303,28 @@ def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in _POSITIVE & set(fitted):
         if fitted[name] is not None and not fitted[name] > 0:
             raise ConfigError(f"{name} must be above 0, got {fitted[name]}")
+    for name in sorted(set(_NAMES) & set(fitted)):
+        known = _names_of(name)
+        if name == "scale_rewards" and isinstance(given[name], bool):
+            fitted[name] = given[name]  # which TRL has names for
+        elif known and fitted[name] not in known:
+            near = did_you_mean(fitted[name], known)
+            raise ConfigError(f"{name} must be one of {', '.join(known)}, got {fitted[name]!r}{near}")
     return fitted
+
+
+def _names_of(field_name: str) -> list[str]:
+    """Return the names that the trainer compares a field with, which TRL lists nowhere else for programs."""
+    from trl import GRPOTrainer
+
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(dedent(getsource(GRPOTrainer)))):
+        if not isinstance(node, ast.Compare) or getattr(node.left, "attr", None) != field_name:
+            continue
+        for constant in ast.walk(node):
+            if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
+                found.add(constant.value)
+    return sorted(found)
 
 
 def _fit(name: str, value: Any, annotation: Any) -> Any:

@@ -365,7 +365,11 @@ def check_model(name: str) -> None:
     if path.exists():
         if (path / "model" / "config.json").is_file():
             raise ConfigError(f"{name} is the folder of a run: its model is {path / 'model'}")
+        if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
+            raise ConfigError(f"there is no model in {name!r}: it has no config.json")
         return
+    if name.startswith(("/", "./", "../", "~")):
+        raise ConfigError(f"there is no folder {name!r}")
     beside = path.parent != Path() and path.parent.is_dir()
     if beside or not _HUB_ID.fullmatch(name):
         near = did_you_mean(path.name, [one.name for one in path.parent.iterdir()]) if beside else ""
@@ -473,9 +477,13 @@ class LoadedModel:
         """
         episode, rules = self._episode(Task("a conversation", seed), seed), read_instructions(env)
         turns = itertools.count()
+        stopped: ModelStopped | None = None
 
         def answer(observation: str) -> str:
+            nonlocal stopped
             todo: Sample | Act | Trajectory
+            if stopped is not None:  # an episode that is over has no further turns
+                raise stopped
             if (turn := next(turns)) == 0:
                 todo = episode.started(EnvReply(observation, instructions=rules))
             else:
@@ -486,7 +494,8 @@ class LoadedModel:
             if isinstance(todo, Act):
                 return todo.action
             assert isinstance(todo, Trajectory)
-            raise ModelStopped(todo.stop_reason, todo.error or "there is no room for another turn")
+            stopped = ModelStopped(todo.stop_reason, todo.error or "there is no room for another turn")
+            raise stopped
 
         return answer
 

@@ -1,9 +1,11 @@
 """Episodes on disk: one schema for training and evaluation, appended line by line and readable after a crash."""
 
+import errno
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -492,24 +494,40 @@ def keep_json_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> Non
 
 def write_json_lines(values: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write a file of objects and return their number; after a crash the file is either the old or the new one."""
-    count, beside = 0, _beside(path)
-    with beside.open("w", encoding="ascii") as file:
+    count = 0
+    with replaced(path) as beside, beside.open("w", encoding="ascii") as file:
         for value in values:
             file.write(f"{to_json(value)}\n")
             count += 1
-    beside.replace(path)
     return count
 
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file; after a crash the file is either the old or the new one."""
-    beside = _beside(path)
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    with replaced(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file there replaces ``path`` at the end, or is deleted after an error.
+
+    Raises:
+        OSError: it cannot be written; the error names ``path``.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        yield beside
+        beside.replace(path)
+    except OSError as error:
+        if str(error.filename) == str(beside):
+            error.filename = str(path)
+        raise
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def as_object(line: bytes) -> dict[str, Any] | None:
@@ -572,12 +590,10 @@ def write_parquet(records: Iterable[Record], path: Path) -> int:
 
     schema = Features(_features()).arrow_schema
     rows, written = (_as_row(record) for record in records), 0
-    beside = _beside(path)
-    with ParquetWriter(beside, schema) as writer:
+    with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
             written += len(batch)
-    beside.replace(path)
     return written
 
 

@@ -144,7 +144,14 @@ def _rescored(record: Record, reward: Reward) -> Record:
     """Return the record with the return that ``reward`` computes; unscored records are not changed."""
     if record["return"] is None or not record["turns"]:
         return record
-    value = float(reward(record))
+    try:
+        given = reward(record)
+    except Exception as error:  # whatever a user's function raises
+        raise ConfigError(f"reward raised {type(error).__name__} for {record['task']['id']}: {error}") from error
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f"the reward must be a finite number, got {value} for {record['task']['id']}")
+        raise ConfigError(f"reward must return a finite number, got {given!r:.80} for {record['task']['id']}")
     return _paid(record, [0.0] * (len(record["turns"]) - 1) + [value])

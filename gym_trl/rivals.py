@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation import Exchange, Player
+from gym_trl.executors import STEPPING
+from gym_trl.grpo.spec import GymSpec
 from gym_trl.parsing import extract_action
 from gym_trl.policies import Model, ModelStopped
 from gym_trl.pool import MAX_TURNS, TextEnvironment, read_step
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
-from gym_trl.wrappers.parse_action import ParseAction
 
 PolicyFor = Callable[[TextEnvironment, int], Policy]
 
@@ -27,9 +28,12 @@ class Said(NamedTuple):
 class Challenger:
     """Policy, by any name that ``gym-trl eval`` accepts, that plays against a person.
 
+    The model of a run plays as it was trained: with its instructions, its action format and its other arguments of
+    ``GymSpec``. An invalid action costs nothing here, as it costs the person nothing.
+
     Args:
         player: The policy; a model is loaded.
-        action_format: Format in which a language model marks its actions.
+        action_format: Format in which a language model marks its actions, unless its run had another one.
 
     Raises:
         ConfigError: there is no such model.
@@ -37,13 +41,20 @@ class Challenger:
 
     def __init__(self, player: Player, action_format: str | None = "tag") -> None:
         self.name = player.name
-        self.action_format = action_format if player.marks else None
         self._player = player
+        trained = (
+            {name: it for name, it in player.spec.items() if name not in STEPPING} if isinstance(player, Model) else {}
+        )
+        self._spec = {"action_format": action_format, **trained, "invalid_penalty": 0.0}
+        self.action_format: str | None = self._spec["action_format"] if player.marks else None
         self._make: PolicyFor = player.load().policy if isinstance(player, Model) else player.make
 
-    def dressed(self, env: TextEnvironment) -> TextEnvironment:
+    def dressed(self, make: Callable[[], TextEnvironment]) -> TextEnvironment:
         """Return the environment as the policy sees it."""
-        return ParseAction(env, self.action_format) if self._player.marks else env
+        if not self._player.marks:
+            return make()
+        spec = GymSpec(make, num_tasks=1, num_eval_tasks=0, executor="inline", **self._spec)
+        return spec.make(next(iter(spec.weights)))
 
     def policy(self, env: TextEnvironment, seed: int) -> Policy:
         """Return the policy of one episode; its actions contain marks.
@@ -57,8 +68,10 @@ class Challenger:
 
     def read(self, answer: str) -> str | None:
         """Return the action in a response."""
+        if self._spec.get("cut_actions") == "accept" and isinstance(answer, UnfinishedResponse):
+            answer = str(answer)
         if self.action_format is not None:
-            return extract_action(answer, self.action_format)
+            return extract_action(answer, self.action_format, strict=bool(self._spec.get("strict")))
         return None if isinstance(answer, UnfinishedResponse | RefusedResponse) else answer
 
 
@@ -109,7 +122,7 @@ class Opposing:
         self._playing: dict[tuple[str, ...], Policy] = {}  # by the observations that each has received
         # Without instructions, the policy gets an environment of the other side: a game's solver plays either side.
         own = {} if challenger.action_format is not None else {"opponent": "self"}
-        self._told = challenger.dressed(make(**own))
+        self._told = challenger.dressed(lambda: make(**own))
         self._told.reset(seed=seed)
         if challenger.name != "random":
             self._begun()  # raises now for an invalid policy
@@ -186,7 +199,7 @@ class Race:
         self.played: list[Exchange] = []
         self.stopped: str | None = None
         """Reason why it cannot continue, if any."""
-        self._env = challenger.dressed(make())
+        self._env = challenger.dressed(make)
         self._observation, _ = self._env.reset(seed=seed)
         self._policy = challenger.policy(self._env, derive_seed(seed, "race"))
 

@@ -126,7 +126,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
                         f"the training cannot begin, {type(error).__name__}: {error} (nothing was left in {path})"
                     ) from error
             unwritten = _unwritten(error, path)
-            if unwritten or isinstance(error, OSError):
+            if (unwritten or isinstance(error, OSError)) and (path / "config.json").exists():
                 display.note(f"To continue from the last checkpoint: gym-trl train --resume {path}")
             if unwritten is None:
                 raise
@@ -167,8 +167,6 @@ def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]
 
 
 def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") -> Any:
-    if isinstance(model, str) and model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
-        raise ConfigError(f"cannot train {model}: there is no such folder")
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 

@@ -1,5 +1,6 @@
 import json
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -392,6 +393,17 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
         ([GUESS, "--model", "qwen"], "there is no folder 'qwen', and a model on the hub is called ORG/NAME"),
         ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
         ([GUESS, "--policy", "solver", "--env", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
+        ([GUESS, "--policy", "solver", "--spec", "turn_limt=3"], "--spec is for language models"),
+        ([GUESS, "--policy", "solver", "--action-format", "tagg"], "--action-format is for language models"),
+        ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature is for language models"),
+        (
+            [GUESS, "--model", "Qwen/Qwen3-0.6B", "--temperature", "inf"],
+            "--temperature must be a finite number, got inf",
+        ),
+        ([GUESS, "--policy", "solver", "--success", "often"], "a function is named as 'package.module:function'"),
+        ([GUESS, "--base-url", "http://localhost:1/v1", "--llm", "seed=1"], "for models of this process"),
+        ([GUESS, "--model", "./qwen"], "there is no folder './qwen'"),
+        ([GUESS, "--model", "tests"], "there is no model in 'tests': it has no config.json"),
         (["missing.toml", "--policy", "solver"], "No such file or directory: missing.toml"),
     ],
 )
@@ -404,6 +416,23 @@ def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_
     assert "there is no option 'episode'; did you mean 'episodes'?" in error(
         gym_trl_("eval", str(tmp_path / "eval.toml"))
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("episodes = -5", "eval.toml: episodes = -5 does not work: "),
+        ('episodes = "many"', "eval.toml: episodes = 'many' does not work: "),
+        ("fail-under = 7", "eval.toml: fail-under = 7 does not work: "),
+        ("temperature = inf", "--temperature must be a finite number, got inf"),
+        ("policy = 3", "has no policy '3'"),
+        ("env = 3", "eval.toml: env must be a table of names and values, got 3"),
+    ],
+)
+def test_an_option_in_a_file_is_checked_as_on_the_command_line(tmp_path: Path, line: str, said: str) -> None:
+    policy = "" if line.startswith("policy") else 'policy = "solver"\n'
+    (tmp_path / "eval.toml").write_text(f'id = "{GUESS}"\n{policy}{line}\n')
+    assert said in error(gym_trl_("eval", str(tmp_path / "eval.toml")))
 
 
 def test_a_person_is_evaluated_and_can_go_on_later(tmp_path: Path) -> None:
@@ -432,6 +461,51 @@ def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) ->
 def test_replay_says_that_nothing_is_different(evaluated: Path) -> None:
     ran = gym_trl_("replay", str(evaluated))
     assert (ran.exit_code, ran.stdout) == (0, "120 episodes played again, 0 with differences.\n")
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        ("json:dumps", "reward must return a finite number, got '{"),
+        ("math:sqrt", "reward raised TypeError for TrlEnv/GuessNumber-v0#"),
+    ],
+)
+def test_a_reward_that_cannot_be_paid_is_one_line_and_writes_nothing(
+    evaluated: Path, tmp_path: Path, reward: str, said: str
+) -> None:
+    out = tmp_path / "scored.jsonl"
+    assert said in error(gym_trl_("replay", str(evaluated), "--reward", reward, "--out", str(out)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "5"], "--port 5 is for --live"),
+        (["--live", "--out", "page.html"], "--live serves the page and writes none: leave out --out"),
+        (["--out", "nowhere/page.html"], "No such file or directory: nowhere/page.html"),
+        (["--out", "."], "Is a directory: ."),
+    ],
+)
+def test_what_view_cannot_do_is_one_line(evaluated: Path, arguments: list[str], said: str) -> None:
+    assert said in error(gym_trl_("view", str(evaluated), *arguments))
+
+
+def test_a_port_that_is_taken_is_named(evaluated: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = error(gym_trl_("view", str(evaluated), "--live", "--port", str(port)))
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use; give another --port" in said
+
+
+@pytest.mark.parametrize("to", ["sft", "preferences", "parquet"])
+def test_an_export_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, to: str) -> None:
+    (tmp_path / "bad.jsonl").write_text("no json\n")
+    (tmp_path / "out").write_text("old")
+    said = error(gym_trl_("export", str(tmp_path / "bad.jsonl"), "--to", to, "--out", str(tmp_path / "out")))
+    assert "is not a JSON object" in said
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.jsonl", "out"]
+    assert (tmp_path / "out").read_text() == "old"
 
 
 def test_replay_finds_a_difference_and_says_where(evaluated: Path, tmp_path: Path) -> None:

@@ -26,9 +26,11 @@ from gym_trl.evaluation import as_player
 from gym_trl.options import TrainOptions
 from gym_trl.play import PlayedGame
 from gym_trl.policies import Words
+from gym_trl.pool import read_instructions
 from gym_trl.rivals import Challenger, Opposing, Race, Said, winner
+from gym_trl.run_folder import trained
 from gym_trl.tiny import save_tiny
-from gym_trl.types import Policy
+from gym_trl.types import Policy, UnfinishedResponse
 
 TWO = {
     "TrlEnv/TicTacToe-v0": [str(cell) for cell in range(1, 10)],
@@ -185,7 +187,7 @@ def test_a_rival_that_raises_stops_and_the_person_plays_on(tmp_path: Path, monke
     assert "(broken_rival:make could not play on after 0 turns: ValueError: no idea)" in output
     assert output.endswith("could not play on after 0 turns: ValueError: no idea.\n")
     output = played("5", env_id="TrlEnv/TicTacToe-v0", against="broken_rival:make", status=2)
-    assert "Error: reset raised ValueError: no idea" in output
+    assert "Error: reset raised InfrastructureError: the opponent raised ValueError: no idea" in output
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -243,7 +245,27 @@ def test_a_model_that_babbles_is_an_opponent_of_whom_random_actions_are_played(e
 def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
     output = played("1", "2", "3", "4", "5", "6", "7", "8", env_id="TrlEnv/GuessNumber-v0", against=str(run))
     assert "the same game:\n> " in output
-    assert re.search(r"run: (not )?solved in [0-9]+ turns?, return [01]\.\n", output)
+    assert re.search(
+        r"run(: (not )?solved in [0-9]+ turns?, return [01]| could not play on after [0-9]+ turns: .*)\.\n", output
+    )
+
+
+@pytest.mark.trl
+@pytest.mark.parametrize("instructions", ["", "Say a number."])
+def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions: str) -> None:
+    model = trained(run, spec={"instructions": instructions})
+    race = Race(Challenger(model), partial(gym.make, "TrlEnv/GuessNumber-v0"), seed=3)
+    assert read_instructions(race._env) == (f"{instructions} Answer with your action alone." if instructions else "")
+    race.play(3)
+    # Its run lets an answer end where its tokens do.
+    assert [exchange.reply.info.get("action_cut") for exchange in race.played] == [None] * 3
+    race.close()
+
+
+@pytest.mark.trl
+def test_an_opponent_that_may_be_cut_off_is_read_as_in_its_run(run: Path) -> None:
+    assert Challenger(trained(run)).read(UnfinishedResponse("take 1 from 2")) == "take 1 from 2"
+    assert Challenger(trained(run, spec={"cut_actions": "reject"})).read(UnfinishedResponse("take 1 from")) is None
 
 
 @pytest.mark.trl

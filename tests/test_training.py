@@ -489,6 +489,14 @@ def test_fields_that_have_an_option_of_their_own_can_be_given_either_way() -> No
     ("given", "said"),
     [
         ({"learning_rat": 1}, "GRPOConfig has no field 'learning_rat'; did you mean 'learning_rate'"),
+        ({"loss_type": "nonsense"}, "loss_type must be one of .*dapo, .*grpo.*, got 'nonsense'$"),
+        (
+            {"scale_rewards": "groop"},
+            "scale_rewards must be one of batch, group, none, got 'groop'; did you mean 'group'",
+        ),
+        ({"importance_sampling_level": True}, "importance_sampling_level must be one of sequence, token, got 'True'"),
+        ({"multi_objective_aggregation": "x"}, "must be one of normalize_then_sum, sum_then_normalize, got 'x'"),
+        ({"vllm_importance_sampling_mode": "token"}, "must be one of sequence_mask, .*, got 'token'"),
         ({"qqqqqq": 1}, "GRPOConfig has no field 'qqqqqq'$"),
         ({"learning_rate": "high"}, "learning_rate must be float, got 'high'"),
         ({"top_k": 0.5}, "top_k must be int, got 0.5"),

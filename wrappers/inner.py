@@ -82,6 +82,8 @@ def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
         ConfigError: The function does not exist.
     """
     if isinstance(function, str):
+        if function.count(":") != 1:
+            raise ConfigError(f"a function is named as 'package.module:function', got {function!r}")
         try:
             function = load_env_creator(function)
         except (ImportError, AttributeError, ValueError) as error:

@@ -7,13 +7,13 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from gym_trl.errors import ConfigError
+from gym_trl.records import replaced
 from gym_trl.textify import counted
 from gym_trl.viewer.run import Run
 
@@ -51,8 +51,7 @@ def write_page(
         OSError: The file cannot be written.
     """
     read = Run(run, tokenizer=tokenizer)
-    beside = out.with_name(f".{out.name}.new")
-    try:
+    with replaced(out) as beside:
         with beside.open("wb") as file:
             before, after = _frame(live=False, title=f"{read.about()['name']} · gym-trl")
             file.write(before)
@@ -62,12 +61,7 @@ def write_page(
             file.write(after)
         if not len(read) and (read.broken or run.is_file()):
             raise ConfigError(f"{run} holds no episodes: none of its {counted(read.broken, 'line')} is a record")
-        counts = {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": beside.stat().st_size}
-        beside.replace(out)
-    finally:
-        with suppress(FileNotFoundError):
-            beside.unlink()
-    return counts
+        return {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": beside.stat().st_size}
 
 
 def live_page() -> bytes:
