@@ -30,7 +30,8 @@ Actions: TypeAlias = tuple[str, ...]
 Objective: TypeAlias = Literal["success", "return"]
 
 STEPS = 200_000
-SECONDS = 10.0
+SECONDS = 60.0
+"""Limit for slow environments; a search that it cuts off says so."""
 EPISODES = 500
 NEAR = 0.8
 """Share of the way from random play to the best known score from which on a blind baseline is near the optimum."""
@@ -39,6 +40,10 @@ _POOL = 200  # maximum number of actions that sequences are made of
 _MINED = 64  # of these, maximum number that is read from texts
 _SURVEYED = 32  # training episodes that are played to collect actions
 _CLIMBERS = 8
+_SEEDS = 512  # maximum number of training episodes on which a climber is improved
+_CYCLE = 4  # maximum length of the cycles that enter the final
+_FRESH = 10**6  # number of the first training episode of the final
+_FINAL_SEEDS = 32  # minimum number of episodes that the final's first round has steps for
 _EXPLORED = 3  # training episodes that are explored if there is no solver
 _LONGEST = 1_000  # maximum turns of an episode
 _COMPARISONS = 40  # minimum number that a stage has steps for
@@ -93,7 +98,8 @@ def describe(found: BlindBaseline) -> str:
         paid = "" if found.mean_return.mean == found.success.mean else f" and {reached}"
         reached = f"solves {found.success}{paid}"
     effort = f"{counted(found.sequences, 'sequence')}, {found.steps:,} steps"
-    return f"{reached} with {named(found.actions)} ({effort}{', cut off by time' if found.cut else ''})"
+    cut = f" of {found.budget:,}: cut off by time" if found.cut else ""
+    return f"{reached} with {named(found.actions)} ({effort}{cut})"
 
 
 def named(actions: Sequence[str], most: int = 6) -> str:
@@ -109,11 +115,13 @@ def named(actions: Sequence[str], most: int = 6) -> str:
 
 
 def blind_levels(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> tuple[float | None, float | None]:
-    """Return success and mean return of the blind baseline: published values, or those of a search of about a second.
+    """Return success and mean return of the blind baseline: published values, or those of a search of under a second.
 
     >>> import gymnasium as gym
     >>> blind_levels(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4))[0] > 0.4
     True
+
+    Both are ``None`` if the environment is too slow to play 200 held-out episodes in two seconds.
     """
     env = make()
     published = env.get_wrapper_attr("blind_baselines") if env.has_wrapper_attr("blind_baselines") else {}
@@ -121,7 +129,9 @@ def blind_levels(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> tup
     if published:
         success, paid = published["success"], published.get("return", published["success"])
         return success.measured.success, paid.measured.mean_return
-    found = search_blind(make, steps=10_000, seconds=2.0, episodes=200, seed=seed)
+    found = search_blind(make, steps=5_000, seconds=2.0, episodes=200, seed=seed)
+    if found.episodes < 200:
+        return None, None
     return found.success.mean, found.mean_return.mean
 
 
@@ -154,15 +164,16 @@ def search_blind(
     Such a policy is a sequence of actions that is repeated at its end. Candidates are single actions, short cycles, and
     the actions of the environment's solver and of random play in training episodes. The best ones are improved by
     exchanging, inserting, moving and removing actions, and by the actions of the solver or of random play in episodes
-    in which a sequence has failed. Actions are taken from the action space, the lists in ``info``, the instructions,
+    in which a sequence has failed. The best of all, the best single actions and short cycles, and ``extra`` meet in a
+    final on other training episodes. Actions are taken from the action space, the lists in ``info``, the instructions,
     and these episodes. The search uses training seeds; the result is measured on seeds of the ``"eval"`` split. If only
     ``steps`` limits it, the search is reproducible.
 
     Args:
         make: Makes the environment; ``as_text`` must support its spaces.
         steps: Maximum number of environment steps of the search; a reset counts as one.
-        seconds: Maximum seconds; the last third is reserved for the held-out episodes.
-        episodes: Number of held-out episodes; at least two are played, even after the time limit.
+        seconds: Maximum seconds: half for the search, a quarter for its final, a quarter for the held-out episodes.
+        episodes: Number of held-out episodes, at least two; fewer, or none, are played if the time is over.
         seed: Seed of the episodes and of the search.
         objective: Value to maximize. Default: success if the environment declares it, else the return.
         extra: Sequences to start from, in addition to those that are found.
@@ -175,31 +186,48 @@ def search_blind(
         given = f"{steps}, {episodes} and {seconds}"
         raise ConfigError(f"steps must be at least 1, episodes at least 2 and seconds above 0, got {given}")
     began = monotonic()
-    with _Arena(make, steps, began + seconds * 2 / 3, seed) as arena:
+    with _Arena(make, steps, began + seconds / 2, seed) as arena:
         search = _Search(arena, random.Random(derive_seed(seed, "blind")), objective, [tuple(one) for one in extra])
-        actions = search.run()
+        actions = search.run(began + seconds * 3 / 4)
         used, cut = arena.used, arena.cut
-        arena.unlimited()
-        results = []
-        for number in range(episodes):
-            if number >= 2 and monotonic() - began > seconds:
-                break
-            if (played := arena.play(actions, task_seed(seed, "eval", number))) is not None:
-                results.append(played)
+        arena.limit, arena.deadline = math.inf, began + seconds
+        reached = _held_out(arena, actions, episodes, seed)
     return BlindBaseline(
         objective=search.objective,
         actions=actions,
-        success=share_estimate([[one.success] for one in results if one.success is not None]),
-        mean_return=mean_estimate([[one.total] for one in results]),
-        deviation=statistics.pstdev([one.total for one in results]) if results else 0.0,
-        turns=statistics.fmean(one.turns for one in results) if results else 0.0,
-        episodes=len(results),
+        **reached._asdict(),
         steps=used,
         sequences=search.tried,
         seconds=monotonic() - began,
         budget=steps,
         cut=cut,
     )
+
+
+class HeldOut(NamedTuple):
+    """Results of a sequence on held-out episodes; the fields are those of ``BlindBaseline``."""
+
+    success: Estimate
+    mean_return: Estimate
+    deviation: float
+    turns: float
+    episodes: int
+
+
+def play_blind(
+    make: Callable[[], gym.Env[Any, Any]], actions: Sequence[str], *, episodes: int = EPISODES, seed: int = 0
+) -> HeldOut:
+    """Play a sequence on the held-out episodes of ``search_blind`` with that seed.
+
+    >>> import gymnasium as gym
+    >>> play_blind(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4), ["4"], episodes=50).turns
+    4.0
+
+    Raises:
+        NotTextError: the environment cannot be converted to text.
+    """
+    with _Arena(make, math.inf, math.inf, seed) as arena:
+        return _held_out(arena, tuple(actions), episodes, seed)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -218,12 +246,26 @@ class _Spent(Exception):  # noqa: N818 -- it ends the search
     """End of the search because its budget is spent."""
 
 
+def _held_out(arena: "_Arena", actions: Actions, episodes: int, seed: int) -> HeldOut:
+    results: list[_Played] = []
+    with suppress(_Spent):
+        seeds = (task_seed(seed, "eval", number) for number in range(episodes))
+        results.extend(played for each in seeds if (played := arena.play(actions, each)) is not None)
+    return HeldOut(
+        success=share_estimate([[one.success] for one in results if one.success is not None]),
+        mean_return=mean_estimate([[one.total] for one in results]),
+        deviation=statistics.pstdev([one.total for one in results]) if results else 0.0,
+        turns=statistics.fmean(one.turns for one in results) if results else 0.0,
+        episodes=len(results),
+    )
+
+
 class _Arena:
     """Environment in which sequences are played, within a budget of steps and seconds."""
 
-    def __init__(self, make: Callable[[], gym.Env[Any, Any]], steps: int, deadline: float, seed: int) -> None:
-        self._make, self._deadline, self._seed = make, deadline, seed
-        self.steps, self.used, self.cut = float(steps), 0, False
+    def __init__(self, make: Callable[[], gym.Env[Any, Any]], steps: float, deadline: float, seed: int) -> None:
+        self._make, self.deadline, self._seed = make, deadline, seed
+        self.steps, self.used, self.cut = steps, 0, False
         self.limit = self.steps
         """Number of steps after which the current stage of the search ends."""
         self.env = self._made()
@@ -236,10 +278,6 @@ class _Arena:
 
     def _made(self) -> TextEnvironment:
         return as_text(declare_success(self._make()))
-
-    def unlimited(self) -> None:
-        """Remove the budget."""
-        self.steps = self.limit = self._deadline = math.inf
 
     def training(self, number: int) -> int:
         """Return the seed of a training episode."""
@@ -257,7 +295,7 @@ class _Arena:
     def _spend(self) -> None:
         if self.used >= self.limit:
             raise _Spent
-        if monotonic() > self._deadline:
+        if monotonic() > self.deadline:
             self.cut = True
             raise _Spent
         self.used += 1
@@ -388,15 +426,18 @@ class _Climber:
     played: list[_Played]
     turns: int = 0
     """Maximum number of turns in one of its episodes."""
+    first: int = 0
+    """Number of its first training episode."""
 
     def add(self, played: _Played) -> None:
         self.played.append(played)
         self.turns = max(self.turns, played.turns)
 
-    def value(self, objective: Objective) -> tuple[float, float]:
-        """Return the sum of the objective, and the sum of returns as a tie-breaker."""
-        total = math.fsum(one.total for one in self.played)
-        return (total, 0.0) if objective == "return" else (float(sum(bool(one.success) for one in self.played)), total)
+    def value(self, objective: Objective, seeds: int | None = None) -> tuple[float, float]:
+        """Return the sum of the objective, and the sum of returns as a tie-breaker, of all or the first episodes."""
+        played = self.played[:seeds]
+        total = math.fsum(one.total for one in played)
+        return (total, 0.0) if objective == "return" else (float(sum(bool(one.success) for one in played)), total)
 
 
 class _Search:
@@ -413,37 +454,34 @@ class _Search:
         self.weights: list[float] = []
         self.shadows: list[_Shadow] = []
         self._solvable = arena.env.has_wrapper_attr("solver")
-        self._numbers = count(_SURVEYED)
         self._wins: Counter[str] = Counter()
         self._tries: Counter[str] = Counter()
 
-    def run(self) -> Actions:
-        """Return the best sequence."""
+    def run(self, final_deadline: float = math.inf) -> Actions:
+        """Return the best sequence; ``final_deadline`` limits the final."""
         steps, arena = self.arena.steps, self.arena
         with suppress(_Spent):
-            arena.limit = steps * 0.15
+            arena.limit = steps * 0.12
             self._survey()
         self._settle()
         if not self._solvable:
             with suppress(_Spent):
-                arena.limit = steps * 0.25
+                arena.limit = steps * 0.2
                 self._explore()
-        climbers = [_Climber(actions, []) for actions in self._candidates()]
+        candidates = climbers = [_Climber(actions, []) for actions in self._candidates()]
         with suppress(_Spent):
-            arena.limit = steps * 0.4
+            arena.limit = steps * 0.3
             climbers = self._race(climbers)
         climbers = climbers[:_CLIMBERS]
-        for part, number in ((0.5, 8), (0.65, 6), (0.8, 4), (0.92, 3)):
+        for part, number in ((0.42, 8), (0.53, 6), (0.64, 4), (0.75, 3)):
             climbers = climbers[:number]
             with suppress(_Spent):
                 arena.limit = steps * part
                 self._look_at_more(climbers)
                 climbers.sort(key=self._mean, reverse=True)
                 self._climb(climbers)
-        with suppress(_Spent):
-            arena.limit = steps
-            self._look_at_more(climbers, most=100_000)
-        return self._short(self._best(climbers)[0])
+        arena.limit, arena.deadline = steps, final_deadline
+        return self._final(climbers, candidates)
 
     # --- collecting actions ---
 
@@ -583,10 +621,9 @@ class _Search:
         return sorted(played, key=self._mean, reverse=True) or [_Climber((_GARBAGE,), [])]
 
     def _play_to(self, climber: _Climber, seeds: int) -> None:
-        if not climber.played:
-            self.tried += 1
+        self.tried += not climber.played and not climber.first
         while len(climber.played) < seeds:
-            climber.add(self._play(climber.actions, len(climber.played)))
+            climber.add(self._play(climber.actions, climber.first + len(climber.played)))
 
     def _play(self, actions: Actions, number: int, instead_of: _Played | None = None) -> _Played:
         played = self.arena.play(actions, self.arena.training(number), instead_of)
@@ -600,16 +637,47 @@ class _Search:
         number = len(climber.played)
         return (first / number, second / number)
 
+    # --- final ---
+
+    def _final(self, climbers: list[_Climber], candidates: list[_Climber]) -> Actions:
+        """Return the best of the climbers, of simple and of given sequences, by successive halving on fresh seeds.
+
+        A climber's mean on the seeds on which it was improved is too high. All remaining sequences play the same seeds;
+        every round has equally many steps, so that the last two sequences play most. The shorter one wins a tie.
+        """
+        climbers = self._best(climbers)
+        constants = self._best([one for one in candidates if len(one.actions) == 1])[:_CLIMBERS]
+        cycles = self._best([one for one in candidates if 1 < len(one.actions) <= _CYCLE])[: _CLIMBERS // 2]
+        mixed = [*climbers[:1], *constants[:1], *cycles[:1], *climbers[1:], *constants[1:], *cycles[1:]]
+        chosen = dict.fromkeys([*map(self._short, mixed[:1]), *self.extra, *map(self._short, mixed[1:])])
+        field = [_Climber(actions, [], first=_FRESH) for actions in chosen]
+        cost = 1 + statistics.fmean(one.turns for one in mixed)
+        left = self.arena.limit - self.arena.used
+        while len(field) > 2 + len(self.extra) and len(field) * len(field).bit_length() * cost * _FINAL_SEEDS > left:
+            field.pop()
+        while len(field) > 1:
+            end = self.arena.used + (self.arena.limit - self.arena.used) / (len(field) - 1).bit_length()
+            with suppress(_Spent):
+                while self.arena.used < end:
+                    seeds = len(field[0].played) + 1
+                    for climber in field:
+                        self._play_to(climber, seeds)
+            if not (seeds := min(len(one.played) for one in field)):
+                break
+            field.sort(key=lambda one: len(one.actions))
+            field.sort(key=lambda one: one.value(self.objective, seeds), reverse=True)
+            field = field[: (len(field) + 1) // 2]
+        return field[0].actions
+
     # --- hill climbing ---
 
-    def _look_at_more(self, climbers: list[_Climber], most: int = 512) -> None:
+    def _look_at_more(self, climbers: list[_Climber]) -> None:
         """Play all sequences on the same larger number of seeds, as long as steps remain for many comparisons."""
         left = self.arena.limit - self.arena.used
         cost = max((sum(one.turns + 1 for one in climber.played) for climber in climbers), default=0)
         start, seeds = self.arena.used, max((len(one.played) for one in climbers), default=0)
-        rounds = len(climbers) if most > 512 else _COMPARISONS
-        while seeds < most and cost * rounds < left and self.arena.used - start < left / 2:
-            seeds = min(most, max(seeds, 8) * 5 // 4)
+        while seeds < _SEEDS and cost * _COMPARISONS < left and self.arena.used - start < left / 2:
+            seeds = min(_SEEDS, max(seeds, 8) * 5 // 4)
             for climber in climbers:
                 self._play_to(climber, seeds)
             cost = max(sum(one.turns + 1 for one in climber.played) for climber in climbers)

@@ -613,7 +613,8 @@ def validate(
         int, typer.Option(min=0, help="Environment steps in which a blind policy is searched for; 0 for no search.")
     ] = BLIND_STEPS,
     blind_seconds: Annotated[
-        float, typer.Option(min=0.1, help="The most seconds of that, for each environment or preset.")
+        float,
+        typer.Option(min=0.1, help="After so many seconds the search is cut off, for each environment or preset."),
     ] = BLIND_SECONDS,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead: a line for each environment.")] = False,

@@ -493,6 +493,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         best = optimum(env)
         env.close()
         blind = blind_levels(lambda: make(self.options.env), seed=self.options.seed)
+        if blind == (None, None):
+            self._display.note("The environment is too slow for a search for its blind baseline: see gym-trl validate")
         return {
             "success_random": chance.success if chance else None,
             "return_random": chance.mean_return if chance else None,

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from json import dumps, loads
 from multiprocessing import get_context
@@ -13,7 +13,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
-from gym_trl.blind import EPISODES, SECONDS, STEPS, BlindBaseline, Objective, describe, is_near, search_blind
+from gym_trl.blind import (
+    EPISODES,
+    SECONDS,
+    STEPS,
+    BlindBaseline,
+    HeldOut,
+    Objective,
+    describe,
+    is_near,
+    play_blind,
+    search_blind,
+)
 from gym_trl.envs.text_env import Baseline, Blind, Measured, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import optimum, play_tasks
@@ -34,6 +45,9 @@ _FEWER_STEPS_OF = {("ConnectFour", "medium"): 30_000, ("ConnectFour", "hard"): 2
 
 _ROUNDS = 3
 """Number of consecutive searches, each of which starts with the results of the earlier ones."""
+
+HELD_OUT_SEED = 2
+"""Seed of the held-out episodes of every published blind baseline, so that their values can be compared."""
 
 _IDLE = ("constant", "garbage", "noop")
 _ALWAYS_ALLOWED = 0.1
@@ -145,8 +159,10 @@ def validate(
         problems += _farmed(measured)
     blind = None
     if blind_steps:
-        blind = search(game, steps=blind_steps, seconds=blind_seconds, episodes=EPISODES, seed=seed)
-        problems += _beaten(game.make().get_wrapper_attr("blind_baselines"), blind)
+        published: dict[str, Blind] = game.make().get_wrapper_attr("blind_baselines")
+        known = [one.actions for one in published.values()]
+        blind = search(game, steps=blind_steps, seconds=blind_seconds, episodes=EPISODES, seed=seed, extra=known)
+        problems += _beaten(published, blind)
     return Validation(game, measured, best.success, tuple(problems), blind)
 
 
@@ -161,10 +177,13 @@ def search(
     extra: Iterable[Sequence[str]] = (),
 ) -> BlindBaseline:
     """Search for the best blind policy of an environment (``gym_trl.blind.search_blind``)."""
-    make = partial(gym.make, game.env_id, disable_env_checker=True, **game.arguments)
     return search_blind(
-        make, steps=steps, seconds=seconds, episodes=episodes, seed=seed, objective=objective, extra=extra
+        _unchecked(game), steps=steps, seconds=seconds, episodes=episodes, seed=seed, objective=objective, extra=extra
     )
+
+
+def _unchecked(game: Game) -> Callable[[], gym.Env[Any, Any]]:
+    return partial(gym.make, game.env_id, disable_env_checker=True, **game.arguments)
 
 
 def _beaten(published: dict[str, Blind], found: BlindBaseline) -> list[str]:
@@ -214,36 +233,52 @@ def measure_blind(
     (3000, 100, False)
 
     If the reward is not success, each gets a baseline of its own. Each of the ``rounds`` has ``steps`` steps and
-    different training seeds, and starts with the results of the earlier ones.
+    different training seeds, and starts with the results of the earlier ones
+    and with the published sequences. These stay unless a result is better on the same held-out episodes.
     """
     env = game.make().unwrapped
     assert isinstance(env, TextEnv)
     name = type(env).__name__
-    most = _FEWER_STEPS_OF.get((name, str(game.difficulty)), _FEWER_STEPS.get(name, steps))
-    budget = min(steps, most)
-    episodes = min(episodes, max(100, budget // 10))
+    most = _FEWER_STEPS_OF.get((name, str(game.difficulty)), _FEWER_STEPS.get(name, math.inf))
+    budget = int(min(steps, most))
+    episodes = int(min(episodes, max(100, most / 10)))
     objectives: list[Objective] = ["success"] if env.reward_modes[0] == "success" else ["success", "return"]
+    known = [one.actions for one in env.blind_baselines.values()]
+    published, measured = len(known), dict[tuple[str, ...], HeldOut]()
     found: dict[str, BlindBaseline] = {}
     for objective in objectives:
-        known: list[tuple[str, ...]] = []
         for number in range(rounds):
-            held_out = episodes if number == rounds - 1 else 2  # only the last result is measured
             one = search(
-                game, steps=budget, seconds=math.inf, episodes=held_out, seed=number, objective=objective, extra=known
+                game, steps=budget, seconds=math.inf, episodes=2, seed=number, objective=objective, extra=known
             )
             known.append(one.actions)
-        found[objective] = one
+        for actions in (*known[:published], one.actions):
+            if actions not in measured:
+                measured[actions] = play_blind(_unchecked(game), actions, episodes=episodes, seed=HELD_OUT_SEED)
+        several = [replace(one, actions=actions, **reached._asdict()) for actions, reached in measured.items()]
+        found[objective] = max(several, key=_level)
     return found
 
 
+def _level(found: BlindBaseline) -> tuple[float, int]:
+    return found.score.mean or 0.0, -len(found.actions)
+
+
 def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]], *, rounds: int = _ROUNDS) -> None:
-    """Write the table of ``TextEnv.blind_baselines`` by class, difficulty and objective; other entries are kept."""
+    """Write the table of ``TextEnv.blind_baselines`` by class, difficulty and objective; other entries are kept.
+
+    A sequence that is kept keeps the steps and rounds of the search that found it.
+    """
     table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for game, baselines in found:
-        name = type(game.make().unwrapped).__name__
-        table.setdefault(name, {})[game.difficulty or "medium"] = {
-            objective: {**_as_published(one), "rounds": rounds} for objective, one in baselines.items()
-        }
+        name, preset = type(game.make().unwrapped).__name__, game.difficulty or "medium"
+        before = table.setdefault(name, {}).get(preset, {})
+        now = {objective: {**_as_published(one), "rounds": rounds} for objective, one in baselines.items()}
+        for one in now.values():
+            for known in before.values():
+                if known["actions"] == one["actions"]:
+                    one |= {"steps": known["steps"], "rounds": known["rounds"]}
+        table[name][preset] = now
     path.write_text(_lines(table), encoding="utf-8")
 
 

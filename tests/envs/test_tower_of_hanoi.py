@@ -169,7 +169,7 @@ def test_random_moves_win_what_they_must_and_doing_the_same_again_and_again_wins
     exact = (sum(chance.values()) - 1) / env.num_instances
     won = fmean(play(env, env.random_policy(seed), seed=seed)[-1][-1]["success"] for seed in range(1_000))
     assert won == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 1_000))
-    assert exact == pytest.approx({"easy": 0.2330, "medium": 0.1296, "hard": 0.0465}[difficulty], abs=5e-4)
+    assert exact == pytest.approx({"easy": 0.2330, "medium": 0.1296, "hard": 0.0349}[difficulty], abs=5e-4)
     for order in ["A B", "A C", "B C", "C A", "", env.garbage]:
         assert success(env, partial(say, order)) < exact
 
