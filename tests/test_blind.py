@@ -183,6 +183,14 @@ def test_what_an_environment_raises_does_not_end_the_search() -> None:
     assert found.actions[0] == 2 or found.actions[0] == "2"
 
 
+@pytest.mark.parametrize("steps", [1, 2, 7, 30, 100])
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "TrlEnv/LightsOut-v0"])
+def test_a_budget_that_allows_little_is_kept_to(env_id: str, steps: int) -> None:
+    found = budgeted(partial(gym.make, env_id), steps, episodes=2)
+    assert found.steps <= steps
+    assert found.episodes == 2
+
+
 def test_a_budget_that_allows_nothing_is_refused() -> None:
     for wrong in ({"steps": 0}, {"episodes": 1}, {"seconds": 0.0}):
         with pytest.raises(ConfigError, match="steps must be at least 1, episodes at least 2 and seconds above 0"):
