@@ -9,7 +9,7 @@ from math import inf, isfinite
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gym_trl.envs.text_env import Outcome, Steady, TextEnv, check_integers
-from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError, caused_by_model
+from gym_trl.errors import ActionTypeError, ConfigError, apart_from_the_model
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
@@ -201,12 +201,8 @@ class TwoPlayerEnv(TextEnv):
     def _answer(self) -> Any:
         """The opponent's move."""
         if self._policy is not None:
-            try:
+            with apart_from_the_model("the opponent"):
                 answer = self._policy(self._view())
-            except Exception as error:
-                if caused_by_model(error):  # it would be said, and the agent's action has no part in it
-                    raise InfrastructureError(f"the opponent raised {type(error).__name__}: {error}") from error
-                raise
             if not isinstance(answer, str):
                 raise ActionTypeError(f"an opponent answers with text, got {type(answer).__name__}: {answer!r:.100}")
             move = self._read(answer) if len(answer) <= self.action_space.max_length else None

@@ -40,6 +40,7 @@ An environment or a wrapper can override the rule by raising ``ModelFaultError``
 
 import errno
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class GymTRLError(Exception):
@@ -172,6 +173,27 @@ def caused_by_model(error: BaseException) -> bool:
 
 def _is_of_a_name(error: BaseException) -> bool:
     return type(error) in _OF_NAMES or (type(error) is OSError and error.errno in _OF_A_NAME)
+
+
+@contextmanager
+def apart_from_the_model(name: str) -> Iterator[None]:
+    """Raise what fails in the block as ``InfrastructureError``: the model's action has no part in it.
+
+    >>> with apart_from_the_model("the opponent"):
+    ...     raise ZeroDivisionError("division by zero")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.InfrastructureError: the opponent raised ZeroDivisionError: division by zero
+
+    Args:
+        name: What runs in the block, such as an opponent's policy.
+    """
+    try:
+        yield
+    except Exception as error:
+        if caused_by_model(error):
+            raise InfrastructureError(f"{name} raised {type(error).__name__}: {error}") from error
+        raise
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

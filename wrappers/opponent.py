@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, InfrastructureError, caused_by_model
+from gym_trl.errors import ConfigError, apart_from_the_model
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
@@ -108,12 +108,8 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def _choose(self, observation: str, info: dict[str, Any]) -> str:
         if self._policy is not None:
-            try:
+            with apart_from_the_model("the opponent"):
                 return self._policy(observation)
-            except Exception as error:
-                if caused_by_model(error):  # not the fault of the agent's action
-                    raise InfrastructureError(f"the opponent raised {type(error).__name__}: {error}") from error
-                raise
         listed = listed_actions(self.env, info)
         if not listed:
             raise ConfigError(f'{self.env} lists no actions for the opponent "random": give it a policy')

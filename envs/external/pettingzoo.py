@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, MissingDependencyError, apart_from_the_model
 from gym_trl.textify import explain, show
 from gym_trl.types import Policy
 
@@ -141,7 +141,8 @@ class PettingZoo(Adapter):
                 continue
             allowed = self._allowed(player)
             listed = ", ".join(name for name, _ in allowed.values())
-            words = self._opponents[player](f"{self._shown(player)}\nPossible actions: {listed}")
+            with apart_from_the_model("the opponent"):
+                words = self._opponents[player](f"{self._shown(player)}\nPossible actions: {listed}")
             if (chosen := allowed.get(_plain(words))) is None:
                 raise ConfigError(f"the opponent of {self.game} played {words!r:.100}; it could play {listed}")
             paid += self._move(chosen)

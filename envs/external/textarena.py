@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
+from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError, apart_from_the_model
 from gym_trl.types import Policy
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
@@ -120,7 +120,9 @@ class TextArena(Adapter):
         for _ in range(_MOST_MOVES):
             if self._opponent is None or self._game.state.current_player_id == self.seat:
                 return False
-            if self._move(self._opponent(self._said(1 - self.seat))):
+            with apart_from_the_model("the opponent"):
+                action = self._opponent(self._said(1 - self.seat))
+            if self._move(action):
                 return True
         raise InfrastructureError(f"the opponent has made {_MOST_MOVES} moves in {self.game} and it is its turn again")
 

@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 
 import gym_trl  # noqa: F401 -- registers the ids
-from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.errors import ConfigError, InfrastructureError, NotTextError
 
 pettingzoo = pytest.importorskip("pettingzoo", reason="PettingZoo is not installed")
 pytestmark = pytest.mark.external
@@ -88,6 +88,13 @@ def test_an_opponent_that_breaks_the_rules_is_named():
     env = game(opponent=scripted("0"))
     env.reset(seed=0)
     with pytest.raises(ConfigError, match=r"the opponent of classic/tictactoe-v3 played '0'; it could play 1, 2, 3"):
+        env.step("0")
+
+
+def test_an_opponent_that_raises_is_the_infrastructures_failure():
+    env = game(opponent=lambda seed: lambda observation: str(1 // 0))
+    env.reset(seed=0)
+    with pytest.raises(InfrastructureError, match="the opponent raised ZeroDivisionError"):
         env.step("0")
 
 

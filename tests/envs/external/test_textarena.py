@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 
 import gym_trl  # noqa: F401 -- registers the ids
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, InfrastructureError
 
 pytest.importorskip("textarena", reason="TextArena is not installed")
 pytestmark = pytest.mark.external
@@ -170,3 +170,11 @@ def test_a_game_that_needs_a_newer_python_says_so():
 def test_the_guide_says_how_many_of_them_are_tried():
     guide = (Path(__file__).parents[3] / "docs" / "bring_your_own.md").read_text(encoding="utf-8")
     assert f"| {len(ALONE)} games alone, {len(FOR_TWO)} for two; one trained |" in guide
+
+
+def test_an_opponent_that_raises_is_the_infrastructures_failure():
+    broken = lambda seed: lambda said: str(1 // 0)  # noqa: E731 -- as users write it
+    env = make("External/TextArena-v0", game="TicTacToe-v0", players=2, opponent=broken)
+    env.reset(seed=0)
+    with pytest.raises(InfrastructureError, match="the opponent raised ZeroDivisionError"):
+        env.step("[4]")
