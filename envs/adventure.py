@@ -1,4 +1,4 @@
-"""A text adventure: a house of rooms, doors, furniture and things, and goals to reach in it."""
+"""Text adventure in a house of rooms, doors, furniture and objects, with goals to reach."""
 
 import random
 import re
@@ -47,31 +47,31 @@ _MOST = {"rooms": 16, "objects": 24, "locks": 8, "goals": 5}
 
 class _Goal(NamedTuple):
     kind: Literal["take", "put", "eat", "cook"]
-    """To hold a thing, to have it on or in ``target``, to eat it, or to eat it cooked."""
+    """Hold a thing, have it on or in ``target``, eat it, or eat it cooked."""
     thing: str
     target: str = ""
 
 
 class _House(NamedTuple):
-    """What never changes; the solver builds one of its own from what it sees."""
+    """Fixed parts of a house. The solver builds its own from what it observes."""
 
     exits: dict[str, dict[str, tuple[str, str]]]
-    """By room and direction, the room there and the door between, which is ``""`` where there is none."""
+    """By room and direction: the adjacent room and the door between them, ``""`` if there is none."""
     furniture: dict[str, list[str]]
-    """By room."""
+    """Pieces of furniture by room."""
     home: dict[str, str]
-    """The room of each piece of furniture."""
+    """Room of each piece of furniture."""
     containers: set[str]
     goals: tuple[_Goal, ...]
 
 
 class _State(NamedTuple):
-    """What changes, but for the room that the player is in."""
+    """Changing state of a house, except for the player's room."""
 
     where: dict[str, str]
-    """Where each thing is: a room, a piece of furniture, ``_HELD`` or ``_EATEN``."""
+    """Location of each thing: a room, a piece of furniture, ``_HELD`` or ``_EATEN``."""
     closed: set[str]
-    """Doors and containers, those that are locked among them."""
+    """Closed doors and containers, including the locked ones."""
     locked: set[str]
     cooked: set[str]
 
@@ -83,7 +83,7 @@ class _Order(NamedTuple):
 
 
 class Adventure(TextEnv):
-    """Reach goals in a house that is seen one room at a time: find things, open and unlock, carry, cook and eat.
+    """Reach goals in a house that is observed one room at a time: find things, unlock, carry, cook and eat.
 
     >>> env = Adventure(difficulty="easy")
     >>> print(env.reset(options={"instance": 4})[0])
@@ -98,25 +98,26 @@ class Adventure(TextEnv):
     >>> env.step("take sausage")[1:4], env.step("eat sausage")[1:4]
     ((0.0, False, False), (1.0, True, False))
 
-    The house is made from the number of the instance alone. It has ``rooms`` rooms on a grid, each with one piece of
-    furniture that things lie on or in, ``objects`` things of which some are food, ``locks`` doors and containers that
-    are locked, each with its key, and doors and containers that are merely closed. A key opens what is named like it:
-    the brass key the brass door. Food is cooked at the stove, which is in the kitchen. One carries as much as one
-    likes. There are ``goals`` goals: to hold a thing, to put it on or in some furniture, to eat it, or to eat it
-    cooked. The game is won as soon as all are reached at the same time. It is lost by eating what a goal needs
-    otherwise, and when the ``turns`` are over. A command that cannot be carried out costs a turn and changes nothing.
+    The house is generated from the instance number alone. It has ``rooms`` rooms on a grid, each with one piece of
+    furniture that holds things, ``objects`` things, some of them food, ``locks`` locked doors and containers, each with
+    its key, and closed but unlocked doors and containers. A key opens the lock of the same material: the brass key
+    opens the brass door. Food is cooked at the stove in the kitchen. There is no limit on the things carried. There are
+    ``goals`` goals: to hold a thing, to put it on or in some furniture, to eat it, or to eat it cooked. The game is won
+    as soon as all goals hold at the same time. It is lost when something is eaten that a goal needs uneaten, and when
+    the ``turns`` are used up. A command that cannot be carried out costs a turn and changes nothing.
 
-    With ``commands="listed"`` each observation ends with all commands that can be carried out, and nothing else is
-    understood. With ``commands="free"`` none are listed, and plain words are understood: "pick up the lamp", "n",
-    "unlock the brass door with the brass key". What does not exist and what cannot be seen are refused alike.
+    With ``commands="listed"`` each observation ends with all commands that can be carried out, and no other is
+    accepted. With ``commands="free"`` none are listed, and plain phrases are accepted: "pick up the lamp", "n", "unlock
+    the brass door with the brass key". Things that do not exist and things that cannot be seen are rejected with the
+    same message.
 
     Easy is 3 rooms, 4 objects, no locks and 1 goal in 20 turns; medium 6 rooms, 8 objects, 2 locks and 2 goals in 60;
     hard 10 rooms, 12 objects, 3 locks and 3 goals in 120, with free commands. Arguments that are given replace the
     preset's. There are at most 16 rooms, 24 objects, 8 locks and 5 goals.
 
-    The shortest plan of one who knows the house is found by a breadth-first search; ``reward="efficient"`` compares
-    with it, and ``"shaped"`` pays for what it gets shorter. No player knows the house, so the solver explores what is
-    nearest until it can plan. Instances 0 to 1999:
+    The shortest plan with full knowledge of the house is found by a breadth-first search; ``reward="efficient"``
+    compares with it, and ``"shaped"`` pays for each command by which it becomes shorter. The solver does not have this
+    knowledge: it explores the nearest unknown place until it can plan. Instances 0 to 1999:
 
     ========== ================ =============== ====================== ==============
     difficulty solver's success its mean (most) shortest mean (most)   random success
@@ -126,9 +127,8 @@ class Adventure(TextEnv):
     hard       1.0              37.4 (57)       28.7 (47)              0.000
     ========== ================ =============== ====================== ==============
 
-    The plans are compared with an exhaustive search by the tests, and the numbers with those of fewer instances; with
-    ``pytest -m full`` with all 2000. That the turns suffice for everybody who explores everything is a bound that is
-    derived, in ``optimal_success``.
+    The tests compare the plans with an exhaustive search, and the numbers with those of fewer instances (``pytest -m
+    full``: all 2000). ``optimal_success`` derives a bound on the turns that suffice to explore everything.
 
     Raises:
         ConfigError: an argument is not an integer or out of range, there are more locks than ways between rooms or more
@@ -185,7 +185,7 @@ class Adventure(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example does nothing, or is about things that no house has."""
+        """Rules of the game and format of an action; the example has no effect or names things that no house has."""
         how = (
             "Answer with one of the commands that are listed, for example: inventory"
             if self.commands == "listed"
@@ -202,45 +202,45 @@ class Adventure(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """Each number is a house."""
+        """Number of houses."""
         return 2**32
 
     @property
     def optimal_success(self) -> float | None:
-        """1.0 where the turns suffice for a player who explores everything, ``None`` where they may not."""
+        """1.0 if the turns suffice to explore everything, otherwise ``None``."""
         return 1.0 if self.turns >= self._enough_turns() else None
 
     @property
     def optimal_return(self) -> float | None:
-        """That of success; for the efficient one unknown, as nobody sees the map, unless there is one room alone."""
+        """``optimal_success``, except that the optimum of ``"efficient"`` is known for a single room only."""
         return None if self.reward == "efficient" and self.rooms > 1 else self.optimal_success
 
     @property
     def constant_action(self) -> str:
-        """Looks into the own pockets."""
+        """Command that lists the things carried."""
         return "inventory"
 
     def admissible_actions(self) -> Sequence[str] | None:
-        """The commands that can be carried out; ``None`` where they are free, as there are many words for each."""
+        """Commands that can be carried out; ``None`` for free commands, which have many wordings each."""
         return list(self._orders()) if self.commands == "listed" else None
 
     def random_policy(self, seed: int) -> Policy:
-        """Gives any command that can be carried out, in the words in which they are listed."""
+        """Return a policy that gives any command that can be carried out, in its listed wording."""
         rng = random.Random(seed)
         return lambda observation: rng.choice(list(self._orders()))
 
     def solver(self) -> Policy:
-        """Explores the nearest unknown until the goals can be reached, and then takes the shortest way to them."""
+        """Return a policy that explores the nearest unknown until it can plan, then takes the shortest way."""
         return Steady(_Explorer(), _SEEN_ROOM.search)
 
     def shortest_plan(self) -> list[str]:
-        """The fewest commands that win from here, for whoever knows the whole house."""
+        """Return the fewest commands that win from here, given full knowledge of the house."""
         plan = _plan(self._house, self._state, self._room)
         assert plan is not None, "every house can be solved, and no command makes it unsolvable"
         return plan
 
     def _enough_turns(self) -> int:
-        """What suffices for a player who walks through all rooms, trying keys and goals as they are found.
+        """Return a number of turns that suffices to walk through all rooms and try keys and goals as they are found.
 
         A walk through a tree of rooms and back uses each way twice. A walk to each lock, to the stove and to the place
         of each goal is no longer than there are ways. The rest is one command each: to open containers and doors, to
@@ -298,7 +298,7 @@ class Adventure(TextEnv):
         return self._state.where[goal.thing] == _EATEN and not self._reached(goal)
 
     def _fewest_actions(self) -> float:
-        """The shortest plan of one who knows the house; exploring takes longer."""
+        """Return the length of the shortest plan with full knowledge of the house; exploring takes longer."""
         if self._shortest is None:
             plan = _plan(*self._built())
             assert plan, "every house can be solved, and none is from the start"
@@ -306,10 +306,10 @@ class Adventure(TextEnv):
         return self._shortest
 
     def _potential(self) -> float:
-        """The share of the shortest plan's commands that are not needed any more, at least 0."""
+        """Return the share of the shortest plan's commands that are no longer needed, at least 0."""
         return max(0.0, 1.0 - len(self.shortest_plan()) / self._fewest_actions())
 
-    # What is seen
+    # Observation
 
     def _view(self) -> str:
         house, state, room = self._house, self._state, self._room
@@ -337,12 +337,12 @@ class Adventure(TextEnv):
             yield way, room, door
 
     def _openable(self) -> list[str]:
-        """Doors and containers here."""
+        """Return the doors and containers in this room."""
         doors = [door for _, _, door in self._ways() if door]
         return doors + [piece for piece in self._house.furniture[self._room] if piece in self._house.containers]
 
     def _in_reach(self) -> list[str]:
-        """Things here that are not held: on the floor, on furniture and in what is open."""
+        """Return the things in this room that are not held: on the floor, on furniture or in open containers."""
         house, state, room = self._house, self._state, self._room
         places = {room, *(piece for piece in house.furniture[room] if piece not in state.closed)}
         return [thing for thing, where in state.where.items() if where in places]
@@ -350,10 +350,10 @@ class Adventure(TextEnv):
     def _held(self) -> list[str]:
         return [thing for thing, where in self._state.where.items() if where == _HELD]
 
-    # What can be done
+    # Orders
 
     def _orders(self) -> dict[str, _Order]:
-        """Everything that can be carried out now, by how it is said."""
+        """Return everything that can be carried out now, by its command."""
         if not self._possible:
             self._possible = {self._say(order): order for order in self._list_orders()}
         return self._possible
@@ -387,7 +387,7 @@ class Adventure(TextEnv):
         return f"{order.verb} {order.thing}" if order.thing else order.verb
 
     def _carry_out(self, order: _Order) -> str:
-        """Carry out what can be, and say so."""
+        """Carry out an order and return its description."""
         state, (verb, thing, target) = self._state, order
         self._possible = {}
         if verb == "go":
@@ -424,10 +424,10 @@ class Adventure(TextEnv):
             return f"The {thing} is {_condition(thing, self._state)}."
         return f"There is nothing special about the {thing}."
 
-    # What is understood
+    # Parsing
 
     def _read(self, action: str) -> _Order | str:
-        """The order that an action is, or why it is none that can be carried out."""
+        """Return the order that an action names, or the reason why it cannot be carried out."""
         if self.commands == "listed":
             said = " ".join(action.lower().split()) if action.isascii() else ""
             return self._orders().get(said) or "This is not one of the commands."
@@ -457,7 +457,7 @@ class Adventure(TextEnv):
         return f"The {door} is {_condition(door, self._state)}." if door in self._state.closed else _Order("go", way)
 
     def _read_about(self, verb: str, words: list[str]) -> _Order | str:
-        """A verb with a thing, and perhaps with a second one after a preposition."""
+        """Read a verb with a thing, and perhaps with a second thing after a preposition."""
         at = next((i for i, word in enumerate(words) if word in _PREPOSITIONS and i > 0), len(words))
         first, second = words[:at], [word for word in words[at:] if word not in _PREPOSITIONS]
         if not first:
@@ -476,7 +476,7 @@ class Adventure(TextEnv):
         return self._check(verb, thing[0], target[0])
 
     def _find(self, words: list[str]) -> tuple[str] | str:
-        """The one thing here that these words name, or why none is; what is elsewhere might as well not exist."""
+        """Return the one thing in this room that these words name, or the reason why none does."""
         room = self._room
         here = [*self._openable(), *self._house.furniture[room], *self._in_reach(), *self._held()]
         here += ["stove"] if room == _KITCHEN else []
@@ -489,7 +489,7 @@ class Adventure(TextEnv):
         return (found[0],) if found else f"You see no {' '.join(words)[:40]} here."
 
     def _check(self, verb: str, thing: str, target: str | None) -> _Order | str:
-        """The order if it can be carried out, else why not, with what can be seen here alone."""
+        """Return the order if it can be carried out, else a reason that reveals only what can be seen here."""
         state = self._state
         refusal: str | None = None
         if verb == "take":
@@ -574,14 +574,14 @@ _VERBS = {tuple(phrase.split()): verb for verb, phrases in _SYNONYMS.items() for
 
 
 def _words(action: str) -> list[str]:
-    """The words that matter, or none where these are not plain words."""
+    """Return the significant words, or none if the action is not made of plain words."""
     if not _PLAIN.fullmatch(action):
         return []
     return [word for word in re.findall("[a-z]+", action.lower()) if word not in _SKIPPED]
 
 
 def _verb(words: list[str]) -> tuple[str, list[str]]:
-    """What is to be done, as the rules call it, and the words after it."""
+    """Return the verb in the wording of the rules, and the words after it."""
     if words[-1:] in (["up"], ["down"]) and len(words) > 2 and words[0] in ("pick", "put"):
         words = [words[0], words[-1], *words[1:-1]]
     if " ".join(words) in _WAYS:
@@ -603,7 +603,7 @@ def _describe_goal(goal: _Goal) -> str:
 
 
 def _holds(piece: str) -> bool:
-    """Whether a piece of furniture is a container."""
+    """Return whether a piece of furniture is a container."""
     return piece.rpartition(" ")[2] in _CONTAINERS
 
 
@@ -620,7 +620,7 @@ def _with_state(thing: str, state: _State) -> str:
 
 
 def _lying(state: _State) -> dict[str, list[str]]:
-    """What lies where."""
+    """Return the things at each location."""
     found: dict[str, list[str]] = {}
     for thing, where in state.where.items():
         found.setdefault(where, []).append(_with_state(thing, state))
@@ -628,12 +628,12 @@ def _lying(state: _State) -> dict[str, list[str]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Making a house
+# Generation of a house
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Builder:
-    """Makes a house that can be solved, because each key is put where one gets without it."""
+    """Builder of a solvable house: each key can be reached without the lock that it opens."""
 
     def __init__(self, instance: int, rooms: int, locks: int) -> None:
         self._rng = rng = random.Random(instance)
@@ -658,7 +658,7 @@ class _Builder:
         self._where: dict[str, str] = {}
 
     def build(self, objects: int, goals: int) -> tuple[_House, _State, str]:
-        """The house, what is where, and the room to start in."""
+        """Return the house, its state and the starting room."""
         last = self._place_keys()
         wanted = tuple(self._place_things(last, objects, goals))
         furniture = {room: [piece] for room, piece in self._pieces.items()}
@@ -679,7 +679,7 @@ class _Builder:
         self._locked.append(name)
 
     def _place_keys(self) -> list[str]:
-        """Put each key where one gets without it, and tell which places need the last of them."""
+        """Put each key where it can be reached without its lock; return the places that need the last key."""
         rng, left = self._rng, list(self._locked)
         before: list[str] = []
         places = self._places(left)
@@ -693,14 +693,14 @@ class _Builder:
         return [place for place in places if place not in before]
 
     def _places(self, locked: list[str]) -> list[str]:
-        """The floors and furniture that can be reached while some doors and containers stay locked."""
+        """Return the floors and furniture that can be reached while the given locks stay locked."""
         rooms = [self.start]
         for room in rooms:
             rooms += [there for there, door in self._exits[room].values() if door not in locked and there not in rooms]
         return rooms + [piece for piece, room in self._home.items() if room in rooms and piece not in locked]
 
     def _place_things(self, last: list[str], objects: int, goals: int) -> Iterator[_Goal]:
-        """Put all else somewhere, what the first goal is about behind the last lock."""
+        """Place all other things, with the first goal's thing behind the last lock."""
         rng, where = self._rng, self._where
         foods, things = rng.sample(_FOODS, len(_FOODS)), rng.sample(_THINGS, len(_THINGS))
         keys, places = list(where), [*self._exits, *self._home]
@@ -717,7 +717,7 @@ class _Builder:
             where[thing] = rng.choice(places)
 
     def _target(self, thing: str) -> str:
-        """Furniture that the thing is not on or in already."""
+        """Return a piece of furniture that does not hold the thing already."""
         there = self._where[thing]
         pieces = [piece for piece in self._home if piece != there]
         if pieces:
@@ -727,7 +727,7 @@ class _Builder:
 
 
 def _lay_out(rng: random.Random, names: list[str]) -> tuple[dict[str, tuple[int, int]], list[tuple[str, str]]]:
-    """Rooms on a grid, each after the first beside one that is there, and the ways between these."""
+    """Place rooms on a grid, each after the first beside an earlier one; return them and the connections."""
     cells = {names[0]: (0, 0)}
     taken = {(0, 0)}
     tree = []
@@ -749,7 +749,7 @@ def _shortcuts(
     tree: list[tuple[str, str]],
     locked: Mapping[tuple[str, str], str],
 ) -> list[tuple[str, str]]:
-    """More ways between neighbours, none of them around a locked door."""
+    """Return additional connections between neighbours, none of which bypasses a locked door."""
     zone = {name: name for name in cells}
     for one, other in tree:  # ordered from the first room outwards
         zone[other] = zone[one] if (one, other) not in locked else other
@@ -783,21 +783,21 @@ def _exits(
 
 
 class _Deed(NamedTuple):
-    """A command that every plan has exactly once."""
+    """Command that every plan has exactly once."""
 
     command: str
     rooms: tuple[str, ...]
-    """Where it can be given; anywhere if empty."""
+    """Rooms where it can be given; any room if empty."""
     after: set[int]
-    """Deeds that must come before."""
+    """Deeds that must come before it."""
 
 
 def _plan(house: _House, state: _State, room: str) -> list[str] | None:
-    """The fewest commands that reach the goals, or ``None`` if what is known of the house does not suffice.
+    """Return the fewest commands that reach the goals, or ``None`` if the known part of the house does not suffice.
 
-    There is no use in dropping, closing or taking what no goal and no lock needs. So a plan is the deeds that cannot be
-    avoided, each once, the doors opened for a shorter way, and the walking between. A deed that cannot be avoided may
-    as well be done as soon as one is there: that leaves a breadth-first search over where to walk.
+    Dropping, closing or taking a thing that no goal and no lock needs never shortens a plan. So a plan consists of the
+    unavoidable deeds, each once, the doors opened for a shorter way, and the walks between them. An unavoidable deed is
+    done as soon as the player is in its room, which leaves a breadth-first search over the walks.
     """
     needs = _Needs(house, state, room)
     if not needs.complete:
@@ -843,14 +843,14 @@ def _trace(came: Mapping[tuple[str, int], tuple[tuple[str, int], str] | None], a
 
 
 class _Needs:
-    """Which deeds the goals need, found backwards from the goals."""
+    """Deeds that the goals need, found backwards from the goals."""
 
     def __init__(self, house: _House, state: _State, room: str) -> None:
         self._house, self._state = house, state
         self._index: dict[str, int] = {}
         self.deeds: list[_Deed] = []
         self.shortcuts: list[str] = []
-        """Closed doors that have a way around."""
+        """Closed doors that can be bypassed."""
         self.complete = True
         for goal in house.goals:
             self._reach(goal)
@@ -907,7 +907,7 @@ class _Needs:
         return self._add(f"open {name}", rooms, after)
 
     def _open_doors(self, start: str) -> None:
-        """Doors are needed that have something needed behind them, which may be the key of another one."""
+        """Add the doors with something needed behind them, which may be the key of another door."""
         left = {
             door: (room, there)
             for room, ways in self._house.exits.items()
@@ -925,7 +925,7 @@ class _Needs:
                 self._open(door, left.pop(door))
 
     def _behind(self, door: str, start: str) -> set[str]:
-        """The rooms that cannot be reached without a door."""
+        """Return the rooms that cannot be reached without a door."""
         exits, seen, rooms = self._house.exits, {start}, [start]
         for room in rooms:
             for there, between in exits[room].values():
@@ -935,7 +935,7 @@ class _Needs:
         return exits.keys() - seen
 
     def _put_keys_last(self) -> None:
-        """A key that a goal wants somewhere is put there after it has unlocked what it must."""
+        """Order the placing of a key that is itself a goal after all its unlocking."""
         for goal in self._house.goals:
             uses = {
                 i
@@ -950,7 +950,7 @@ class _Needs:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Playing
+# Solver
 # ---------------------------------------------------------------------------------------------------------------------
 
 _SEEN_GOAL = re.compile(r"^Goal: (.*)\.$", re.MULTILINE)
@@ -962,13 +962,13 @@ _WANTED = re.compile(r"(hold|put|eat) the ([a-z ]+?)(?:( cooked)| (?:on|in) the 
 
 
 class _Explorer:
-    """Draws its own map from what it sees, and plans on it."""
+    """Policy that draws a map from its observations and plans on it."""
 
     def __init__(self) -> None:
         self._house = _House({}, {}, {}, set(), ())
         self._state = _State({}, set(), set(), set())
         self._ways: dict[str, dict[str, str]] = {}
-        """By room and direction, the door."""
+        """Doors by room and direction."""
         self._cells: dict[str, tuple[int, int]] = {}
         self._room = ""
         self._command = ""
@@ -987,7 +987,7 @@ class _Explorer:
         return self._command
 
     def _note_command(self, observation: str) -> None:
-        """What a command did that is not seen in the room, if it was carried out."""
+        """Record the effect of a carried-out command that the room's description does not show."""
         verb, _, thing = self._command.partition(" ")
         if not observation.startswith(f"You {verb} "):
             self._command, self._planned = "", []
@@ -1031,7 +1031,7 @@ class _Explorer:
             (marked.add if condition in conditions else marked.discard)(name)
 
     def _join_rooms(self, room: str) -> None:
-        """Rooms lie on a grid, so an exit towards a room that is known leads there."""
+        """Connect an exit to a known neighbouring room, since rooms lie on a grid."""
         at = {cell: name for name, cell in self._cells.items()}
         x, y = self._cells[room]
         self._house.exits.setdefault(room, {})
@@ -1042,7 +1042,7 @@ class _Explorer:
                 self._house.exits.setdefault(there, {})[_BACK[way]] = (room, door)
 
     def _explore(self) -> str:
-        """A command that is of use here, or the first one on the way to the nearest place that is unknown."""
+        """Return a useful command here, or the first one on the way to the nearest unknown place."""
         if useful := self._do_here():
             return useful
         first: dict[str, str] = {self._room: ""}
@@ -1058,7 +1058,7 @@ class _Explorer:
         raise AssertionError("a house in which everything is known can be solved")
 
     def _do_here(self) -> str | None:
-        """Takes keys and what the goals need, and reaches goals on the way."""
+        """Take keys and things that the goals need, and reach goals on the way."""
         state, house = self._state, self._house
         wanted = {goal.thing for goal in house.goals if state.where.get(goal.thing) != goal.target}
         here = {self._room, *(piece for piece in house.furniture[self._room] if piece not in state.closed)}
@@ -1081,7 +1081,7 @@ class _Explorer:
         return any(goal.thing == thing and goal.target == self._state.where[thing] for goal in self._house.goals)
 
     def _uncover(self, room: str) -> str | None:
-        """A command in a room that shows something new."""
+        """Return a command that reveals something new in a room."""
         for piece in self._house.furniture.get(room, []):
             if piece in self._state.closed and (command := self._unshut(piece)):
                 return command

@@ -1,4 +1,4 @@
-"""Bernoulli bandits: find the best arm while being paid for every pull."""
+"""Bernoulli bandits: find the best arm while every pull is rewarded."""
 
 import math
 import re
@@ -32,7 +32,7 @@ _STORIES = {
 
 
 class Bandit(TextEnv):
-    """Choose one of ``arms`` in each of ``turns``; one pays more often than the others.
+    """Choose one of ``arms`` in each of ``turns``; one arm pays more often than the others.
 
     >>> env = Bandit(difficulty="easy")
     >>> env.reset(seed=0)[0]
@@ -44,12 +44,12 @@ class Bandit(TextEnv):
     >>> env.step("A")[4], env.step("b")[4]["regret"]
     ({'action_valid': True, 'success': False, 'admissible_actions': ['A', 'B', 'C', 'D', 'E']}, 0.4)
 
-    One arm, any with the same chance, pays 1 with probability ``0.5 + gap / 2``, each other ``0.5 - gap / 2``. The
-    player is told both numbers, but not which arm. What an arm pays the first, second and any later time is drawn at
-    reset: whatever else is done in between, the same seed gives the same. What is no action costs a turn and pays
-    nothing. A turn's reward is what was paid divided by ``turns``, so that an episode returns the mean. It is a success
-    if the last turn went to the best arm; with ``reward="success"`` only that pays. At the end ``info["regret"]`` is
-    what the turns cost in the mean, compared with always choosing the best arm (all it pays, for what is no action).
+    One arm, drawn uniformly, pays 1 with probability ``0.5 + gap / 2``, each other arm with ``0.5 - gap / 2``. The
+    instructions state both numbers, but not the arm. The payoffs of each arm's first, second and later pulls are drawn
+    at reset, so they depend on the seed alone and not on the other actions. An invalid action costs a turn and pays
+    nothing. A turn's reward is its payoff divided by ``turns``, so the return is the mean payoff. It is a success if
+    the last turn went to the best arm; with ``reward="success"`` only that pays. At the end ``info["regret"]`` is the
+    mean loss per turn, compared with always choosing the best arm (for an invalid action, the best arm's full payoff).
 
     Args:
         difficulty: ``"easy"`` is 4 arms, gap 0.5, 20 turns; ``"medium"`` 5 arms, gap 0.2, 100 turns, the hard setting
@@ -57,15 +57,15 @@ class Bandit(TextEnv):
         arms: From 2 to 20, called A, B, C and so on.
         gap: Above 0, up to 1.
         turns: From 1 to 1000.
-        summary: Observations say how often each arm was tried and paid; else only what the last one paid.
+        summary: Observations list how often each arm was tried and paid; otherwise only the last payoff.
         story: ``"machines"``, ``"adverts"`` or ``"treatments"``; only the instructions differ.
         reward: ``"payoff"`` or ``"success"``.
         render_mode: ``"ansi"`` or ``"human"``.
 
-    ``optimal_return`` is what can be reached without knowing the best arm: the Bayes-optimal mean payoff under the
-    rules above. Choosing the arm that is most probably the best reaches it (Feldman 1962 for two arms, Rodman 1978 for
-    more; the tests compare it with a full dynamic program for 2 to 4 arms and up to 8 turns), and its value is computed
-    exactly. Always choosing the best arm would pay ``0.5 + gap / 2``, and nobody can.
+    ``optimal_return`` is the Bayes-optimal mean payoff under the rules above, without knowledge of the best arm.
+    Choosing the arm that is most probably the best reaches it (Feldman 1962 for two arms, Rodman 1978 for more; the
+    tests compare it with a full dynamic program for 2 to 4 arms and up to 8 turns), and its value is computed exactly.
+    Always choosing the best arm would pay ``0.5 + gap / 2``, which is not attainable.
 
     ================================= ====== ====== ======
     mean payoff                       easy   medium hard
@@ -78,8 +78,8 @@ class Bandit(TextEnv):
     random or always the same         0.375  0.44   0.42
     ================================= ====== ====== ======
 
-    Those of the first two lines and the last are exact, the others measured in 4000 episodes (standard errors up to
-    0.003; the tests measure those of medium again).
+    The first two lines and the last are exact, the others measured in 4000 episodes (standard errors up to 0.003; the
+    tests measure those of medium again).
 
     Raises:
         ConfigError: an argument out of its range.
@@ -124,7 +124,7 @@ class Bandit(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         story = _STORIES[self.story]
         aim = "collect as much as you can" if self.reward == "payoff" else "choose that one in the last of them to win"
         return (
@@ -136,12 +136,12 @@ class Bandit(TextEnv):
 
     @property
     def optimal_success(self) -> float | None:
-        """How often Bayes-optimal play for the payoff ends with the best arm; not known for ``reward="success"``."""
+        """Share of episodes that Bayes-optimal play ends with the best arm; unknown for ``reward="success"``."""
         return _bayes(self.arms, self.gap, self.turns).success if self.reward == "payoff" else None
 
     @property
     def optimal_return(self) -> float | None:
-        """The Bayes-optimal mean payoff, of a player who has to find the best arm."""
+        """Bayes-optimal mean payoff, without knowledge of the best arm."""
         return _bayes(self.arms, self.gap, self.turns).payoff if self.reward == "payoff" else None
 
     @property
@@ -150,11 +150,11 @@ class Bandit(TextEnv):
         return "A"
 
     def admissible_actions(self) -> list[str]:
-        """All arms."""
+        """Return all arms."""
         return list(self._places)
 
     def solver(self) -> Policy:
-        """Bayes-optimal for the payoff: chooses the arm that is most probably the best."""
+        """Return the Bayes-optimal policy for the payoff, which chooses the arm that is most probably the best."""
         return _MostProbable(self.arms)
 
     @property
@@ -196,13 +196,13 @@ class Bandit(TextEnv):
         answer = f"{answer} Turns left: {self._turns_left}."
         if self.summary:
             answer = f"{answer} Paid of tried: {', '.join(self._shown)}."
-        # Told at every turn it would tell which arm is the best.
+        # Reported in every turn it would reveal the best arm.
         info = {"regret": self._regret} if done else {}
         return Outcome(answer, paid / self.turns, done, done and cost == 0.0, info=info)
 
 
 class _MostProbable:
-    """Counts, for each arm, how much more often it paid than it did not: the more, the more probably it is the best."""
+    """Policy that chooses the arm with the largest number of payments minus failures, most probably the best."""
 
     def __init__(self, arms: int) -> None:
         self._leads = [0] * arms
@@ -221,12 +221,12 @@ class _Bayes(NamedTuple):
 
 @cache
 def _bayes(arms: int, gap: float, turns: int) -> _Bayes:
-    """What choosing the most probable arm is worth.
+    """Compute the value of always choosing the most probable arm.
 
     With chances ``0.5 + gap / 2`` and ``0.5 - gap / 2`` an arm's probability of being the best grows by the same factor
-    with each payment and shrinks by it without one. Who always chooses the most probable arm leaves the others at most
-    one such step apart, so that two numbers say all: the lead of the arm that is chosen over those that are next, and
-    how many arms are a step below these.
+    with each payment and shrinks by it without one. Always choosing the most probable arm leaves the others at most one
+    such step apart, so two numbers describe the state: the lead of the chosen arm over the next ones, and the number of
+    arms that are one step below these.
     """
     good, bad = 0.5 + gap / 2, 0.5 - gap / 2
     lead, below = np.arange(turns + 1)[:, None], np.arange(arms)[None, :]
@@ -243,7 +243,7 @@ def _bayes(arms: int, gap: float, turns: int) -> _Bayes:
         at = np.zeros_like(at)
         at[1:] += up[:-1]
         at[:-1] += down[1:]
-        # No lead is left to lose: the arm falls below, and when all have fallen they are level again.
+        # Without a lead the arm falls one step below; when all arms have fallen they are level again.
         at[0, 1:] += down[0, :-1]
         at[0, 0] += down[0, -1]
     return _Bayes(payoff / turns, success)

@@ -1,4 +1,4 @@
-"""The card game, by Gymnasium's rules."""
+"""Blackjack, by Gymnasium's rules."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from gym_trl.types import Policy
 _DECK = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10)
 _CHANCES = tuple((card, _DECK.count(card) / len(_DECK)) for card in range(1, 11))
 _MOST_TURNS = 20
-"""Two aces, 18 more, and the last decision: who only hits is over 21 by then."""
+"""Most decisions of a game: two aces, 18 more cards, and the last decision; always hitting exceeds 21 by then."""
 _MOVES = ("hit", "stick")
 _TABLE = re.compile(
     r"Your (?:sum is (?P<sum>[0-9]+), (?P<ace>a|no) usable ace|cards are (?P<cards>[a-z0-9, ]+))\. "
@@ -32,19 +32,19 @@ class Blackjack(TextEnv):
     >>> env.step("stick")[:3]
     ('You have 17, the dealer has 10, 5, 5: 20. Lost.', -1.0, True)
 
-    Cards are drawn with replacement; faces count 10, an ace 11 where that fits (it is "usable") and 1 elsewhere. Who
-    hits over 21 has lost. After "stick" the dealer draws to 17 or more, and the higher sum wins. A game that is won
-    pays 1.0, a draw 0.0, a lost one -1.0; with ``reward="success"`` one that is won pays 1.0 and all others nothing.
-    What is no action costs one of ``turns`` and changes nothing, and without turns the game is lost.
+    Cards are drawn with replacement; faces count 10, an ace 11 where that fits (it is "usable") and 1 elsewhere. A hand
+    over 21 loses. After "stick" the dealer draws to 17 or more, and the higher sum wins. A win pays 1.0, a draw 0.0, a
+    loss -1.0; with ``reward="success"`` a win pays 1.0 and all else nothing. An invalid action costs one of ``turns``
+    and changes nothing, and the game is lost when no turns are left.
 
     Args:
         difficulty: ``"easy"`` is ``natural=True``, ``"medium"`` is neither of the two special rules, and in ``"hard"``
             the player adds the cards up: ``sums=False``.
-        natural: An ace and a ten at the start pay 1.5 if they win. Is ignored with ``sab``, as in Gymnasium.
+        natural: An ace and a ten at the start pay 1.5 if they win. Ignored with ``sab``, as in Gymnasium.
         sab: Sutton and Barto's rule: an ace and a ten at the start beat all but the same. Gymnasium registers its
             Blackjack-v1 with it.
         sums: Show the player's sum, as Gymnasium does, and not the cards.
-        turns: Most actions of a game. Nobody needs more than 20.
+        turns: Most actions of a game. 20 are always enough.
         reward: ``"payoff"`` or ``"success"``.
         render_mode: ``"ansi"`` or ``"human"``.
 
@@ -60,7 +60,7 @@ class Blackjack(TextEnv):
     ======================== ========= ========================= ==========
 
     ``optimal_success`` is the share of games that perfect play for the chosen reward wins: 0.4295 for the payoff by the
-    default rules, and 0.4316 by a player to whom a draw is as bad as a loss.
+    default rules, and 0.4316 if a draw counts as a loss.
 
     Raises:
         ConfigError: ``natural``, ``sab`` or ``sums`` is not a boolean, or ``turns`` is no integer of at least 1.
@@ -102,7 +102,7 @@ class Blackjack(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         win, else_ = "If you win you get 1", "if you lose -1, in a draw 0"
         if self.reward == "success":
             else_ = "else nothing"
@@ -120,25 +120,25 @@ class Blackjack(TextEnv):
 
     @property
     def optimal_success(self) -> float:
-        """The share of games won by perfect play for the reward; a draw is not won."""
+        """Share of games won by perfect play for the reward; a draw is not a win."""
         return self._optimum().won
 
     @property
     def optimal_return(self) -> float:
-        """The mean reward of perfect play."""
+        """Mean reward of perfect play."""
         return self._optimum().won if self.reward == "success" else self._optimum().payoff
 
     @property
     def constant_action(self) -> str:
-        """Stick."""
+        """The action ``stick``."""
         return "stick"
 
     def admissible_actions(self) -> list[str]:
-        """Both, always."""
+        """Both actions, in every turn."""
         return list(_MOVES)
 
     def solver(self) -> Policy:
-        """Perfect play for the reward, by dynamic programming."""
+        """Return a perfect policy for the reward, computed by dynamic programming."""
         return Steady(_Perfect(self.turns, for_wins=self.reward == "success"), _TABLE.search)
 
     def _optimum(self) -> "_Value":
@@ -151,7 +151,7 @@ class Blackjack(TextEnv):
         return self._table()
 
     def _act(self, action: str) -> Outcome:
-        # An ASCII test first, because the Kelvin sign in lower case is a k.
+        # Test for ASCII first, because the Kelvin sign becomes a k in lower case.
         said = action.strip().lower() if action.isascii() else ""
         if said == "hit":
             self._player.append(self._draw())
@@ -172,7 +172,7 @@ class Blackjack(TextEnv):
         return Outcome(answer, valid=valid)
 
     def _settle(self) -> Outcome:
-        """The dealer's part."""
+        """Play the dealer's hand and return the outcome."""
         while _total(self._dealer) < 17:
             self._dealer.append(self._draw())
         mine, theirs = _total(self._player), _total(self._dealer)
@@ -196,7 +196,7 @@ class Blackjack(TextEnv):
 
 
 class _Perfect:
-    """Sees the table, counts its turns, and does what is worth more."""
+    """Policy that reads the table, counts its turns, and chooses the action of higher value."""
 
     def __init__(self, turns: int, *, for_wins: bool) -> None:
         self._turns, self._for_wins = turns, for_wins
@@ -214,11 +214,11 @@ class _Perfect:
 
 
 class _Value(NamedTuple):
-    """Of a state, and what to do in it."""
+    """Value of a state, and the best action in it."""
 
     payoff: float
     won: float
-    """The probability."""
+    """Probability of a win."""
     move: str = "stick"
 
     def better(self, other: "_Value", for_wins: bool) -> "_Value":
@@ -232,7 +232,7 @@ def _mean(values: list[tuple[float, _Value]], move: str) -> _Value:
 
 @cache
 def _mean_value(natural: bool, sab: bool, turns: int, for_wins: bool) -> _Value:
-    """The mean of perfect play over all deals."""
+    """Return the mean of perfect play over all deals."""
     deals = []
     for up, chance in _CHANCES:
         for first, of_first in _CHANCES:
@@ -248,7 +248,7 @@ def _mean_value(natural: bool, sab: bool, turns: int, for_wins: bool) -> _Value:
 
 @cache
 def _best(total: int, soft: bool, up: int, turns: int, for_wins: bool) -> _Value:
-    """What is best with a sum against the dealer's card, when so many actions are left."""
+    """Return the best action with a sum against the dealer's card, and its value, with ``turns`` actions left."""
     stick = _mean(
         [(p, _Value(_compare(total, end), float(total > end))) for (end, _), p in _dealer_ends(up).items()], "stick"
     )
@@ -263,7 +263,7 @@ def _best(total: int, soft: bool, up: int, turns: int, for_wins: bool) -> _Value
 
 
 def _value_of_natural(up: int, sab: bool) -> _Value:
-    """Of an ace and a ten where these are special; nothing beats sticking with them."""
+    """Return the value of a natural where it has a special payoff; sticking with it is optimal."""
     ends = []
     for (end, is_natural), chance in _dealer_ends(up).items():
         payoff = _compare(21, end)
@@ -275,7 +275,7 @@ def _value_of_natural(up: int, sab: bool) -> _Value:
 
 @cache
 def _dealer_ends(up: int) -> dict[tuple[int, bool], float]:
-    """The dealer's last sum (0 when it is over 21) and whether it is of an ace and a ten, with probabilities."""
+    """Return the probabilities of the dealer's final sums (0 for over 21), each with whether it is a natural."""
     ends: dict[tuple[int, bool], float] = {}
 
     def draw(total: int, soft: bool, cards: int, chance: float) -> None:
@@ -291,7 +291,7 @@ def _dealer_ends(up: int) -> dict[tuple[int, bool], float]:
 
 
 def _add(total: int, soft: bool, card: int) -> tuple[int, bool]:
-    """The sum with another card, and whether an ace counts 11 in it."""
+    """Return the sum with another card, and whether an ace counts 11 in it."""
     total += card
     if card == 1 and total + 10 <= 21 and not soft:
         return total + 10, True

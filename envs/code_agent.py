@@ -1,4 +1,4 @@
-"""Programming problems: try things out in a sandbox, then hand in a function that hidden tests judge."""
+"""Programming problems: try programs out in a sandbox, then submit a function that hidden tests judge."""
 
 import json
 import random
@@ -26,12 +26,12 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
 class _Step(NamedTuple):
-    """Something that is done to a list of integers."""
+    """Operation on a list of integers."""
 
     sentence: str
-    """With ``{k}`` where it has a number."""
+    """Description, with ``{k}`` in place of its number."""
     code: str
-    """An expression in ``numbers`` and ``k`` that says the same."""
+    """Equivalent expression in ``numbers`` and ``k``."""
     does: Callable[[list[int], int], Any]
     parameters: Sequence[int] = (0,)
 
@@ -108,7 +108,7 @@ class _Problem(NamedTuple):
 
 
 class CodeAgent(TextEnv):
-    r"""Solve a programming problem: try programs out in a sandbox, then hand in one that hidden tests judge.
+    r"""Solve a programming problem: try programs out in a sandbox, then submit one that hidden tests judge.
 
     >>> env = CodeAgent(steps=2, turns=3)
     >>> print(env.reset(options={"instance": 3})[0])
@@ -130,25 +130,25 @@ class CodeAgent(TextEnv):
     ('Wrong: 1 of 12 tests passed.', 0.0, True)
     >>> env.close()
 
-    A problem is a list of ``steps`` that are done one after the other to a list of integers, drawn from 22 kinds, most
-    with a number in them, and one of 7 kinds of result. ``run:`` and a program executes it in the episode's own
-    ``Sandbox``, where variables stay from turn to turn, and shows what it wrote. ``submit:`` and a program, which must
-    define ``solve(numbers)``, ends the game: won if the function is right for all 12 hidden inputs. A program is at
-    most 10,000 characters of Python; it may stand between code fences. What is neither costs a turn, and the game is
-    lost when the ``turns`` are over.
+    A problem is a sequence of ``steps`` operations on a list of integers, drawn from 22 kinds, most of them with a
+    number, and one of 7 kinds of result. ``run:`` and a program executes it in the episode's own ``Sandbox``, which
+    keeps variables from turn to turn, and shows its output. ``submit:`` and a program, which must define
+    ``solve(numbers)``, ends the game: won if the function is right for all 12 hidden inputs. A program is at most
+    10,000 characters of Python; it may stand between code fences. Any other action costs a turn, and the game is lost
+    when the ``turns`` are used up.
 
-    The judge cannot be talked to. A submission runs in a new sandbox; it is sent one input at a time, and what it
-    returns comes back as JSON and is compared out here, in the parent: the right results never enter the sandbox, and
-    nothing that the program says but the right values counts. The inputs of an instance include the empty list,
-    and no single value is the result of more than a third of its tests.
+    A submission cannot influence its grading. It runs in a new sandbox and receives one input at a time; its return
+    value comes back as JSON and is compared in the parent process. The expected results never enter the sandbox, and
+    only correct values count. The inputs of an instance include the empty list, and no single value is the result of
+    more than a third of its tests.
 
     Easy is 1 step in 4 turns, medium 3 in 6, hard 5 in 8. Arguments that are given replace the preset's. Programs start
-    processes: a game costs some 50 ms. Where bubblewrap does not work the environment is refused, unless
-    ``isolation="limits"`` chooses the weaker sandbox (see ``Sandbox``). What depends on the time, or on where things
-    lie in memory, is not the same twice; addresses are shown as 0x0.
+    processes: a game costs some 50 ms. Where bubblewrap does not work the constructor raises ``ConfigError``, unless
+    ``isolation="limits"`` chooses the weaker sandbox (see ``Sandbox``). Output that depends on the time or on memory
+    addresses is not reproducible; addresses are shown as 0x0.
 
-    The solver reads the sentences and hands in the program that they describe, in the first turn.
-    ``reward="efficient"`` compares with that. A random player hands in a random program of the same kind.
+    The solver submits the program that the sentences describe, in the first turn. ``reward="efficient"`` compares with
+    that. The random policy submits a random program of the same kind.
 
     Raises:
         ConfigError: an argument is not an integer, ``steps`` is not from 1 to 8, ``turns`` not from 1 to 20, or the
@@ -162,7 +162,7 @@ class CodeAgent(TextEnv):
     }
     reward_modes = ("success", "efficient")
     preferred_executor: ClassVar[str] = "thread"
-    """What ``GymSpec`` steps it in: a step waits for the sandbox."""
+    """Default executor of ``GymSpec``: a step waits for the sandbox."""
     garbage = "submit solve"
 
     def __init__(
@@ -188,21 +188,21 @@ class CodeAgent(TextEnv):
         self._instance = 0
         self._problem = _make(0, self.steps)
         self._sandbox = Sandbox(_LIMITS, isolation=self.isolation)
-        self._ran: list[str] = []  # what has made the variables, for a copy of this environment
+        self._ran: list[str] = []  # programs that set the variables, for a copy of this environment
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the process: a copy runs the programs again when it needs their variables."""
+        """Return the state without the process; a copy runs the programs again when it needs their variables."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_sandbox", "_problem")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin without a process."""
+        """Restore the state without a process."""
         self.__dict__.update(state)
         self._problem = _make(self._instance, self.steps)
         self._sandbox = Sandbox(_LIMITS, isolation=self.isolation)
 
     @property
     def instructions(self) -> str:
-        """What can be said and how the game ends."""
+        """Rules of the game and format of an action."""
         return (
             f"Solve the programming problem in {self.turns} turns. Say each turn something like one of these two:\n"
             "run:\n"
@@ -218,12 +218,12 @@ class CodeAgent(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """Each number is a problem with its tests."""
+        """Number of problems, each with its tests."""
         return 2**32
 
     @property
     def optimal_success(self) -> float:
-        """1.0: the sentences say everything."""
+        """1.0: the sentences determine the function."""
         return 1.0
 
     @property
@@ -233,15 +233,15 @@ class CodeAgent(TextEnv):
 
     @property
     def constant_action(self) -> str:
-        """A submission that is allowed and always says the same."""
+        """Valid submission that always returns the same value."""
         return "submit:\ndef solve(numbers):\n    return 0"
 
     def solver(self) -> Policy:
-        """Hands in the program that the sentences describe; right every time, in the first turn."""
+        """Return a policy that submits the program that the sentences describe; always right, in the first turn."""
         return _Reader()
 
     def random_policy(self, seed: int) -> Policy:
-        """Runs a program that shows a number, or hands in a random program of the kind that is asked for."""
+        """Return a policy that runs a program that prints a number, or submits a random program of the right kind."""
         rng = random.Random(seed)
 
         def act(observation: str) -> str:
@@ -308,22 +308,22 @@ class CodeAgent(TextEnv):
         return f"{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
-        """One: nothing has to be tried out."""
+        """Return one: no trial is needed."""
         return 1
 
 
 def grade(
     code: str, function: str, tests: Sequence[tuple[Any, Any]], *, isolation: Isolation = "bubblewrap"
 ) -> tuple[int, str]:
-    """How many tests a program passes, and what it wrote when it was loaded if it could not be.
+    """Return the number of tests a program passes, and its output at loading if it could not be loaded.
 
     >>> grade("def double(n): return 2 * n", "double", [(2, 4), (3, 6)])
     (2, '')
     >>> grade("def double(n): return str(2 * n)", "double", [(2, 4)])
     (0, '')
 
-    The program is alone in a new sandbox and gets one input at a time. What it returns is compared here, as JSON has
-    it, and of the same type: results never enter the sandbox.
+    The program runs alone in a new sandbox and gets one input at a time. Its return values are compared here, as JSON
+    and by type: expected results never enter the sandbox.
     """
     with Sandbox(_LIMITS, isolation=isolation) as sandbox:
         loaded = sandbox.run(code)
@@ -332,14 +332,14 @@ def grade(
         passed = 0
         for given, expected in tests:
             result = sandbox.call(function, given)
-            if not sandbox.alive:  # a program that was ended has no function any more
+            if not sandbox.alive:  # a terminated program has no function any more
                 break
             passed += result.status == "ok" and _same(result.value, expected)
         return passed, ""
 
 
 def _same(value: Any, expected: Any) -> bool:
-    """Equal and of equal types all the way down: True is not 1."""
+    """Return whether two values are equal with equal types at every level: True is not 1."""
     if type(value) is not type(expected):
         return False
     if isinstance(expected, list):
@@ -352,7 +352,7 @@ def _shown(result: Result) -> str:
 
 
 def _make(instance: int, steps: int) -> _Problem:
-    """A problem whose steps all matter."""
+    """Return a problem in which every step affects the results."""
     rng = random.Random(f"{instance} {steps}")
     while True:
         chosen, last = _draw(rng, steps)
@@ -380,7 +380,7 @@ def _apply(steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int], given: l
 def _decides(
     steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int], cases: Sequence[tuple[list[int], Any]]
 ) -> bool:
-    """Whether no value is the result of a third of the tests, and leaving any step out makes some of them wrong."""
+    """Return whether no value is the result of a third of the tests and each step affects some result."""
     results = [json.dumps(result) for _, result in cases[_EXAMPLES:]]
     if max(map(results.count, results)) > _TESTS // 3 or any(len(result) > 200 for result in results):
         return False
@@ -403,7 +403,7 @@ _PATTERNS = [
 
 
 class _Reader:
-    """Writes the program down while it reads the sentences."""
+    """Policy that translates the sentences into a program."""
 
     def __init__(self) -> None:
         self._said = "submit: 0"

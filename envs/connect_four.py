@@ -10,17 +10,17 @@ from gym_trl.envs.two_player import BoardEnv, Opponent, Rules, Seat
 from gym_trl.errors import ConfigError
 
 _MOST_BOARDS = 10**6
-"""In how many ways columns can be filled, on boards so small that they are searched to the end, within 10 seconds."""
+"""Most column fillings of a board that is searched exhaustively, which takes at most 10 seconds."""
 _WIN = 1000
 _START = (0, 0)
 _BOARD = re.compile(r"You are ([XO])\.\n[1-9 ]+((?:\n[.XO](?: [.XO])*)+)")
 
 _Position: TypeAlias = tuple[int, int]
-"""The cells of the player whose turn it is, and all that are taken, as bits: column by column, from below."""
+"""The cells of the player to move, and all occupied cells, as bits: column by column, from below."""
 
 
 class ConnectFour(BoardEnv[_Position, int]):
-    """Discs fall into columns, and four in a line, also a slanting one, win.
+    """Discs fall into columns, and four in a line (also diagonal) win.
 
     >>> env = ConnectFour(rows=4, cols=4, connect=3, seat="first")
     >>> print(env.reset(seed=0)[0])
@@ -38,25 +38,26 @@ class ConnectFour(BoardEnv[_Position, int]):
     . . . .
     O . X .
 
-    X begins. An action is the number of a column that is not full; a full board is a draw. Arguments that all games for
-    two have are explained in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
+    X begins. An action is the number of a column that is not full; a full board is a draw. The arguments shared by all
+    games for two are documented in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
 
     Args:
         rows: The height, from 2 to 9.
         cols: The width, from 2 to 9.
-        connect: How many in a line win, from 2 to the longer side.
-        depth: How many moves ``"minimax"`` looks ahead, in ``"epsilon"`` too. There it sees wins in one move, and
-            threats that cannot be met, and else counts the cells with which either player would win. With as many as
-            there are cells it is perfect. Wins are preferred early and losses late.
+        connect: Length of a winning line, from 2 to the longer side.
+        depth: Number of moves ``"minimax"`` looks ahead, in ``"epsilon"`` too. At this depth it recognizes wins in one
+            move and threats that cannot be met, and otherwise counts the cells with which either player would win. It
+            is perfect if ``depth`` is the number of cells. It prefers early wins and late losses.
 
-    Easy is X on 4x4 with three in a line, against random moves; medium the known 6x7 game, X or O, against an opponent
-    that looks 2 moves ahead and of whose moves a quarter are random; and hard the same with 4 moves and a tenth.
+    Easy is X on 4x4 with three in a line, against random moves; medium the standard 6x7 game, X or O, against an
+    opponent that looks 2 moves ahead and plays a quarter of its moves at random; hard the same with 4 moves and a
+    tenth.
 
-    On boards of up to 16 cells, but 2x8, the solver is the best response, by searching all games, to random moves and
-    to a perfect opponent. Elsewhere it is alpha-beta search on bitboards, 7 moves ahead (5 on boards wider than 7), and
+    On boards of up to 16 cells, except 2x8, the solver is the best response to random moves and to a perfect opponent,
+    by exhaustive search. Elsewhere it is alpha-beta search on bitboards, 7 moves ahead (5 on boards wider than 7), and
     the optimum is not known.
 
-    On 4x4 who begins wins with three in a line (so the best response to random moves wins all games of easy), and
+    On 4x4 the first player wins with three in a line (so the best response to random moves wins all games of easy), and
     perfect play leads to a draw with four (against random moves .9470 is the best payoff for X). These are exact: the
     tests compute them in another way. Games won on 6x7, measured by the tests where it is the solver:
 
@@ -68,7 +69,7 @@ class ConnectFour(BoardEnv[_Position, int]):
     hard      .93      .00      .04        400
     ========= ======== ======== ========== =====================
 
-    Always the same column beats random moves, so medium has another opponent.
+    Always playing the same column beats random moves, so medium has another opponent.
 
     Raises:
         ConfigError: an argument that is not as above; see also :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
@@ -154,7 +155,7 @@ class ConnectFour(BoardEnv[_Position, int]):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is no column."""
+        """Rules of the game and format of an action; the example is no column."""
         return (
             f"Connect {self.connect}: in turn, players drop a disc into a column, where it falls as low as it can. "
             f"Whoever first has {self.connect} in a line, horizontal, vertical or diagonal, wins; a full board is a "
@@ -164,7 +165,7 @@ class ConnectFour(BoardEnv[_Position, int]):
 
     @property
     def rules(self) -> "_Rules":
-        """The game, as the opponent sees it."""
+        """Rules of the game, as the opponent uses them."""
         return _rules(self.rows, self.cols, self.connect, self._foresight)
 
     @property
@@ -173,7 +174,7 @@ class ConnectFour(BoardEnv[_Position, int]):
         return str((self.cols + 1) // 2)
 
     def admissible_actions(self) -> list[str]:
-        """The numbers of the columns that are not full."""
+        """Numbers of the columns that are not full."""
         return [_ACTIONS[column] for column in self._legal_moves()]
 
     @cached_property
@@ -245,7 +246,7 @@ _COLUMNS = {action: column for column, action in enumerate(_ACTIONS)}
 
 
 class _Rules(Rules[_Position, int]):
-    """On bitboards: a column has a bit more than rows, so that no line goes on at the top of the next column."""
+    """Rules on bitboards: a column has one bit more than rows, so no line continues into the next column."""
 
     def __init__(self, rows: int, cols: int, connect: int, depth: int) -> None:
         height = rows + 1
@@ -262,7 +263,7 @@ class _Rules(Rules[_Position, int]):
             for gap in range(connect)
         )
         self.order = sorted(range(cols), key=lambda column: abs(2 * column - cols + 1))
-        """From the middle outwards."""
+        """Columns from the middle outwards."""
         self._columns = tuple(self._bottoms[column] * ((1 << rows) - 1) for column in self.order)
         self._solved: dict[_Position, tuple[int, int]] = {}
         self._scores: dict[_Position, int] = {}
@@ -315,7 +316,7 @@ class _Rules(Rules[_Position, int]):
         return [column for column, score in scores.items() if score == best]
 
     def _score_of_all(self, position: _Position) -> int:
-        """As ``_score``, exact and without cutting off, which is faster where all positions are asked for."""
+        """Return ``_score``, exact and without cutoffs, which is faster if all positions are needed."""
         score = self._scores.get(position)
         if score is None:
             mine, taken = position
@@ -328,10 +329,10 @@ class _Rules(Rules[_Position, int]):
         return score
 
     def search(self, position: _Position) -> list[int]:
-        """The moves with the best score, after looking ``depth`` moves ahead."""
+        """Return the moves with the best score, after looking ``depth`` moves ahead."""
         stones = position[1].bit_count()
         last = min(stones + self._depth, self._cells)
-        # What was seen to the end of the game remains true; boards that are large have too many positions to keep.
+        # Scores searched to the end of the game stay valid; large boards have too many positions to keep.
         keep = last == self._cells and self._is_small
         table = self._solved if keep else {}
         best, moves = -_WIN - 1, []
@@ -353,7 +354,7 @@ class _Rules(Rules[_Position, int]):
     def _score(
         self, position: _Position, last: int, table: dict[_Position, tuple[int, int]], low: int, high: int
     ) -> int:
-        """Of a position that is not over: above 0 if good for who is to move; exact if between ``low`` and ``high``.
+        """Score a position that is not over: above 0 if good for the player to move; exact from ``low`` to ``high``.
 
         A win with the nth disc of the game scores 1000 - n. ``last`` is the disc after which positions are judged.
         """
@@ -383,7 +384,7 @@ class _Rules(Rules[_Position, int]):
         return best
 
     def _look(self, mine: int, taken: int) -> tuple[int | None, int, int]:
-        """The score where it is clear at once; else moves that do not lose at once, and a judgement by threats."""
+        """Return the score if it is immediately clear; else the moves that do not lose at once and a threat score."""
         stones = taken.bit_count()
         possible = taken + self._floor & self._board
         free = self._board ^ taken
@@ -391,7 +392,7 @@ class _Rules(Rules[_Position, int]):
         if wins & possible:
             return _WIN - stones - 1, 0, 0
         urgent = threats & possible
-        # Who plays below a cell that the other needs gives it away, and of two needs only one can be met.
+        # Playing below a cell that the opponent needs gives it away, and only one of two threats can be met.
         safe = (urgent or possible) & ~(threats >> 1)
         if not safe or urgent & urgent - 1:
             return stones + 2 - _WIN, 0, 0
@@ -400,7 +401,7 @@ class _Rules(Rules[_Position, int]):
         return None, safe, wins.bit_count() - threats.bit_count()
 
     def _in_order(self, safe: int, mine: int, taken: int, last: int) -> list[int]:
-        """Where cutting off is worth it, those first that threaten more; else from the middle outwards."""
+        """Order moves by threats where this improves cutoffs; else from the middle outwards."""
         moves = [safe & column for column in self._columns if safe & column]
         if last - taken.bit_count() > 2 and len(moves) > 1:
             free = self._board ^ taken
@@ -408,7 +409,7 @@ class _Rules(Rules[_Position, int]):
         return moves
 
     def _completing(self, stones: int) -> int:
-        """The cells, also taken ones and some beside the board, that complete a line of ``stones``."""
+        """Return the cells, also occupied ones and some beside the board, that complete a line of ``stones``."""
         found = 0
         for gaps in self._gaps:
             line = -1
@@ -424,7 +425,7 @@ def _is_small(rows: int, cols: int) -> bool:
 
 
 def _doublings(length: int) -> list[int]:
-    """Shifts after which a bit that is left begins a line of this length: each adds up to as much as there is."""
+    """Return shifts after which each remaining bit begins a line of this length; each at most doubles the length."""
     shifts, reached = [], 1
     while reached < length:
         shifts.append(min(reached, length - reached))

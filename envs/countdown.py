@@ -1,4 +1,4 @@
-"""Countdown and the 24 game: make a target of numbers."""
+"""Countdown and the 24 game: make a target from given numbers."""
 
 import random
 import re
@@ -21,7 +21,7 @@ _HIGHEST = 100
 _LONGEST = 200
 _DRAWS = 2_000
 _DRAWS_OF_MANY = 200
-"""Of 5 or 6 numbers, where to find that nothing makes the target takes up to 40 ms."""
+"""Draws of 5 or 6 numbers, for which proving a target unreachable takes up to 40 ms."""
 
 _STEP = re.compile(r"\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*([-+*/])\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*")
 _TOKENS = re.compile(r"\s*(?:([0-9]{1,9})|([-+*/()]))")
@@ -31,14 +31,14 @@ _STATE = re.compile(r"Numbers: ([0-9/, ]+)\. Target: ([0-9]+)\.")
 
 _Number: TypeAlias = int | Fraction
 _Rational: TypeAlias = tuple[int, int]
-"""A number that is not negative, as numerator and denominator in lowest terms; faster than ``Fraction``."""
+"""Non-negative number as numerator and denominator in lowest terms; faster than ``Fraction``."""
 _Step: TypeAlias = tuple[_Rational, str, _Rational]
 _Values: TypeAlias = dict[_Rational, "tuple[int, _Rational, str, _Rational] | None"]
-"""What some of the numbers make, and of what: the part that makes the left side, left side, operator, right side."""
+"""Values that some of the numbers make, each with its part of the left side, left side, operator, right side."""
 
 
 class Countdown(TextEnv):
-    """Make ``target`` of the numbers with + - * /, each number used at most once (or, in the 24 game, exactly once).
+    """Make ``target`` from the numbers with + - * /, each used at most once (in the 24 game, exactly once).
 
     >>> env = Countdown(form="expression")
     >>> env.reset(seed=3)[0]
@@ -48,23 +48,23 @@ class Countdown(TextEnv):
     >>> env.step("2 * (3 + 11) - 4")[:3]
     ('That is 24. Solved.', 1.0, True)
 
-    ``form="steps"``: an action is one operation, such as ``7 - 4``, whose result takes the place of the two numbers;
-    the game is won when the result is the target, and lost when one number is left that is not. Results are exact
-    fractions and never below zero, which excludes no solution. ``form="expression"``: an action is a whole expression
-    with parentheses, and a wrong one costs a turn and tells its value. What is no action costs a turn and changes
-    nothing; without turns the game is lost. Only games that can be won are dealt.
+    ``form="steps"``: an action is one operation, such as ``7 - 4``, whose result replaces the two numbers; the game is
+    won when the result is the target, and lost when a single other number is left. Results are exact fractions and
+    never below zero, which excludes no solution. ``form="expression"``: an action is a whole expression with
+    parentheses, and a wrong one costs a turn and shows its value. An invalid action costs a turn and changes nothing;
+    the game is lost when no turns are left. Only solvable games are dealt.
 
     Easy is 3 numbers of 1 to 5 and a target of 1 to 10; medium the 24 game with cards of 1 to 13; hard the numbers
-    round of the television game: two of 25, 50, 75 and 100, four of 1 to 10 with each at most twice, and a target of
+    round of the television show: two of 25, 50, 75 and 100, four of 1 to 10 with each at most twice, and a target of
     100 to 999.
 
     Args:
         difficulty: Which preset.
-        numbers: How many, from 2 to 6.
-        low: The lowest.
-        high: The highest, at most 100.
-        repeats: How often one of them may be dealt.
-        large: How many are different ones of 25, 50, 75 and 100 instead.
+        numbers: Number of numbers, from 2 to 6.
+        low: Lowest number.
+        high: Highest number, at most 100.
+        repeats: Most times that a number may be dealt.
+        large: Number of them that are distinct numbers out of 25, 50, 75 and 100 instead.
         target_low: The lowest target.
         target_high: The highest target.
         use_all: All numbers must be used.
@@ -79,8 +79,8 @@ class Countdown(TextEnv):
     the tests). The solver searches all expressions, so it always wins, with the fewest operations.
 
     Raises:
-        ConfigError: an argument out of its range, or too few ``turns`` to use all numbers; at reset, no game that can
-            be won among 2000 deals (200 of 5 or 6 numbers).
+        ConfigError: an argument out of its range, or too few ``turns`` to use all numbers; at reset, no solvable game
+            among 2000 deals (200 of 5 or 6 numbers).
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -173,7 +173,7 @@ class Countdown(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the numbers of the example are never dealt."""
+        """Rules of the game and format of an action; the example's numbers are never dealt."""
         each = "each exactly once" if self.use_all else "each at most once"
         top = max(self.high, *_LARGE)
         if self.form == "steps":
@@ -193,26 +193,26 @@ class Countdown(TextEnv):
 
     @property
     def optimal_success(self) -> float:
-        """Always 1.0: only games that can be won are dealt."""
+        """1.0: only solvable games are dealt."""
         return 1.0
 
     @property
     def optimal_return(self) -> float | None:
-        """The solver takes the fewest operations, so that a game is worth the same when they count."""
+        """1.0; ``None`` for the shaped reward. The solver takes the fewest operations."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
-        """The numbers that were dealt added up, or two of them."""
+        """Sum of the dealt numbers, or of two of them."""
         dealt = [str(number) for number in self._dealt or [self.low] * self.numbers]
         return " + ".join(dealt[:2] if self.form == "steps" else dealt)
 
     def solver(self) -> Policy:
-        """Searches all expressions for one with the fewest operations: it always wins."""
+        """Return a policy that searches all expressions for one with the fewest operations: it always wins."""
         return Steady(_Search(self.use_all, self.form), _STATE.search)
 
     def random_policy(self, seed: int) -> Policy:
-        """Any operation on any two numbers; or an expression that adds a number at a time, in any order."""
+        """Return a policy that plays any operation on two numbers, or adds numbers in any order."""
         rng = random.Random(seed)
         return lambda observation: self._random_step(rng) if self.form == "steps" else self._random_expression(rng)
 
@@ -228,7 +228,7 @@ class Countdown(TextEnv):
         count = self.numbers if self.use_all else rng.randint(2, self.numbers)
         text, *others = map(str, rng.sample(self._dealt, count))
         for other in others:
-            # Zero may only be divided.
+            # Zero may be the dividend only.
             pair = [f"({text})", other]
             sign = rng.choice("+-*/")
             if sign != "/":
@@ -262,7 +262,7 @@ class Countdown(TextEnv):
         return tuple(sorted(small + numbers)), int(rng.integers(self.target_low, self.target_high + 1))
 
     def _fewest(self, numbers: tuple[int, ...], target: int) -> int | None:
-        """Operations to make the target; a number that is the target already makes no game."""
+        """Return the fewest operations that make the target, or ``None`` if there are none or it is dealt itself."""
         if target in numbers and not self.use_all:
             return None
         steps = _solution(tuple((number, 1) for number in numbers), target, self.use_all)
@@ -307,7 +307,7 @@ class Countdown(TextEnv):
         return self._use_turn(f"That is {value}. ")
 
     def _refusal(self, tokens: "list[int | str]") -> str | None:
-        """Why these numbers may not be used, if they may not."""
+        """Return the reason why these numbers may not be used, or ``None``."""
         used, dealt = Counter(token for token in tokens if isinstance(token, int)), Counter(self._dealt)
         if used - dealt:
             return "It uses a number that is not there, or too often."
@@ -321,11 +321,11 @@ class Countdown(TextEnv):
         return Outcome(f"{answer}{self._state()}", done=self._turns_left == 0, valid=valid)
 
     def _fewest_actions(self) -> float:
-        """The fewest operations that make the target, or one expression."""
+        """Return the fewest operations that make the target, or 1 for expressions."""
         return 1 if self.form == "expression" else self._fewest(self._dealt, self._target) or 1
 
     def _potential(self) -> float:
-        """0 in a dead end, else more the fewer operations are needed."""
+        """Return 0 in a dead end, otherwise more the fewer operations are needed."""
         if self.form == "expression":
             return 0.0
         numbers = tuple(sorted((number.numerator, number.denominator) for number in self._left))
@@ -337,7 +337,7 @@ class Countdown(TextEnv):
 
 
 class _Search:
-    """Looks for a solution of what is shown, and plays its first step or all of it."""
+    """Policy that searches for a solution of the observed numbers, and plays its first step or all of it."""
 
     def __init__(self, use_all: bool, form: str) -> None:
         self._use_all, self._form = use_all, form
@@ -347,7 +347,7 @@ class _Search:
         assert shown is not None
         numbers = tuple(sorted(_rational(name) for name in shown[1].split(", ")))
         steps = _solution(numbers, int(shown[2]), self._use_all)
-        if not steps:  # somebody else's dead end
+        if not steps:  # a dead end that earlier actions of another policy led to
             return " + ".join(map(_text, numbers[:2] if self._form == "steps" else numbers))
         if self._form == "steps":
             left, sign, right = steps[0]
@@ -380,7 +380,7 @@ def _check(chosen: Mapping[str, Any]) -> None:
 
 
 def _apply(left: _Number, sign: str, right: _Number) -> _Number | None:
-    """``None`` for a division by zero."""
+    """Return the result of an operation, or ``None`` for a division by zero."""
     if sign == "+":
         return left + right
     if sign == "-":
@@ -394,7 +394,7 @@ def _apply(left: _Number, sign: str, right: _Number) -> _Number | None:
 
 
 def _tokens(text: str) -> list[int | str] | None:
-    """Integers, signs and parentheses of an expression that is not too long."""
+    """Return the integers, signs and parentheses of an expression that is not too long."""
     text = text.strip()
     if len(text) > _LONGEST:
         return None
@@ -410,9 +410,9 @@ def _tokens(text: str) -> list[int | str] | None:
 
 
 def _value(tokens: Sequence[int | str]) -> _Number | str | None:
-    """Of an expression, a reason why it has none, or ``None`` if it is no expression.
+    """Return the value of an expression, the reason why it has none, or ``None`` if it is no expression.
 
-    It reads from left to right with two stacks, so that no nesting is too deep.
+    It reads from left to right with two stacks, so the depth of nesting is not limited.
     """
     values: list[_Number] = []
     signs: list[str] = []
@@ -440,7 +440,7 @@ def _value(tokens: Sequence[int | str]) -> _Number | str | None:
 
 
 def _reduce(values: list[_Number], signs: list[str], binds: int) -> bool:
-    """Do the operations back to the last parenthesis that bind as much; false when one divides by zero."""
+    """Apply the pending operations that bind as much, back to the last parenthesis; false on division by zero."""
     while signs[-1] != "(" and _BINDS[signs[-1]] >= binds:
         right, left = values.pop(), values.pop()
         result = _apply(left, signs.pop(), right)
@@ -460,11 +460,11 @@ def _text(number: _Rational) -> str:
 
 
 def _as_expression(steps: Sequence[_Step]) -> str:
-    """The steps put into one another."""
+    """Return the steps nested into one expression."""
     made: list[tuple[_Rational, str]] = []
 
     def take(number: _Rational) -> str:
-        # What was made last is taken first, so that equal numbers do not get lost.
+        # Take the latest result first, so that equal numbers are not confused.
         for place in range(len(made) - 1, -1, -1):
             if made[place][0] == number:
                 return f"({made.pop(place)[1]})"
@@ -478,7 +478,7 @@ def _as_expression(steps: Sequence[_Step]) -> str:
 
 @lru_cache(maxsize=4096)
 def _solution(numbers: tuple[_Rational, ...], target: int, use_all: bool) -> tuple[_Step, ...] | None:
-    """The fewest operations that make ``target``, or ``None``; nothing below zero ever needs to be made."""
+    """Return the fewest operations that make ``target``, or ``None``; no negative value is ever needed."""
     search = _Solutions(numbers)
     count = len(numbers)
     for size in [count] if use_all else range(1, count + 1):
@@ -490,10 +490,10 @@ def _solution(numbers: tuple[_Rational, ...], target: int, use_all: bool) -> tup
 
 
 class _Solutions:
-    """All that can be made of few of the numbers, and whether a number can be made of many.
+    """Table of all values of small sets of the numbers, with a search for larger sets.
 
-    Of up to 3 (or 4, where there are more than 4 in all) it is written down. Of more, one of the last operation's two
-    sides has few numbers: each value of that side says what the other side would have to be.
+    Values of up to 3 numbers (4, if there are more than 4 in all) are tabulated. For larger sets, one side of the last
+    operation has few numbers, and each value of that side determines the value that the other side must have.
     """
 
     def __init__(self, numbers: Sequence[_Rational]) -> None:
@@ -503,7 +503,7 @@ class _Solutions:
         self._failed: set[tuple[int, _Rational]] = set()
 
     def find(self, part: int, target: _Rational) -> list[_Step] | None:
-        """The operations that make ``target`` of all numbers of ``part``, a set of bits."""
+        """Return the operations that make ``target`` from all numbers of ``part``, a set of bits."""
         if part.bit_count() <= self._few:
             return self._trace(part, target) if target in self._values(part) else None
         if (part, target) in self._failed:
@@ -548,7 +548,7 @@ class _Solutions:
 
 
 def _parts(part: int) -> Iterator[int]:
-    """All sets of bits within ``part`` but itself and none."""
+    """Return all non-empty proper subsets of the bits of ``part``."""
     inside = (part - 1) & part
     while inside:
         yield inside
@@ -567,7 +567,7 @@ def _result(left: _Rational, sign: str, right: _Rational) -> _Rational:
 
 
 def _results(one: _Rational, other: _Rational) -> list[tuple[_Rational, str, bool]]:
-    """What two numbers make, with which sign, and whether the other one comes first; nothing below zero."""
+    """Return the non-negative results of two numbers, each with its sign and whether the other one comes first."""
     (a, b), (c, d) = one, other
     over, less = a * d, c * b
     found = [
@@ -583,7 +583,7 @@ def _results(one: _Rational, other: _Rational) -> list[tuple[_Rational, str, boo
 
 
 def _inverses(target: _Rational, value: _Rational) -> list[tuple[_Rational, str, bool]]:
-    """Which numbers make the target with this one, with which sign, and whether this one comes first."""
+    """Return the numbers that make the target with this one, with the sign and whether this one comes first."""
     (a, b), (c, d) = target, value
     over, less = a * d, c * b
     found = [(_lowest(over + less, b * d), "-", False)]
