@@ -20,7 +20,7 @@ _Position: TypeAlias = tuple[int, int]
 
 
 class ConnectFour(BoardEnv[_Position, int]):
-    """Discs fall into columns, and four in a line (also diagonal) win.
+    """Drop discs into columns; four in a line, also diagonally, win.
 
     >>> env = ConnectFour(rows=4, cols=4, connect=3, seat="first")
     >>> print(env.reset(seed=0)[0])

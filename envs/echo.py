@@ -1,4 +1,4 @@
-"""The smallest game that can be learnt: say it back."""
+"""Smallest learnable game: repeat the observed word."""
 
 import random
 import re
@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 1000
 
 
 class Echo(TextEnv):
-    """Repeat the word that is shown, or, with ``reward="length"``, say something long.
+    """Repeat the word that is shown, or, with ``reward="length"``, give a long response.
 
     >>> env = Echo()
     >>> word, _ = env.reset(seed=0)
@@ -26,19 +26,19 @@ class Echo(TextEnv):
     ('3 of 5 right.', 0.6, True, False, {'action_valid': True, 'success': False})
 
     ``reward="repetition"``: the observation is a word of ``word_length`` random letters of ``alphabet``, and a turn is
-    worth the share of its places that were repeated; characters too many count as wrong places. It is a success if
-    every turn was exact. A policy that always says the same scores what a random one does: ``1 / len(alphabet)``.
+    worth the share of its positions that were repeated; surplus characters count as wrong positions. It is a success if
+    every turn was exact. A constant policy scores the same as a random one: ``1 / len(alphabet)``.
 
-    ``reward="length"``: a turn is worth the answer's length as a share of ``max_length`` characters, and the answer
-    comes back as the observation, as in OpenEnv's Echo (which pays 0.1 per character without end). It is a success if
-    every answer was long enough. A constant policy solves it: it tests a training setup and teaches nothing.
+    ``reward="length"``: a turn is worth the action's length as a share of ``max_length`` characters, and the action is
+    returned as the observation, as in OpenEnv's Echo (which pays 0.1 per character without a limit). It is a success if
+    every action was long enough. A constant policy solves it: it tests a training setup and teaches nothing.
 
     An episode has ``turns`` turns, each worth ``1 / turns``, so perfect play returns 1.0 either way.
 
     Raises:
         ConfigError: an unknown ``reward``, a number that is no integer of at least 1, more than 1000 characters to
-            repeat in an episode, a ``max_length`` of more than 65,536 characters, which no action has, or an alphabet
-            that is no string, is empty, has whitespace or repeats.
+            repeat in an episode, a ``max_length`` above the limit of an action, 65,536 characters, or an alphabet that
+            is not a string, is empty, or has whitespace or repeated characters.
     """
 
     reward_modes = ("repetition", "length")
@@ -73,7 +73,7 @@ class Echo(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         if self.reward == "length":
             turns = "" if self.turns == 1 else f" {self.turns} times"
             return f"Say something{turns}. The longer the better, up to {counted(self.max_length, 'character')}."
@@ -85,33 +85,33 @@ class Echo(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """The number of word sequences that an episode can show; one where no word is shown."""
+        """Number of word sequences of an episode; one where no word is shown."""
         return 1 if self.reward == "length" else len(self.alphabet) ** (self.word_length * self.turns)
 
     @property
     def optimal_success(self) -> float:
-        """Always 1.0."""
+        """1.0: every word can be repeated."""
         return 1.0
 
     @property
     def optimal_return(self) -> float:
-        """Always 1.0."""
+        """1.0 for both rewards."""
         return 1.0
 
     @property
     def constant_action(self) -> str:
-        """The first letter, again and again."""
+        """The first letter, repeated."""
         return self.alphabet[0] * self.word_length
 
     def solver(self) -> Policy:
-        """Says back what it is shown, or as much as pays."""
+        """Return a policy that repeats the observed word, or gives the longest response that pays."""
         if self.reward == "length":
             return lambda observation: "a" * self.max_length
-        # A wrapper may add lines of its own below the word.
+        # A wrapper may append lines below the word.
         return Steady(_first_line, re.compile(rf"\S{{{self.word_length}}}(?:\n|\Z)").match)
 
     def random_policy(self, seed: int) -> Policy:
-        """Says random letters: as many as the word has, or any number up to ``max_length``."""
+        """Return a policy of random letters: as many as the word has, or any number up to ``max_length``."""
         rng = random.Random(seed)
 
         def say(observation: str) -> str:
@@ -128,7 +128,7 @@ class Echo(TextEnv):
         return self._words[0]
 
     def _word(self, instance: int, turn: int) -> str:
-        """The word of a turn: the instance written in base ``len(alphabet)``, cut into words."""
+        """Return the word of a turn: the instance written in base ``len(alphabet)``, cut into words."""
         base = len(self.alphabet)
         digits = instance // base ** (self.word_length * turn)
         return "".join(self.alphabet[digits // base**place % base] for place in range(self.word_length))
@@ -144,7 +144,7 @@ class Echo(TextEnv):
 
     @property
     def turns_left(self) -> float:
-        """How many actions can follow."""
+        """Most actions that can follow."""
         return self.turns - self._turn
 
     def _reject(self, reason: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""A walk over a frozen lake, by Gymnasium's rules."""
+"""Walk over a frozen lake, by Gymnasium's rules."""
 
 import random
 import re
@@ -14,13 +14,14 @@ from gym_trl.errors import ConfigError
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
-# A lake is its rows, each with its line break: the square to the left of a row's first is then a line break as well.
+# A lake is the text of its rows with line breaks: the character to the left of a row's first square is a line break
+# too.
 _MAPS = {
     "4x4": "SFFF\nFHFH\nFFFH\nHFFG\n",
     "8x8": "SFFFFFFF\nFFFFFFFF\nFFFHFFFF\nFFFFFHFF\nFFFHFFFF\nFHHFFFHF\nFHFFHFHF\nFFFHFFFG\n",
 }
 _MOVES = ("left", "down", "right", "up")
-"""In Gymnasium's order, in which those at right angles to a move are its neighbours."""
+"""Moves in Gymnasium's order, in which the two perpendicular moves are neighbours of each move."""
 _NUMBERS = {move: number for number, move in enumerate(_MOVES)}
 _LEAST_SIZE, _MOST_SIZE = 2, 32
 _MOST_TURNS = 10_000
@@ -57,9 +58,9 @@ class FrozenLake(TextEnv):
     >>> reward, terminated
     (0.0, True)
 
-    A move off the lake stays where it is and costs a turn, as does what is no move. On slippery ice a move goes where
-    it should with probability ``success_rate`` and else to one of the two sides, each as likely. With the same seed
-    and the same moves a fixed map gives the very slips of Gymnasium. The reward is for the goal alone.
+    A move off the lake does not change the position and costs a turn, as does an invalid action. On slippery ice a move
+    goes in its direction with probability ``success_rate``, otherwise to one of the two sides with equal probability.
+    With the same seed and moves, a fixed map slips exactly as Gymnasium's. Only the goal is rewarded.
 
     Args:
         difficulty: ``"easy"`` is random maps of 3 by 3 that are not slippery, with 12 turns; ``"medium"`` Gymnasium's
@@ -68,11 +69,12 @@ class FrozenLake(TextEnv):
             left and goal in the bottom right corner.
         size: Squares per side of a random map, 2 to 32.
         holes: The probability of a hole, on all other squares of a random map. A map that cannot be crossed in
-            ``turns`` moves is drawn again; when 100 could not, a shortest way over the last is freed of holes.
-        is_slippery: Whether moves can go wrong.
-        success_rate: The probability that a move goes where it should on slippery ice.
-        turns: The game is lost when they are used up; at most 10,000, whoever gives ``map_name`` gives them too.
-        reward: ``"efficient"`` pays the length of the shortest way over that of the way taken, slips and all; the
+            ``turns`` moves is drawn again; after 100 such maps, the holes on a shortest way over the last one are
+            removed.
+        is_slippery: Let moves slip to the sides.
+        success_rate: The probability that a move goes in its direction on slippery ice.
+        turns: The game is lost when they are used up; at most 10,000. Pass it together with ``map_name``.
+        reward: ``"efficient"`` pays the length of the shortest way over that of the way taken, including slips; the
             potential of ``"shaped"`` falls with the shortest way that is left.
         render_mode: ``"ansi"`` or ``"human"``.
 
@@ -91,8 +93,8 @@ class FrozenLake(TextEnv):
     always down, slippery               0.0495  0.0018
     =================================== ========= =========
 
-    Always right does so well on 8x8 because there are no holes in its top row and its right column; that is Gymnasium's
-    map and not a fault of this game. On easy random maps uniformly random moves win 0.1478, and the solver all.
+    Always moving right scores well on 8x8 because Gymnasium's map has no holes in its top row and its right column. On
+    easy random maps uniformly random moves win 0.1478, and the solver all.
 
     Raises:
         ConfigError: an argument of another type or out of its range, or too few ``turns`` for any random map.
@@ -160,7 +162,7 @@ class FrozenLake(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         slips = ""
         if self.is_slippery:
             slips = (
@@ -175,36 +177,36 @@ class FrozenLake(TextEnv):
 
     @property
     def num_instances(self) -> int | None:
-        """Maps by their number where moves never go wrong; slips cannot be counted."""
+        """Number of maps where moves never slip; ``None`` otherwise, as slips cannot be counted."""
         if self.is_slippery:
             return None
         return _RANDOM_MAPS if self.map_name == "random" else 1
 
     @property
     def optimal_success(self) -> float | None:
-        """By dynamic programming; over all random maps it is known only where nothing slips, and then 1."""
+        """Optimum by dynamic programming; for random maps 1.0 if nothing slips, otherwise ``None``."""
         if self.map_name == "random":
             return None if self.is_slippery else 1.0
         return _plan(_MAPS[self.map_name], self._rate, self.turns).success
 
     @property
     def optimal_return(self) -> float | None:
-        """Where nothing slips perfect play is also the shortest."""
+        """``optimal_success`` for ``"success"``, and for ``"efficient"`` if nothing slips."""
         if self.reward == "efficient" and not self.is_slippery:
             return self.optimal_success
         return super().optimal_return
 
     @property
     def constant_action(self) -> str:
-        """Off the map from the start; who slips from it stays in the first column."""
+        """Move off the map from the start; slips from there stay in the first column."""
         return "left"
 
     def admissible_actions(self) -> list[str]:
-        """All four, wherever you are."""
+        """Return all four moves, on every square."""
         return list(_MOVES)
 
     def solver(self) -> Policy:
-        """Plays the best move for the turns that are left: the optimum of every map."""
+        """Return a policy that plays the best move for the turns left: the optimum of every map."""
         return Steady(_BestMoves(self._rate, self.turns), _ROW.search)
 
     @property
@@ -257,16 +259,16 @@ class FrozenLake(TextEnv):
         return f"{said}{lake[:at]}P{lake[at + 1 :]}{counted(left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
-        """The length of the shortest way, which only who never slips away from it can take."""
+        """Return the length of the shortest way, which can be walked only if no move slips away from it."""
         return _distances(self._lake)[0]
 
     def _potential(self) -> float:
-        """One less the shortest way to the goal, as a share of the number of squares."""
+        """Return 1 minus the shortest distance to the goal as a share of the number of squares."""
         return 1.0 - _distances(self._lake)[self._at] / len(self._lake)
 
 
 class _BestMoves:
-    """Reads the lake, where it stands and the turns that are left from every observation."""
+    """Policy that reads the map, the position and the turns left from every observation."""
 
     def __init__(self, rate: float, turns: int) -> None:
         self._rate, self._turns = rate, turns
@@ -281,14 +283,14 @@ class _BestMoves:
 
 class _Plan(NamedTuple):
     success: float
-    """From the start, with all turns left."""
+    """Probability of success from the start, with all turns left."""
     moves: list[bytes]
-    """The best by turns left and square; the last also where more turns are left."""
+    """Best moves by turns left and square; the last entry also applies to more turns."""
 
 
 @lru_cache(maxsize=16)
 def _plan(lake: str, rate: float, turns: int) -> _Plan:
-    """The best moves by backward induction; of moves that are as good, the one towards a shorter way."""
+    """Compute the best moves by backward induction; ties go to the move towards a shorter way."""
     squares = np.array(list(lake))
     targets = np.array([[_go(lake, at, step) for at in range(len(lake))] for step in _steps(lake)])
     away = _distances(lake)
@@ -301,7 +303,7 @@ def _plan(lake: str, rate: float, turns: int) -> _Plan:
         by_move = rate * there + fail * (np.roll(there, 1, axis=0) + np.roll(there, -1, axis=0))
         better = np.where(ice, by_move.max(axis=0), value)
         best = (by_move - further).argmax(axis=0).astype(np.uint8).tobytes()
-        moves.append(best if best != moves[-1] else moves[-1])  # they soon stay the same, which is kept once
+        moves.append(best if best != moves[-1] else moves[-1])  # share one object, as the moves soon stop changing
         if np.array_equal(better, value):
             break
         value = better
@@ -309,7 +311,7 @@ def _plan(lake: str, rate: float, turns: int) -> _Plan:
 
 
 def _steps(lake: str) -> tuple[int, int, int, int]:
-    """How far each move goes in the text."""
+    """Return the offset in the text of each move."""
     row = lake.index("\n") + 1
     return (-1, row, 1, -row)
 
@@ -321,7 +323,7 @@ def _go(lake: str, at: int, step: int) -> int:
 
 @lru_cache(maxsize=64)
 def _distances(lake: str) -> dict[int, int]:
-    """The length of the shortest way to the goal over ice, from every square that has one."""
+    """Return the length of the shortest way to the goal over ice, for every square that has one."""
     steps, goal = _steps(lake), lake.index("G")
     found = {goal: 0}
     queue = deque([goal])

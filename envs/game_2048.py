@@ -1,4 +1,4 @@
-"""The game of 2048, on boards small enough to know what perfect play is worth, and on larger ones."""
+"""The game 2048, on boards small enough for an exact optimum, and on larger ones."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 Row: TypeAlias = tuple[int, ...]
-"""Tiles by their numbers; 0 is an empty cell."""
+"""Tiles as their numbers; 0 is an empty cell."""
 Board: TypeAlias = tuple[Row, ...]
 Numbers: TypeAlias = npt.NDArray[np.int32]
-"""Of rows or boards, for tables."""
+"""Arrays of row or board numbers, for tables."""
 Losses: TypeAlias = npt.NDArray[np.floating[Any]]
 
 _ACTIONS = ("up", "down", "left", "right")
@@ -29,11 +29,11 @@ _HIGHEST_TARGET = 2**16
 _MOST_BOARDS_SOLVED = 6**9
 _MANY_BOARDS = 2**22
 _KNOWN: Mapping[tuple[int, int], float] = {(3, 64): 1.0}
-"""By size and target, what takes seconds to compute; a test does."""
+"""Precomputed probabilities to win, by size and target, which take seconds to compute; a test computes them."""
 
 
 class Game2048(TextEnv):
-    """Slide all tiles up, down, left or right, where equal ones merge, until one is ``target``.
+    """Slide all tiles up, down, left or right, merging equal ones, until one is ``target``.
 
     >>> env = Game2048(size=3, target=8, turns=9)
     >>> print(env.reset(seed=2)[0])
@@ -49,19 +49,19 @@ class Game2048(TextEnv):
     >>> env.step("left")
     ('4 . 2...7 turns left.', 0.0, False, False, {'action_valid': True, 'success': False, 'max_tile': 4, ...})
 
-    A move slides every tile as far as it goes. Two equal tiles that meet become one of their sum, once in a move and
-    those first that are farthest in the direction of the move. Then a tile appears on an empty cell, each equally
-    likely: a 2 with probability 0.9, else a 4; two such tiles are there at the start. A move that changes nothing, and
-    what is no move, costs a turn, and no tile appears. The game is won with the tile ``target``, and lost when nothing
-    can move or after ``turns`` turns. ``info["max_tile"]`` is the largest tile.
+    A move slides every tile as far as possible. Two equal tiles that meet merge into their sum, at most once per tile
+    and move, beginning with those farthest in the direction of the move. Then a tile appears on a random empty cell: a
+    2 with probability 0.9, else a 4; the start has two such tiles. A move that changes nothing and an invalid action
+    cost a turn, and no tile appears. The game is won with the tile ``target``, and lost when nothing can move or after
+    ``turns`` turns. ``info["max_tile"]`` is the largest tile.
 
-    Easy is 2x2 to 8 in 7 turns, medium 2x2 to 16 in 20 and hard 3x3 to 64 in 150: turns enough for every game of
-    legal moves. Arguments that are given replace the preset's, so whoever gives ``target`` gives ``turns`` as well;
-    the classic game is ``size=4, target=2048, turns=2000``. The shaped reward's potential is the logarithm of the
-    largest tile as a share of the target's.
+    Easy is 2x2 to 8 in 7 turns, medium 2x2 to 16 in 20 and hard 3x3 to 64 in 150: turns enough for every game of legal
+    moves. Arguments that are given replace the preset's, so pass ``turns`` together with ``target``; the classic game
+    is ``size=4, target=2048, turns=2000``. The shaped reward's potential is the logarithm of the largest tile as a
+    share of the target's.
 
-    The solver minimises the probability of losing, by a table of it for all boards of up to 3x3 and 64, and for more
-    it looks two moves ahead and judges what it sees. Perfect play and random legal moves win:
+    The solver minimises the probability of losing, by a table for all boards of up to 3x3 and 64; beyond that it looks
+    two moves ahead and evaluates the boards heuristically. Perfect play and random legal moves win:
 
     ===== ======== ======== =======
     size  target   perfect  random
@@ -76,9 +76,9 @@ class Game2048(TextEnv):
     ===== ======== ======== =======
 
     Perfect play is computed exactly by the tests; 3x3 to 64 takes seconds and is marked ``full``: it loses less than
-    one game in 10**15, while 3x3 to 32 is won against any tiles. What random moves win is computed exactly for 2x2, and
-    played for 3x3. Looking two moves ahead won all of 100 games of 4x4 to 256 and to 512, and 84 of 100 to 2048 (979
-    moves in the mean); the ``full`` tests play them.
+    one game in 10**15, while 3x3 to 32 is won against any tiles. The wins of random moves are computed exactly for 2x2,
+    and measured for 3x3. Looking two moves ahead won all of 100 games of 4x4 to 256 and to 512, and 84 of 100 to 2048
+    (979 moves in the mean); the ``full`` tests play them.
 
     Raises:
         ConfigError: ``size`` is not from 2 to 4, ``target`` is no power of two from 8 to 65536, or ``turns`` is below
@@ -121,7 +121,7 @@ class Game2048(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         return (
             f"2048: make a tile {self.target} on the {self.size}x{self.size} board in {counted(self.turns, 'turn')}. A "
             "move slides all tiles up, down, left or right, and two equal tiles that meet merge into their sum. After "
@@ -132,8 +132,8 @@ class Game2048(TextEnv):
 
     @property
     def optimal_success(self) -> float | None:
-        """What the solver reaches where it is perfect and ``turns`` are enough; ``None`` elsewhere."""
-        # Each move adds 2 at least, and the largest board that is not won is full of half the target.
+        """Optimum where the solver is perfect and ``turns`` are enough; ``None`` elsewhere."""
+        # Each move adds at least 2, and the largest sum without a win is a board full of half the target.
         most_moves = (self.size**2 * self.target // 2 - 4) // 2 + 1
         if not self._is_solved or self.turns < most_moves:
             return None
@@ -142,15 +142,15 @@ class Game2048(TextEnv):
 
     @property
     def constant_action(self) -> str:
-        """The first move that is legal, which depends on the board."""
+        """First legal move, which depends on the board."""
         return self._legal[0] if self._legal else "left"
 
     def admissible_actions(self) -> tuple[str, ...]:
-        """The moves that change something."""
+        """Moves that change something."""
         return self._legal
 
     def solver(self) -> Policy:
-        """Plays perfectly on boards of up to 3x3 and 64, and looks two moves ahead on larger ones."""
+        """Return a policy that is perfect on boards of up to 3x3 and 64, and looks two moves ahead on larger ones."""
         policy = _Perfect(self.size, self.target) if self._is_solved else _look_ahead
         return Steady(policy, _SHOWN_ROW.search)
 
@@ -205,7 +205,7 @@ class Game2048(TextEnv):
         return f"{shown}\n{counted(self._turns_left, 'turn')} left."
 
     def _potential(self) -> float:
-        """The logarithm of the largest tile as a share of the target's."""
+        """Return the logarithm of the largest tile as a share of the target's."""
         return (max(map(max, self._rows)).bit_length() - 1) / _levels(self.target)
 
 
@@ -215,16 +215,16 @@ class Game2048(TextEnv):
 
 
 class _Line(NamedTuple):
-    """What there is to know of a row, or of a column from its top."""
+    """Precomputed results for a row, or for a column from its top."""
 
     shown: str
     left: Row
-    """After it slid to the left, or up."""
+    """The row after a slide to the left, or up."""
     right: Row
     goes_left: bool
     goes_right: bool
     worth: float
-    """To a player who looks ahead."""
+    """Heuristic value for the search on larger boards."""
 
 
 @cache
@@ -235,7 +235,7 @@ def _line(tiles: Row) -> _Line:
 
 
 def _slid(tiles: Row) -> Row:
-    """After it slid to its beginning."""
+    """Return a row after a slide to its beginning."""
     found: list[int] = []
     can_merge = False
     for tile in filter(None, tiles):
@@ -272,12 +272,12 @@ def _moved(rows: Board, action: str) -> Board:
 
 
 def _moves(rows: Board) -> Iterator[tuple[str, Board]]:
-    """The legal moves with what each leads to before a tile appears."""
+    """Yield the legal moves, each with the board before a tile appears."""
     return ((action, _moved(rows, action)) for action in _legal(rows))
 
 
 def _spawned(rows: Board, tile: int) -> list[Board]:
-    """All boards that the appearance of a tile can lead to."""
+    """Return all boards that result when a tile appears."""
     return [
         (*rows[:row], (*tiles[:col], tile, *tiles[col + 1 :]), *rows[row + 1 :])
         for row, tiles in enumerate(rows)
@@ -297,7 +297,7 @@ def _read(observation: str) -> Board:
 
 
 class _Perfect:
-    """Makes the move that loses with the smallest probability."""
+    """Policy that makes the move with the smallest probability of losing."""
 
     def __init__(self, size: int, target: int) -> None:
         self._size, self._target = size, target
@@ -306,7 +306,7 @@ class _Perfect:
         return min(_moves(_read(observation)), key=lambda move: self._loss(move[1]))[0]
 
     def _loss(self, rows: Board) -> float:
-        """The probability to lose from a board on which a tile is about to appear."""
+        """Return the probability of losing from a board on which a tile is about to appear."""
         if max(map(max, rows)) >= self._target:
             return -1.0
         return _mean_loss(_losses(self._size, self._target), rows, _levels(self._target))
@@ -327,7 +327,7 @@ def _mean_loss(losses: Losses, rows: Board, levels: int) -> float:
 
 
 def _levels(target: int) -> int:
-    """How many things a cell can hold while the game is not won: nothing, 2, 4, ..., half the target."""
+    """Return the number of states of a cell while the game is not won: empty, 2, 4, ..., half the target."""
     return target.bit_length() - 1
 
 
@@ -344,15 +344,15 @@ class _Rows(NamedTuple):
     """Tables by the number of a row, whose digits in base ``levels`` are the powers of two of its tiles."""
 
     left: Numbers
-    """After it slid to the left."""
+    """Row after a slide to the left."""
     wins: npt.NDArray[np.bool_]
-    """Whether that makes the target."""
+    """True if that slide makes the target."""
     reverse: Numbers
     column: Numbers
-    """The board on which it is the last column."""
+    """Board on which the row is the last column."""
     half_sum: Numbers
     empty: Numbers
-    """A bit for each empty cell, the lowest for the last."""
+    """A bit for each empty cell, the lowest for the last cell."""
 
 
 def _row_tables(size: int, levels: int) -> _Rows:
@@ -388,11 +388,11 @@ def _number(digits: list[Any], base: int) -> int:
 
 @cache
 def _losses(size: int, target: int) -> Losses:
-    """The probability with which perfect play loses from every board, by its number.
+    """Return the probability with which perfect play loses from every board, by its number.
 
-    A move leaves the sum of the tiles as it is and a new tile adds to it, so that boards are done by their sum, the
-    largest first. Of the eight boards that are one turned and mirrored only one is done. Kept is the probability of
-    losing, not of winning, because of a small number 32 bits hold as many digits as of a large one.
+    A move keeps the sum of the tiles and a new tile increases it, so boards are processed by their sum, the largest
+    first. Of eight boards that are equal up to rotation and reflection only one is computed. The table holds the
+    probability of losing, not of winning, because 32-bit floats keep full precision near 0.
     """
     levels = _levels(target)
     return _Retrograde(size, levels, _row_tables(size, levels)).solve()
@@ -405,7 +405,7 @@ class _Retrograde:
         boards = levels**size**2
         self._losses: Losses = np.ones(boards, dtype=np.float32 if boards > _MANY_BOARDS else np.float64)
         self._moved = np.ones_like(self._losses)
-        """The same for boards on which a tile is about to appear."""
+        """Probabilities of losing for boards on which a tile is about to appear."""
 
     def solve(self) -> Losses:
         boards = self._one_of_each_eight()
@@ -423,7 +423,7 @@ class _Retrograde:
         for image in turned:
             self._moved[image] = moved
         fewest = np.ones(len(boards))
-        # Sliding one of these four to the left is sliding the board in one of four directions.
+        # Sliding each of these four to the left is sliding the board in one of the four directions.
         for image in turned[:4]:
             np.minimum(fewest, self._loss_of_left(image), out=fewest)
         for image in turned:
@@ -456,7 +456,7 @@ class _Retrograde:
         return [boards // self._row_base**place % self._row_base for place in reversed(range(self._size))]
 
     def _images(self, rows: list[Numbers]) -> Iterator[Numbers]:
-        """A board, given as its rows, turned and mirrored in all ways; the first four have each side at the left."""
+        """Yield a board, given as rows, in all rotations and reflections; the first four show each side at the left."""
         mirrored = [self._rows.reverse[row] for row in rows]
         yield self._joined(rows)
         yield self._joined(mirrored)
@@ -480,7 +480,7 @@ class _Retrograde:
         return boards
 
     def _one_of_each_eight(self) -> Numbers:
-        """The smallest by number."""
+        """Return the smallest board number of each symmetry class."""
         every_row = np.arange(self._row_base, dtype=np.int32)
         axes = range(self._size)
         images = self._images([every_row.reshape([-1 if axis == place else 1 for axis in axes]) for place in axes])
@@ -498,7 +498,7 @@ class _Retrograde:
 
 
 def _worth(tiles: Row) -> float:
-    """Empty cells and equal neighbours are good; tiles that rise and fall again are bad, large ones more."""
+    """Rate a row: empty cells and equal neighbours are good, non-monotone rows and large tiles are bad."""
     levels = [tile.bit_length() - 1 if tile else 0 for tile in tiles]
     rises = sum(max(0, b**3 - a**3) for a, b in pairwise(levels))
     falls = sum(max(0, a**3 - b**3) for a, b in pairwise(levels))
@@ -507,7 +507,7 @@ def _worth(tiles: Row) -> float:
 
 
 def _look_ahead(observation: str) -> str:
-    """The move after which, in the mean over the tile that appears, the best next move leaves most worth."""
+    """Return the move with the best mean value, over the new tile, of the best next move."""
     rows = _read(observation)
     return max(_moves(rows), key=lambda move: _mean_worth(move[1]))[0]
 

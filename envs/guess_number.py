@@ -1,4 +1,4 @@
-"""The game of higher and lower."""
+"""Number guessing with the hints higher and lower."""
 
 import math
 import random
@@ -16,7 +16,7 @@ _RANGE = re.compile(r"Guess (-?[0-9]+) to (-?[0-9]+) ")
 
 
 class GuessNumber(TextEnv):
-    """Find a secret integer from ``low`` to ``high`` in ``turns`` tries, told "higher" or "lower".
+    """Find a secret integer from ``low`` to ``high`` in ``turns`` tries, with the hints "higher" and "lower".
 
     >>> env = GuessNumber()
     >>> env.reset(seed=0)
@@ -26,12 +26,12 @@ class GuessNumber(TextEnv):
     >>> env.step("twenty")
     ('Not 1 to 50.', 0.0, False, False, {'action_valid': False, 'success': False})
 
-    The reward is 1.0 for the secret and 0.0 for everything else, so nothing is paid for coming close. A guess that is
-    no integer or out of range costs a turn and tells nothing. Whitespace around the integer is allowed. Easy is 1 to 10
-    in 4 tries, medium 1 to 50 in 6, hard 1 to 1000 in 10; arguments that are given replace the preset's.
+    The reward is 1.0 for the secret and 0.0 for everything else, also for close guesses. A guess that is not an integer
+    or out of range costs a turn and gives no hint. Whitespace around the integer is allowed. Easy is 1 to 10 in 4
+    tries, medium 1 to 50 in 6, hard 1 to 1000 in 10; arguments that are given replace the preset's.
 
     Perfect play halves the range. It finds ``min(1, (2**turns - 1) / n)`` of ``n`` secrets, because ``turns`` guesses
-    can tell ``2**turns - 1`` secrets apart, and with turns enough its mean number of guesses is:
+    can distinguish ``2**turns - 1`` secrets. With enough turns its mean number of guesses is:
 
     ======= ======= =======
     secrets mean    most
@@ -83,7 +83,7 @@ class GuessNumber(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is out of range, so it is never the secret."""
+        """Rules of the game and format of an action; the example is out of range, so it is never the secret."""
         return (
             f"Find the secret integer from {self.low} to {self.high}. You have {counted(self.turns, 'try')}. After "
             'each you are told whether the secret is "higher" or "lower". Answer with an integer alone, written like '
@@ -92,7 +92,7 @@ class GuessNumber(TextEnv):
 
     @property
     def action_tools(self) -> list[Callable[..., str]]:
-        """What tool-calling models play with: ``guess(number)``."""
+        """Return the tool of tool-calling models: ``guess(number)``."""
         return [guess]
 
     @property
@@ -103,27 +103,27 @@ class GuessNumber(TextEnv):
     @property
     def optimal_success(self) -> float:
         """``min(1, (2**turns - 1) / n)`` of ``n`` secrets."""
-        # Bits are compared first, so that many turns do not make a number with as many digits.
+        # Compare bits first, so that many turns do not create a huge integer.
         if self.turns >= self.num_instances.bit_length():
             return 1.0
         return float((2**self.turns - 1) / self.num_instances)
 
     @property
     def optimal_return(self) -> float | None:
-        """Halving is what it is compared with for each secret, so that a game is worth the same when tries count."""
+        """``optimal_success``; ``None`` for the shaped reward. ``"efficient"`` compares with halving."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
-        """The middle."""
+        """The middle of the range."""
         return str((self.low + self.high) // 2)
 
     def solver(self) -> Policy:
-        """Halves the range."""
+        """Return a policy that halves the range."""
         return _Halving()
 
     def random_policy(self, seed: int) -> Policy:
-        """Guesses any integer in range, again and again."""
+        """Return a policy that guesses uniformly random integers of the range."""
         rng = random.Random(seed)
         return lambda observation: str(rng.randint(self.low, self.high))
 
@@ -148,7 +148,7 @@ class GuessNumber(TextEnv):
         return self._use_guess("Lower.")
 
     def _fewest_actions(self) -> float:
-        """What halving takes for this secret."""
+        """Return the guesses that halving takes for this secret."""
         policy = _Halving(self.low, self.high)
         answer, count = "", 0
         while True:
@@ -158,7 +158,7 @@ class GuessNumber(TextEnv):
             answer = "Higher." if self._secret > guess else "Lower."
 
     def _potential(self) -> float:
-        """The share of the bits that are known."""
+        """Return the share of the bits that are known."""
         left = self._most - self._least + 1
         return 1.0 - math.log(left) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
 
@@ -171,7 +171,7 @@ class GuessNumber(TextEnv):
 
 
 class _Halving:
-    """Guesses the middle of what is left, which it knows from the observations alone."""
+    """Policy that guesses the middle of the remaining range, which it derives from the observations alone."""
 
     def __init__(self, low: int = 0, high: int = 0) -> None:
         self._low, self._high, self._guess = low, high, 0
@@ -199,5 +199,5 @@ def guess(number: int) -> str:
 def _integer(text: str) -> int | None:
     try:
         return int(text) if _INTEGER.fullmatch(text.strip()) else None
-    except ValueError:  # Python reads no integers of more than 4300 digits
+    except ValueError:  # Python parses no integers of more than 4300 digits
         return None

@@ -20,7 +20,7 @@ _STATE = re.compile(r"^((?:[A-Z_] )*[A-Z_])\nMissed: (none|[A-Z](?: [A-Z])*)\. "
 
 
 class Hangman(TextEnv):
-    """Find a word letter by letter, with so many misses allowed.
+    """Find a word letter by letter, with a limited number of misses.
 
     >>> env = Hangman()
     >>> print(env.reset(options={"instance": 0})[0])  # aardvark
@@ -37,17 +37,17 @@ class Hangman(TextEnv):
     >>> env.step("k")[:3]
     ('Correct: AARDVARK.', 1.0, True)
 
-    The word is one of the common words of ``shortest`` to ``longest`` letters, of 4358 in all. A letter is shown in
-    each place that has it. One that is not in the word is a miss, and so is what is no new letter, which shows nothing.
-    The game is won by the last letter and lost by ``misses`` misses. The reward is for the whole word; nothing is paid
-    for letters.
+    The word is one of the common words of ``shortest`` to ``longest`` letters, out of 4358 in all. Each guessed letter
+    is revealed at every position where it occurs. A letter that is not in the word or was guessed before, and an
+    invalid action, count as a miss. The game is won by the last letter and lost after ``misses`` misses. Only the whole
+    word is rewarded.
 
     Easy is 8 to 10 letters with 12 misses, medium 5 to 10 with 6 and hard 5 or 6 with 4; arguments that are given
-    replace the preset's. ``reward="efficient"`` divides the number of different letters in the word, which no player
-    beats, by the turns taken, and the potential of ``reward="shaped"`` is the share of the places that are shown.
+    replace the preset's. ``reward="efficient"`` divides the number of different letters in the word, a lower bound, by
+    the turns taken, and the potential of ``reward="shaped"`` is the share of the positions that are revealed.
 
-    The solver guesses the letter that is in the most words that are still possible; of these the one with the most
-    different places, and then the first. Exact, over all words of the preset (the tests play or count them):
+    The solver guesses the letter that is in the most words that are still possible; ties go to the letter with the most
+    different sets of positions, then to the first. Exact, over all words of the preset (the tests play or count them):
 
     ====== ===== =================== ============= ================================ ======
     preset words solver wins         misses (mean) words with 0, 1, 2... misses     random
@@ -57,7 +57,7 @@ class Hangman(TextEnv):
     hard   1794  1394/1794 = 0.7770  2.360         193 376 465 360 228 117 39 12 4  0.0011
     ====== ===== =================== ============= ================================ ======
 
-    Random letters are new ones, so that their share is a matter of counting. The optimum is not known.
+    Random letters are always new ones, so their share is computed by counting. The optimum is not known.
 
     Raises:
         ConfigError: ``shortest`` or ``longest`` is not from 5 to 10, ``shortest`` above ``longest``, or ``misses`` is
@@ -103,7 +103,7 @@ class Hangman(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is one letter and no word."""
+        """Rules of the game and format of an action; the example is a letter that is not a word."""
         length = f"{self.shortest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
         return (
             f"Hangman: find a secret English word of {length} letters, letter by letter. It is shown with _ for each "
@@ -119,25 +119,25 @@ class Hangman(TextEnv):
 
     @property
     def optimal_success(self) -> float | None:
-        """1 where the solver always wins, as all letters do at the latest; nobody knows for fewer misses."""
+        """1.0 if the solver always wins, which 26 misses guarantee; ``None`` otherwise."""
         return 1.0 if self.misses >= 26 or self.misses > _most_misses(self.shortest, self.longest) else None
 
     @property
     def optimal_return(self) -> float | None:
-        """That of success; in how few turns a word can be expected nobody knows."""
+        """``optimal_success`` for ``"success"``; unknown for the other rewards."""
         return self.optimal_success if self.reward == "success" else None
 
     @property
     def constant_action(self) -> str:
-        """The most frequent letter, which is new once."""
+        """Most frequent letter, which is new in the first turn only."""
         return "E"
 
     def admissible_actions(self) -> list[str]:
-        """The letters that are new."""
+        """Letters not guessed yet."""
         return self._new.copy()
 
     def solver(self) -> Policy:
-        """Guesses the letter that is in the most possible words; see the table of the class."""
+        """Return a policy that guesses the letter in the most possible words; see the table of the class."""
         return Steady(_most_likely_letter, _STATE.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
@@ -165,7 +165,7 @@ class Hangman(TextEnv):
 
     @property
     def turns_left(self) -> float:
-        """How many actions can follow: a miss is lost or a letter is shown with each."""
+        """Most actions that can follow: each uses up a miss or reveals a letter."""
         over = self._last is not None and self._last.done
         return 0 if over else self._misses_left + self._shown.count("_")
 
@@ -181,11 +181,11 @@ class Hangman(TextEnv):
         return f"{' '.join(self._shown)}\nMissed: {missed}. {counted(self._misses_left, 'miss')} left."
 
     def _fewest_actions(self) -> float:
-        """The number of different letters in the word."""
+        """Return the number of different letters in the word."""
         return len(set(self._secret))
 
     def _potential(self) -> float:
-        """The share of the places that are shown."""
+        """Return the share of the positions that are revealed."""
         return 1 - self._shown.count("_") / len(self._shown)
 
 
@@ -196,7 +196,7 @@ def _words(shortest: int, longest: int) -> tuple[str, ...]:
 
 @cache
 def _places(length: int) -> NDArray[np.intp]:
-    """For each word and letter the places where the word has it, as bits."""
+    """Return the positions of each letter in each word, as bits."""
     listed = _words(length, length)
     places = np.zeros((len(listed), len(ascii_uppercase)), dtype=np.intp)
     for number, word in enumerate(listed):
@@ -213,7 +213,7 @@ def _most_likely_letter(observation: str) -> str:
 
 @cache
 def _best(shown: str, missed: str) -> str:
-    """The letter that is in the most words that look like this, then the one with the most different places."""
+    """Return the letter in the most matching words, then the one with the most different sets of positions."""
     places = _places(len(shown))
     known = sorted({*shown, *missed} - {"_"})
     letters = [ascii_uppercase.index(letter) for letter in known]
@@ -227,7 +227,7 @@ def _best(shown: str, missed: str) -> str:
 
 @cache
 def _most_misses(shortest: int, longest: int) -> int:
-    """How often the solver misses at most."""
+    """Return the most misses that the solver needs."""
     return max(map(_misses_for, _words(shortest, longest)))
 
 

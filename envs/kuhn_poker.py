@@ -27,9 +27,9 @@ _SHOWN = {
 }
 _PLAYED = {text: played for played, text in _SHOWN.items()}
 
-# How often perfect play bets with each card, by what was played. Kuhn found all of it: the first player may bet a jack
-# with any probability up to 1/3 if it bets a king three times as often and calls with a queen 1/3 more often. This is
-# the middle.
+# Probability that perfect play bets with each card, by the actions so far. Kuhn's family of solutions: the first player
+# bets a jack with any probability up to 1/3, bets a king three times as often, and calls with a queen 1/3 more often.
+# This is the middle of the family.
 _BLUFF = 1 / 6
 _PERFECT: Mapping[_Played, tuple[float, float, float]] = {
     (): (_BLUFF, 0.0, 3 * _BLUFF),
@@ -50,16 +50,16 @@ class KuhnPoker(TwoPlayerEnv):
     ('Played: bet, bet. Player 1 has Q, player 2 K.\nYou lost 2 chips.', -2.0, True)
 
     The cards are a jack, a queen and a king, and the king is highest. The first player passes or bets a chip, then the
-    second. Who bets after a bet calls it, and who passes after a bet gives up and loses the one chip; after a pass and
-    a bet the first player decides once more. After two passes one chip is won, after a called bet two. Payoffs are
-    chips, from -2.0 to 2.0; a success is a game that wins some. What mistakes lose are 2 chips, the most there are.
-    Arguments that all games for two have are explained in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`; instead of
-    ``"minimax"`` there is ``"nash"``, Kuhn's perfect play, which is random, with a jack bet in 1/6 of all games.
+    second. A bet after a bet calls it, and a pass after a bet folds and loses the one chip; after a pass and a bet the
+    first player decides once more. After two passes the higher card wins one chip, after a called bet two. Payoffs are
+    chips, from -2.0 to 2.0; a success is a positive payoff. A game lost by mistakes costs 2 chips, the maximum. The
+    arguments shared by all games for two are documented in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`; instead of
+    ``"minimax"`` there is ``"nash"``, Kuhn's perfect play, which is randomized and bets a jack with probability 1/6.
 
     Easy is against random moves, medium against perfect play as the first player, and hard as the first or the second.
 
-    The solver is the best response to the opponent, by trying all plans that a player can have; against a policy, and
-    in self-play, it is ``"nash"``. The mean payoff, exact and computed by the tests in another way:
+    The solver is the best response to the opponent, found by trying all plans of a player; against a policy, and in
+    self-play, it is ``"nash"``. The mean payoff, exact and computed by the tests in another way:
 
     ============== ========= ========= =========
     agent          opponent  first     second
@@ -75,7 +75,8 @@ class KuhnPoker(TwoPlayerEnv):
     random         nash      -1/6      -1/9
     ============== ========= ========= =========
 
-    The first player's -1/18 is the value of the game (Kuhn 1950). Random moves are beaten without a look at the card.
+    The first player's -1/18 is the value of the game (Kuhn 1950). Random moves can be beaten without looking at the
+    card.
 
     Raises:
         ConfigError: see :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
@@ -108,7 +109,7 @@ class KuhnPoker(TwoPlayerEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         return (
             "Poker with three cards, a jack J, a queen Q and a king K, of which K is highest. Each player pays a chip "
             "and gets a card. In turn, players pass or bet another chip. Passing after a bet gives up; betting after a "
@@ -118,13 +119,13 @@ class KuhnPoker(TwoPlayerEnv):
 
     @property
     def optimal_success(self) -> float | None:
-        """How often the solver wins chips, or ``None`` where nobody knows."""
+        """Probability that the solver wins chips, or ``None`` where it is unknown."""
         optimum = self._optimum
         return None if optimum is None else optimum.success
 
     @property
     def optimal_return(self) -> float | None:
-        """The solver's mean reward, the best there is, or ``None`` where nobody knows."""
+        """The solver's mean reward, which is optimal, or ``None`` where the optimum is unknown."""
         optimum = self._optimum
         if optimum is None:
             return None
@@ -132,15 +133,15 @@ class KuhnPoker(TwoPlayerEnv):
 
     @property
     def constant_action(self) -> str:
-        """Pass, which perfect play answers best."""
+        """The action ``pass``."""
         return "pass"
 
     def admissible_actions(self) -> list[str]:
-        """Both, always."""
+        """Both actions, in every turn."""
         return list(_MOVES)
 
     def solver(self, seed: int = 0) -> Policy:
-        """The best response to the opponent; against a policy and in self-play ``"nash"``, whose dice have ``seed``."""
+        """Return the best response to the opponent; against a policy and in self-play ``"nash"`` with ``seed``."""
         policy: Policy
         if self._alone or callable(self.opponent):
             policy = _Perfect(seed)
@@ -150,13 +151,13 @@ class KuhnPoker(TwoPlayerEnv):
 
     @property
     def baselines(self) -> dict[str, Baseline]:
-        """As of every game, and each episode's solver has dice of its own."""
+        """Baselines as of every game, with a separately seeded solver for each episode."""
         found = super().baselines
         return {**found, "solver": found["solver"]._replace(policy=self.solver)}
 
     @property
     def _optimum(self) -> Worth | None:
-        # Kuhn solved the game for chips; who only wants to win some plays another game.
+        # Kuhn's solution is for chips; the reward for success gives the game other payoffs.
         if callable(self.opponent) or (self._alone and self.reward == "success"):
             return None
         seats = {"first": (0,), "second": (1,)}.get(self.seat, (0, 1))
@@ -209,13 +210,13 @@ class KuhnPoker(TwoPlayerEnv):
 
 
 _Strategy: TypeAlias = Mapping[_Played, tuple[float, float, float]]
-"""The probability of a bet for each card, by what was played."""
+"""Probability of a bet for each card, by the actions so far."""
 _DECISIONS: tuple[tuple[_Played, ...], ...] = (((), ("pass", "bet")), (("pass",), ("bet",)))
-"""By seat."""
+"""Decisions of each seat."""
 
 
 class _Perfect:
-    """Plays as Kuhn found, with dice of its own."""
+    """Policy that plays Kuhn's solution, with its own random generator."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -231,7 +232,7 @@ class _Plan(NamedTuple):
 
 
 class _Response:
-    """Plays the plan of its seat."""
+    """Policy that plays the plan of its seat."""
 
     def __init__(self, plans: list[_Plan]) -> None:
         self._plans = plans
@@ -248,7 +249,7 @@ def _recognise(observation: str) -> tuple[int, _Card, _Played]:
 
 
 def _payoff(cards: tuple[_Card, ...], played: _Played) -> float | None:
-    """The first player's."""
+    """Return the first player's payoff."""
     higher = 1.0 if cards[0] > cards[1] else -1.0
     match played:
         case ("pass", "pass"):
@@ -264,7 +265,7 @@ def _payoff(cards: tuple[_Card, ...], played: _Played) -> float | None:
 
 @lru_cache(64)
 def _best_plan(seat: int, chance: float, for_success: bool) -> _Plan:
-    """Of the 64 plans without dice for a seat, the best against ``"nash"`` with this probability of random moves."""
+    """Return the best of a seat's 64 deterministic plans against ``"nash"`` mixed with random moves."""
     theirs = {
         played: tuple(chance / 2 + (1 - chance) * bets for bets in by_card) for played, by_card in _PERFECT.items()
     }
@@ -282,7 +283,7 @@ def _rank(worth: Worth, for_success: bool) -> tuple[float, float]:
 
 
 def _worth(mine: _Strategy, theirs: _Strategy, seat: int) -> Worth:
-    """Of one strategy against another, in the mean over all deals."""
+    """Return the mean worth of one strategy against another over all deals."""
     strategies = (mine, theirs) if seat == 0 else (theirs, mine)
     worths = [_follow(cards, (), strategies, seat) for cards in _DEALS]
     return Worth(*(sum(part) / len(worths) for part in zip(*worths, strict=True)))

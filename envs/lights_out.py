@@ -1,4 +1,4 @@
-"""The game of Lights Out."""
+"""Lights Out."""
 
 import math
 import re
@@ -39,13 +39,13 @@ class LightsOut(TextEnv):
     (1.0, True, False)
 
     A light that is on is ``*``. An action is a row and a column, counted from 1 at the top left; anything else costs a
-    turn and switches nothing. The start is any board that can be solved and is not dark, each equally likely. Easy is
-    2x2 in 8 turns, medium 3x3 in 18, hard 5x5 in 30: twice what the hardest board needs. Random presses win 0.367 of
-    the easy games and 0.030 of the medium ones. Arguments that are given replace the preset's.
+    turn and switches nothing. The start is a uniformly random board that can be solved and is not dark. Easy is 2x2 in
+    8 turns, medium 3x3 in 18, hard 5x5 in 30: twice what the hardest board needs. Random presses win 0.367 of the easy
+    games and 0.030 of the medium ones. Arguments that are given replace the preset's.
 
-    The order of presses does not matter and two of the same cancel, so that a solution is a set of lights: a solution
-    of linear equations modulo 2. The solver adds every quiet pattern (a set that switches nothing) to one solution, and
-    plays the smallest. Its numbers are exact, the dark board included (the tests compute them by elimination and by
+    The order of presses does not matter and two equal presses cancel, so a solution is a set of lights that solves
+    linear equations modulo 2. The solver adds every quiet pattern (a set that switches nothing) to one solution, and
+    plays the smallest. These numbers are exact, the dark board included (the tests compute them by elimination and by
     breadth-first search):
 
     ==== ======= =============== ======== ====
@@ -90,7 +90,7 @@ class LightsOut(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is outside the board."""
+        """Rules of the game and format of an action; the example is outside the board."""
         outside = f"{self.size + 1} {self.size + 1}"
         return (
             f"Lights Out: switch all lights (*) of the {self.size}x{self.size} board off (.) in "
@@ -107,11 +107,11 @@ class LightsOut(TextEnv):
 
     @property
     def optimal_success(self) -> float | None:
-        """The share of boards that ``turns`` presses suffice for; ``None`` where they are too many to count."""
+        """Share of boards that ``turns`` presses suffice for; ``None`` where they are too many to count."""
         lights = self.size**2
         if self.turns >= lights:
             return 1.0
-        if len(_algebra(self.size).quiet) == 1:  # each set of presses solves another board
+        if len(_algebra(self.size).quiet) == 1:  # each set of presses solves a different board
             return sum(math.comb(lights, presses) for presses in range(1, self.turns + 1)) / self.num_instances
         if self.size > _LARGEST_COUNTED:
             return None
@@ -119,20 +119,20 @@ class LightsOut(TextEnv):
 
     @property
     def optimal_return(self) -> float | None:
-        """Perfect play wins in the fewest presses, so that a game is worth the same when these count."""
+        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest presses."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
-        """The top left."""
+        """Press of the top left light."""
         return "1 1"
 
     def admissible_actions(self) -> tuple[str, ...]:
-        """All lights, always."""
+        """Presses of all lights, in every turn."""
         return _actions(self.size)
 
     def solver(self) -> Policy:
-        """Plays a smallest solution."""
+        """Return a policy that plays a smallest solution."""
         return Steady(partial(_press_one, self.size), _ROW.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
@@ -169,30 +169,30 @@ class LightsOut(TextEnv):
         return f"{shown}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
-        """The size of a smallest solution."""
+        """Return the size of a smallest solution."""
         return _smallest(self.size, self._first).bit_count()
 
     def _potential(self) -> float:
-        """The share of the lights that a smallest solution leaves alone."""
+        """Return the share of the lights that a smallest solution does not press."""
         return 1.0 - _smallest(self.size, self._lights).bit_count() / self.size**2
 
 
 class _Algebra(NamedTuple):
-    """A board and a set of presses are integers with a bit for every light."""
+    """Linear algebra modulo 2 of a size: boards and sets of presses are integers with a bit for every light."""
 
     independent: tuple[int, ...]
-    """Lights whose presses make every board that can be solved, each in one way."""
+    """Lights whose presses make every solvable board, each in exactly one way."""
     undo: tuple[tuple[int, int], ...]
-    """Of each of these a set of lights: it is to be pressed if an odd number of them is on."""
+    """For each of these, a set of lights: it is pressed if an odd number of them is on."""
     quiet: tuple[int, ...]
     """All sets of presses that switch nothing, the empty one included."""
 
 
 @cache
 def _algebra(size: int) -> _Algebra:
-    """Gauss-Jordan elimination of what each press switches, modulo 2."""
+    """Compute the algebra of a size by Gauss-Jordan elimination, modulo 2."""
     switches = _switches(size)
-    # A press switches another light if that one switches it, so rows and columns are the same.
+    # The matrix is symmetric: a press switches another light if the press of that one switches it.
     rows = [(switches[light], 1 << light) for light in range(size * size)]
     solved: list[tuple[int, int, int]] = []
     for press in range(size * size):
@@ -223,7 +223,7 @@ def _press_one(size: int, observation: str) -> str:
 
 
 def _smallest(size: int, lights: int) -> int:
-    """The presses of a smallest solution."""
+    """Return the presses of a smallest solution."""
     algebra = _algebra(size)
     one = 0
     for press, odd in algebra.undo:
@@ -233,7 +233,7 @@ def _smallest(size: int, lights: int) -> int:
 
 @cache
 def _boards_by_presses(size: int) -> list[int]:
-    """How many boards need 0, 1, 2, ... presses: the smallest of each set of equivalent solutions, counted."""
+    """Return the number of boards that need 0, 1, 2, ... presses, from the smallest equivalent solutions."""
     algebra = _algebra(size)
     counts = np.zeros(size * size + 1, dtype=np.int64)
     low = [1 << light for light in algebra.independent[:18]]
@@ -256,7 +256,7 @@ def _bit_counts(numbers: Any) -> Any:
 
 @cache
 def _switches(size: int) -> tuple[int, ...]:
-    """What each press switches."""
+    """Return the lights that each press switches."""
     return tuple(
         sum(
             1 << other
@@ -279,5 +279,5 @@ def _by_action(size: int) -> dict[str, int]:
 
 @cache
 def _rows(size: int) -> tuple[str, ...]:
-    """How a row is shown, by its bits."""
+    """Return the text of each row by its bits."""
     return tuple(" ".join("*" if row >> col & 1 else "." for col in range(size)) for row in range(1 << size))

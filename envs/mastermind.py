@@ -27,7 +27,7 @@ _Answers: TypeAlias = NDArray[np.uint8]
 
 
 class Mastermind(TextEnv):
-    """Find a secret code, told how many numbers of a guess are right and how many of them in the right place.
+    """Find a secret code from the number of right numbers and of those in the right place in each guess.
 
     >>> env = Mastermind()
     >>> env.reset(options={"instance": 7})  # 1 1 2 2
@@ -39,19 +39,18 @@ class Mastermind(TextEnv):
     >>> env.step("1122")
     ('Correct.', 1.0, True, False, {'action_valid': True, 'success': True})
 
-    A code has ``pegs`` numbers from 1 to ``colors``; with ``repeats=False`` they are all different, in guesses as well.
-    Black counts the places where guess and code agree, white the other numbers that can be paired, each of them once.
-    What is no code costs a guess. Spaces between the numbers may be left out. The reward is for the code itself;
-    nothing is paid for blacks.
+    A code has ``pegs`` numbers from 1 to ``colors``; with ``repeats=False`` they are all different, also in guesses.
+    Black counts the positions where guess and code agree, white the other numbers that can be paired, each of them
+    once. An invalid action costs a guess. Spaces between the numbers may be left out. Only the code itself is rewarded.
 
     Easy is 2 of 4 in 6 guesses, medium 4 of 6 in 10 and hard 5 of 8 in 10, with repeats; arguments that are given
-    replace the preset's. ``reward="efficient"`` divides what the solver takes for this very code by what was taken, and
-    the potential of ``reward="shaped"`` is the share of the bits that are known.
+    replace the preset's. ``reward="efficient"`` divides the solver's number of guesses for this code by the number
+    taken, and the potential of ``reward="shaped"`` is the share of the bits that are known.
 
-    Of up to 4096 codes the solver plays Knuth's strategy: the guess, of all codes, after which the most that can be
-    left is least; of these one that is still possible, if any, and of these the first. Of more codes it weighs at most
-    200 that are still possible, evenly spaced, by the expected number that is left (Irving's criterion). Exact means
-    over all codes ("diff" is without repeats):
+    Of up to 4096 codes the solver plays Knuth's strategy: the guess, of all codes, that minimizes the largest number of
+    codes that can be left; ties go to a code that is still possible, then to the first. For more codes it compares at
+    most 200 that are still possible, evenly spaced, by the expected number of codes left (Irving's criterion). Exact
+    means over all codes ("diff" is without repeats):
 
     ============ ===== =================== ==================================
     code         codes mean                after 1, 2, 3... guesses
@@ -66,8 +65,8 @@ class Mastermind(TextEnv):
 
     The tests compute all of them, and for 4 of 6 what other strategies need: the first code that is possible 7471/1296,
     maximal entropy 5722/1296, Irving's expected size 5696/1296, most parts (Kooi 2005) 5668/1296. The least mean is
-    5625/1296 = 4.3403 (Koyama and Lai 1993; quoted). Nobody knows the least for 5 of 8, but as the solver always wins
-    in 8, 10 guesses are enough. Random codes win ``1 - (1 - 1/codes)**turns``.
+    5625/1296 = 4.3403 (Koyama and Lai 1993; quoted). The least mean for 5 of 8 is unknown, but 10 guesses are enough,
+    as the solver always wins in 8. Random codes win ``1 - (1 - 1/codes)**turns``.
 
     Raises:
         ConfigError: ``pegs`` or ``colors`` is not from 1 to 9, ``turns`` is below 1, ``repeats`` is no bool, there are
@@ -121,7 +120,7 @@ class Mastermind(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example has a number that no code has."""
+        """Rules of the game and format of an action; the example has a number that no code has."""
         different = "which may repeat" if self.repeats else "all different"
         return (
             f"Mastermind: find the secret code of {self.pegs} numbers from 1 to {self.colors}, {different}, in "
@@ -138,14 +137,14 @@ class Mastermind(TextEnv):
 
     @property
     def optimal_success(self) -> float | None:
-        """1 where the solver always wins; with one guess one code; in between nobody knows."""
+        """1.0 if the solver always wins, ``1 / num_instances`` for one turn, otherwise ``None``."""
         if self.turns == 1:
             return 1 / self.num_instances
         return 1.0 if self.turns >= self._book.most_guesses else None
 
     @property
     def optimal_return(self) -> float | None:
-        """What wins as fast as the solver does is paid 1, and no more can be had."""
+        """``optimal_success``; ``None`` for the shaped reward. ``"efficient"`` compares with the solver."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
@@ -154,11 +153,11 @@ class Mastermind(TextEnv):
         return " ".join(_code(0, self.pegs, self.colors, self.repeats))
 
     def solver(self) -> Policy:
-        """Knuth's strategy, or Irving's where there are more than 4096 codes; see the table of the class."""
+        """Return a policy with Knuth's strategy, or Irving's for more than 4096 codes; see the table of the class."""
         return _Strategy(self._book)
 
     def random_policy(self, seed: int) -> Policy:
-        """Guesses any code, again and again."""
+        """Return a policy that guesses uniformly random codes."""
         rng = random.Random(seed)
         return lambda observation: " ".join(
             _code(rng.randrange(self.num_instances), self.pegs, self.colors, self.repeats)
@@ -191,11 +190,11 @@ class Mastermind(TextEnv):
         return Outcome(f"{said} {left} left.", done=self._guesses_left == 0, valid=valid)
 
     def _fewest_actions(self) -> float:
-        """What the solver takes for this code."""
+        """Return the number of guesses that the solver takes for this code."""
         return self._book.guesses_for(self._secret)
 
     def _potential(self) -> float:
-        """The share of the bits that are known."""
+        """Return the share of the bits that are known."""
         possible = np.ones(self.num_instances, dtype=bool)
         for guess, answer in self._answers:
             possible &= _answers_to(self._book, guess) == answer
@@ -207,7 +206,7 @@ class Mastermind(TextEnv):
 
 
 class _Strategy:
-    """Plays what the book says, from the answers alone."""
+    """Policy that guesses by the code book, from the marks alone."""
 
     def __init__(self, book: "_CodeBook") -> None:
         self._book = book
@@ -221,9 +220,9 @@ class _Strategy:
 
 
 class _CodeBook:
-    """All codes, and the guesses of the strategy so far asked for: all instances share one.
+    """All codes, and the guesses of the strategy computed so far, shared by all instances.
 
-    An answer is one number, ``black * (pegs + 1) + black + white``.
+    The marks of a guess are one number, ``black * (pegs + 1) + black + white``.
     """
 
     def __init__(self, pegs: int, colors: int, repeats: bool) -> None:
@@ -237,7 +236,7 @@ class _CodeBook:
         self._most_guesses: int | None = None
 
     def guess(self, answers: tuple[int, ...]) -> int:
-        """What to guess after these answers to the strategy's own guesses."""
+        """Return the next guess after these marks of the strategy's own guesses."""
         if answers not in self._guesses:
             possible = self._all
             for turn, answer in enumerate(answers):
@@ -246,7 +245,7 @@ class _CodeBook:
         return self._guesses[answers]
 
     def guesses_for(self, secret: str) -> int:
-        """How many guesses the strategy takes."""
+        """Return the number of guesses that the strategy takes for a secret."""
         answers: tuple[int, ...] = ()
         while (guess := self.codes[self.guess(answers)]) != secret:
             black, paired = _compare(guess, secret)
@@ -255,13 +254,13 @@ class _CodeBook:
 
     @property
     def most_guesses(self) -> int:
-        """How many guesses the strategy takes at most."""
+        """Return the largest number of guesses that the strategy takes."""
         if self._most_guesses is None:
             self._most_guesses = max(number for number, _ in self.lengths())
         return self._most_guesses
 
     def lengths(self) -> Iterator[tuple[int, int]]:
-        """A number of guesses and a code, for each code; found by playing against all of them at once."""
+        """Yield the number of guesses and the code, for each code, by playing against all of them at once."""
         open_: list[tuple[tuple[int, ...], _Indices]] = [((), self._all)]
         while open_:
             answers, possible = open_.pop()
@@ -289,7 +288,7 @@ class _CodeBook:
 
     def _worth_weighing(self, possible: _Indices) -> _Indices:
         if possible.size == self._all.size:
-            # The first guess: renaming numbers and moving places changes nothing, so one of each kind is enough.
+            # The first guess: by symmetry of numbers and positions, one guess of each kind is enough.
             steps = np.diff(self._digits.astype(int), axis=0)
             return np.flatnonzero((self._digits[0] == 1) & (steps >= 0).all(0) & (steps <= 1).all(0))
         if self._all.size <= _WEIGH_ALL_UP_TO:
@@ -300,7 +299,7 @@ class _CodeBook:
         return possible[places]
 
     def _sizes(self, guesses: _Indices, possible: _Indices) -> NDArray[np.intp]:
-        """How many codes each answer to each guess would leave."""
+        """Return the number of codes left by each guess and marks."""
         kinds = (self.pegs + 1) ** 2
         table = self._compare(guesses[:, None], possible).astype(np.intp)
         table += (np.arange(guesses.size) * kinds)[:, None]
@@ -318,7 +317,7 @@ class _CodeBook:
         return answers
 
     def answers_to(self, guess: str) -> _Answers:
-        """What every code would answer."""
+        """Return the marks of a guess for every code."""
         digits = np.array([int(digit) for digit in guess], dtype=np.uint8)
         counts = np.bincount(digits, minlength=len(self._counts) + 1)[1:].astype(np.uint8)
         return self._answers(digits, counts, self._all)
@@ -335,7 +334,7 @@ def _answers_to(book: _CodeBook, guess: str) -> _Answers:
 
 
 def _compare(guess: str, secret: str) -> tuple[int, int]:
-    """Blacks, and blacks and whites together."""
+    """Return the blacks, and the blacks and whites together."""
     paired = 0
     for color, times in _colors(secret):
         guessed = guess.count(color)
@@ -345,7 +344,7 @@ def _compare(guess: str, secret: str) -> tuple[int, int]:
 
 @lru_cache(4096)
 def _colors(code: str) -> tuple[tuple[str, int], ...]:
-    """Each of a code's colors, and how often it has it."""
+    """Return each of a code's colors and its number of occurrences."""
     return tuple(Counter(code).items())
 
 

@@ -25,7 +25,7 @@ Place = tuple[int, int]
 
 
 class Maze(TextEnv):
-    """Walk through a maze to the goal, seeing all of it or only what lies straight ahead.
+    """Walk through a maze to the goal, seeing all of it or only the squares straight ahead.
 
     >>> env = Maze(size=2)
     >>> print(env.reset(options={"instance": 7})[0])
@@ -57,27 +57,26 @@ class Maze(TextEnv):
     28 turns left.
 
     A maze has ``size`` times ``size`` rooms, on odd rows and columns, and one square between two rooms that are
-    connected. Start and goal are two rooms, all pairs as likely. A move goes one square; one into a wall costs a turn
-    and moves nothing, as does what is no move.
+    connected. Start and goal are a uniformly random pair of rooms. A move goes one square; a move into a wall costs a
+    turn and changes nothing, as does an invalid action.
 
     Args:
         difficulty: ``"easy"`` is 2 by 2 rooms in 12 turns, ``"medium"`` 4 by 4 in 30, both seen from above, and
             ``"hard"`` 5 by 5 seen from inside in 96.
         size: Rooms per side, 2 to 15.
-        loops: The probability that a wall between two rooms, without which there would be two ways, is missing. With 0
-            there is exactly one way between any two rooms.
-        view: ``"full"`` shows the whole maze, ``"local"`` where you are, how many squares are open in each of the four
+        loops: The probability that a wall is missing whose removal creates a second way between two rooms. With 0 there
+            is exactly one way between any two rooms.
+        view: ``"full"`` shows the whole maze, ``"local"`` the position, the number of open squares in each of the four
             directions before a wall, and the goal if it is one of them.
-        turns: The game is lost when they are used up. The goal is always near enough: start and goal are drawn again
-            where it is not.
+        turns: The game is lost when they are used up. Start and goal are drawn again until the goal is near enough.
         reward: ``"efficient"`` pays the length of the shortest way over the moves made; the potential of ``"shaped"``
             falls with the shortest way that is left.
         render_mode: ``"ansi"`` or ``"human"``.
 
-    With the full view the solver takes a shortest way. With the local one it explores depth first: of the rooms
-    beside which others are still unseen, the one that is nearest for each of these. That takes at most
-    ``4 * (size**2 - 1)`` moves, so from that many turns on it always wins. No explorer needs fewer moves on 2 by 2
-    rooms; on more nobody knows:
+    With the full view the solver takes a shortest way. With the local one it explores depth first the rooms that have
+    unseen neighbours, and of the rooms beside an unseen one only the nearest. That takes at most ``4 * (size**2 - 1)``
+    moves, so from that many turns on it always wins. This is optimal for 2 by 2 rooms; the optimum of larger mazes is
+    unknown:
 
     =========================== ======= ======= =======
     moves in the mean           2 by 2  4 by 4  5 by 5
@@ -87,8 +86,8 @@ class Maze(TextEnv):
     uniformly random            20      301.9   687.0
     =========================== ======= ======= =======
 
-    With ``loops=0`` and no limit to speak of: exact for 2 by 2, and else of the first 1,000 mazes, for each of which
-    the random walk is computed exactly. Within the turns there are, random moves win 0.535 of the easy games, 0.212 of
+    With ``loops=0`` and no effective limit of turns: exact for 2 by 2, otherwise over the first 1,000 mazes, with the
+    random walk computed exactly for each. Within the presets' turns, random moves win 0.535 of the easy games, 0.212 of
     the medium and 0.306 of the hard ones (300 mazes each); the solver wins all. All of this is computed in the tests.
 
     Raises:
@@ -143,7 +142,7 @@ class Maze(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         if self.view == "full":
             shown = "The map shows walls (#), open squares (.), you (P) and the goal (G). North is up."
         else:
@@ -159,33 +158,33 @@ class Maze(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """Mazes are made from their number."""
+        """Number of mazes, each generated from its number."""
         return _MAZES
 
     @property
     def optimal_success(self) -> float | None:
-        """1 where all is seen; from inside 1 with turns enough to explore every room, and else nobody knows."""
+        """1.0 for the full view, and with turns enough to explore every room; otherwise ``None``."""
         return 1.0 if self.view == "full" or self.turns >= 4 * (self.size**2 - 1) else None
 
     @property
     def optimal_return(self) -> float | None:
-        """Who sees all takes the shortest way."""
+        """1.0 for ``"efficient"`` with the full view, where the shortest way is visible."""
         if self.reward == "efficient" and self.view == "full":
             return 1.0
         return super().optimal_return
 
     @property
     def constant_action(self) -> str:
-        """The first way that is open, which depends on the maze."""
+        """First open direction, which depends on the maze."""
         return self.admissible_actions()[0] if self._last is not None else "north"
 
     def admissible_actions(self) -> list[str]:
-        """One to four."""
+        """Return the one to four open directions."""
         maze, at = self._maze, self._at
         return [direction for direction, step in self._steps.items() if maze[at + step] != "#"]
 
     def solver(self) -> Policy:
-        """Takes a shortest way, or explores: see the class."""
+        """Return a policy that takes a shortest way, or explores: see the class."""
         if self.view == "full":
             return Steady(_shortest_way, _ROW.search)
         return Steady(_Explorer(self.size), _PLACE.search)
@@ -242,16 +241,16 @@ class Maze(TextEnv):
         return f"Open squares: {', '.join(seen)}.\n{goal}"
 
     def _fewest_actions(self) -> float:
-        """The length of the shortest way, also where it cannot be seen."""
+        """Return the length of the shortest way, also where it cannot be seen."""
         return self._fewest
 
     def _potential(self) -> float:
-        """One less the shortest way to the goal, as a share of the longest that a maze of this size can have."""
+        """Return 1 minus the shortest distance to the goal as a share of the longest possible in this size."""
         return 1.0 - self._away[self._at] / (2 * (self.size**2 - 1))
 
 
 def _carve(size: int, loops: float, rooms: list[int], rng: random.Random) -> str:
-    """A random maze, depth first, as rows of text."""
+    """Return a random maze, depth first, as rows of text."""
     row = 2 * size + 2
     squares = list(("#" * (row - 1) + "\n") * (row - 1))
     way = [rng.choice(rooms)]
@@ -295,13 +294,13 @@ def _shortest_way(observation: str) -> str:
 
 
 def _first_step(start: Place, goal: Place, passable: set[Place]) -> str:
-    """Of a shortest way."""
+    """Return the first step of a shortest way."""
     away = _ways(goal, passable)
     return min(_DIRECTIONS, key=lambda direction: away.get(_beside(start, direction), len(passable)))
 
 
 def _ways(start: Place, passable: set[Place]) -> dict[Place, int]:
-    """How far all squares are that can be reached."""
+    """Return the distance of every reachable square."""
     found = {start: 0}
     queue = deque([start])
     while queue:
@@ -320,10 +319,10 @@ def _beside(place: Place, direction: str, count: int = 1) -> Place:
 
 
 class _Explorer:
-    """Searches depth first, with a tree of all squares that it has seen.
+    """Policy that searches depth first, with a tree of all squares that it has seen.
 
-    No room is entered whose neighbours are all seen, since none of them is the goal. A part of the tree is left only
-    when nothing in it is worth a visit, so no edge of it is walked more than twice.
+    It enters no room whose neighbours have all been seen, since none of them is the goal. It leaves a subtree only when
+    no room in it is left to visit, so it walks no edge more than twice.
     """
 
     def __init__(self, size: int) -> None:
@@ -355,7 +354,7 @@ class _Explorer:
         raise AssertionError("every room is seen, and the goal is in none of them")
 
     def _unseen_beside(self, place: Place) -> int:
-        """How many rooms the player could see for the first time from ``place``, if that is a room still to visit."""
+        """Return the number of rooms that would be seen for the first time from ``place``, 0 if not to visit."""
         row, column = place
         if place in self._visited or row % 2 == 0 or column % 2 == 0:
             return 0

@@ -1,4 +1,4 @@
-"""Open all cells that hide no mine."""
+"""Minesweeper: open all cells without a mine."""
 
 import random
 import re
@@ -22,7 +22,7 @@ _Neighbours: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Minesweeper(TextEnv):
-    """Reveal all cells without a mine; a number says how many of the cells around it have one.
+    """Reveal all cells without a mine; a number counts the mines in the cells around it.
 
     >>> env = Minesweeper(difficulty="easy")
     >>> print(env.reset(options={"instance": 72})[0])
@@ -43,17 +43,17 @@ class Minesweeper(TextEnv):
     ' 2 0 0 2 F'
 
     An action is ``reveal ROW COLUMN`` or ``flag ROW COLUMN``, both from 1. The first cell that is revealed is never a
-    mine, all other cells are equally likely to be. Revealing a 0 reveals the cells around it too. The game is won when
-    all cells without a mine are open, whatever is flagged, and lost on a mine. A flag is a note, set or taken away; a
-    flagged cell cannot be revealed. An action costs a turn, also one that is not possible, which changes nothing else;
-    without turns the game is lost.
+    mine; all other cells are equally likely to have one. Revealing a 0 also reveals the cells around it. The game is
+    won when all cells without a mine are open, regardless of flags, and lost on a mine. Flagging a cell again removes
+    its flag; a flagged cell cannot be revealed. Every action costs a turn; an invalid one changes nothing else. The
+    game is lost when no turns are left.
 
     The board is a function of the instance and of the first cell: number ``instance`` of the
     ``comb(rows * columns - 1, mines)`` ways to lay the mines on the other cells, in the order of combinations.
 
     Args:
-        difficulty: ``"easy"`` is 4 x 4 with 2 mines, ``"medium"`` the beginners' 8 x 8 with 10, ``"hard"`` 16 x 16 with
-            40. The experts' board is ``rows=16, columns=30, mines=99, turns=480``.
+        difficulty: ``"easy"`` is 4 x 4 with 2 mines, ``"medium"`` the beginner's 8 x 8 with 10, ``"hard"`` 16 x 16 with
+            40. The expert board is ``rows=16, columns=30, mines=99, turns=480``.
         rows: From 1 to 40.
         columns: From 1 to 40.
         mines: From 1 to all cells but one.
@@ -62,9 +62,10 @@ class Minesweeper(TextEnv):
             by the turns taken) or ``"shaped"`` (the potential is the share of the safe cells that are open).
         render_mode: ``"ansi"`` or ``"human"``.
 
-    Nobody knows what perfect play wins on large boards; up to 600 instances (easy) it is computed here. The solver
-    knows every cell's risk exactly. Where it has to guess it plays the game out if few boards are left, else it takes
-    the least risk, and among equals what leaves the least risk for the turn after. It wins, with standard errors:
+    The optimum is unknown on large boards; for up to 600 instances (easy) it is computed here. The solver computes
+    every cell's risk exactly. Where it has to guess it searches the rest of the game if few boards are left; otherwise
+    it takes the least risk, and among equals the cell that leaves the least risk for the next turn. It wins, with
+    standard errors:
 
     ================= =============== ============= =============
     board             solver          PSEQ          quasi-optimal
@@ -75,8 +76,8 @@ class Minesweeper(TextEnv):
     16 x 30, 99 mines 0.367 +- 0.028  0.3962        0.4006
     ================= =============== ============= =============
 
-    4000, 1000 and 300 games were measured; the tests measure fewer, ``pytest -m full`` more. The other two are quoted
-    from Tu et al. (AAAI-17 workshop) for the beginners', intermediates' and experts' boards. Their rule for the first
+    4000, 1000 and 300 games were measured; the tests measure fewer, ``pytest -m full`` more. The other two columns are
+    quoted from Tu et al. (AAAI-17 workshop) for the beginner, intermediate and expert boards. Their rule for the first
     cell may differ; here it is safe but need not be a 0.
 
     Raises:
@@ -126,7 +127,7 @@ class Minesweeper(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         return (
             f"Minesweeper: {self.rows} rows, {self.columns} columns, {counted(self.mines, 'mine')}. Reveal all cells "
             f"that have no mine in {counted(self.turns, 'turn')}. A number says how many of the up to 8 cells around "
@@ -138,12 +139,12 @@ class Minesweeper(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """The number of ways to lay the mines, once the first cell is known."""
+        """Number of ways to lay the mines for a given first cell."""
         return self._instances
 
     @property
     def optimal_success(self) -> float | None:
-        """Exact for boards of at most 600 instances, where all play is played out; else nobody knows."""
+        """Exact for boards of at most 600 instances, by exhaustive search; otherwise ``None``."""
         cells = self.rows * self.columns
         if self.num_instances > _SMALL or self.turns < cells - self.mines:
             return None
@@ -151,18 +152,18 @@ class Minesweeper(TextEnv):
 
     @property
     def constant_action(self) -> str:
-        """Reveals a corner."""
+        """Reveal of a corner."""
         return "reveal 1 1"
 
     def solver(self) -> Policy:
-        """Perfect on boards of at most 600 instances; elsewhere the least risk, which wins 0.823 of the medium boards.
+        """Return a policy that is perfect on at most 600 instances; else of least risk (wins 0.823 of medium).
 
-        That is what the best published players reach (0.816 to 0.818, Tu et al. 2017).
+        This equals the best published solvers (0.816 to 0.818, Tu et al. 2017).
         """
         return Steady(_LeastRisk(self.rows, self.columns), _MINES.search)
 
     def random_policy(self, seed: int) -> Policy:
-        """Reveals or flags any closed cell."""
+        """Return a policy that reveals or flags any closed cell."""
         rng = random.Random(seed)
         return lambda observation: self._random_action(rng)
 
@@ -221,7 +222,7 @@ class Minesweeper(TextEnv):
         return self._use_turn()
 
     def _flood(self, place: int) -> list[int]:
-        """Open a cell and, around zeros, all others; flagged cells stay as they are."""
+        """Open a cell and, around zeros, all others; flagged cells stay closed."""
         neighbours, mined, cells = _neighbours(self.rows, self.columns), self._mined, self._cells
         opened, todo = [], [place]
         cells[place] = "0"
@@ -240,7 +241,7 @@ class Minesweeper(TextEnv):
         return opened
 
     def _fewest_actions(self) -> float:
-        """Openings and the numbers at none of them, and the first cell if that is a number at an opening."""
+        """Return the reveals needed: one per opening, plus each number beside none, with the first cell."""
         neighbours = _neighbours(self.rows, self.columns)
         zeros = {
             place
@@ -261,7 +262,7 @@ class Minesweeper(TextEnv):
         return count + alone + (self._first in seen and self._first not in zeros)
 
     def _potential(self) -> float:
-        """The share of the safe cells that are open."""
+        """Return the share of the safe cells that are open."""
         return self._open / (len(self._cells) - self.mines)
 
     def _reject(self, reason: str) -> Outcome:
@@ -281,7 +282,7 @@ class Minesweeper(TextEnv):
 
 
 class _LeastRisk:
-    """Reveals what cannot be a mine; where there is no such cell, what is least likely one."""
+    """Policy that reveals cells that cannot be a mine, and otherwise the least likely mine."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self._rows, self._columns = rows, columns
@@ -291,9 +292,9 @@ class _LeastRisk:
         head, _, *lines = observation[observation.index("Mines: ") :].splitlines()
         shown = _MINES.match(head)
         assert shown is not None
-        cells = [cell for line in lines[: self._rows] for cell in line[2:].split()]  # what wrappers add stands below
+        cells = [cell for line in lines[: self._rows] for cell in line[2:].split()]  # wrappers may append lines below
         flagged = next((place for place, cell in enumerate(cells) if cell == _FLAG), None)
-        if flagged is not None:  # somebody else's note
+        if flagged is not None:  # a flag set by earlier actions of another policy
             return self._say("flag", flagged)
         board = [-1 if cell == _CLOSED else int(cell) for cell in cells]
         self._safe = [place for place in self._safe if board[place] < 0]
@@ -307,19 +308,19 @@ class _LeastRisk:
 
 
 _CANDIDATES = 12
-"""Cells of equal risk that are looked at a turn ahead, and fewer where that takes long."""
+"""Most cells of equal risk that are compared a turn ahead; fewer where that takes long."""
 _NODES = 20_000
-"""Of the search through the mines that one component can have; where it is larger, risks are estimated."""
+"""Nodes of the search through the mines of one component; beyond that, risks are estimated."""
 _NODES_AHEAD = 4_000
-"""Of a search for all that are looked at a turn ahead."""
+"""Nodes of the search for all cells that are compared a turn ahead."""
 _FEW = 120
-"""Ways to lay the mines that are few enough to play them out to the end."""
+"""Most ways to lay the mines for a search to the end of the game."""
 _SMALL = 600
-"""Instances of a board whose optimum is computed."""
+"""Most instances of a board whose optimum is computed."""
 
 
 def _best_moves(board: Sequence[int], neighbours: _Neighbours, mines: int) -> list[int]:
-    """All cells that are safe, or the best guess."""
+    """Return all safe cells, or the best guess."""
     if all(number < 0 for number in board):
         return [_first_cell(len(board), neighbours, mines)]
     safe = _plainly_safe(board, neighbours)
@@ -341,7 +342,7 @@ def _best_moves(board: Sequence[int], neighbours: _Neighbours, mines: int) -> li
 
 
 def _later_safety(board: Sequence[int], neighbours: _Neighbours, mines: int, place: int, total: int) -> float:
-    """The probability to survive this cell and the least risk after it."""
+    """Return the probability of surviving this cell and the least risky cell after it."""
     safety = 0.0
     after = list(board)
     for number in range(len(neighbours[place]) + 1):
@@ -353,7 +354,7 @@ def _later_safety(board: Sequence[int], neighbours: _Neighbours, mines: int, pla
 
 
 def _plainly_safe(board: Sequence[int], neighbours: _Neighbours) -> list[int]:
-    """Safe by one number at a time: where as many mines are known as it says, the others around it are safe."""
+    """Return the cells that a single number proves safe: as many mines around it are known as it counts."""
     closed = {
         place: [near for near in neighbours[place] if board[near] < 0]
         for place, number in enumerate(board)
@@ -370,22 +371,22 @@ def _plainly_safe(board: Sequence[int], neighbours: _Neighbours) -> list[int]:
 
 class _Analysis(NamedTuple):
     total: int
-    """In how many ways mines can lie; 0 where that was too much to count, or where there is none."""
+    """Number of ways to lay the mines; 0 if there is none, or too many to count."""
     risks: dict[int, float]
-    """By closed cell."""
+    """Risk by closed cell."""
     nodes: int = 0
-    """How long it took."""
+    """Nodes of the search."""
 
 
 class _Box(NamedTuple):
-    """Closed cells at the same numbers, which differ in nothing."""
+    """Closed cells beside the same numbers, which are interchangeable."""
 
     cells: list[int]
     numbers: tuple[int, ...]
 
 
 def _analyse(board: Sequence[int], neighbours: _Neighbours, mines: int) -> _Analysis:
-    """Every closed cell's risk, by going through all ways to lay the mines around the numbers."""
+    """Return every closed cell's risk, from all ways to lay the mines around the numbers."""
     at: dict[tuple[int, ...], list[int]] = {}
     away = []
     needs: dict[int, int] = {}
@@ -406,7 +407,7 @@ def _analyse(board: Sequence[int], neighbours: _Neighbours, mines: int) -> _Anal
 
 
 def _connected(boxes: list[_Box]) -> Iterator[list[_Box]]:
-    """Boxes that share numbers, directly or through others; each is near those before it."""
+    """Yield the groups of boxes that share numbers, directly or indirectly; each box is near those before it."""
     at: dict[int, list[_Box]] = {}
     for box in boxes:
         for number in box.numbers:
@@ -426,13 +427,13 @@ def _connected(boxes: list[_Box]) -> Iterator[list[_Box]]:
 
 
 class _Component:
-    """How many mines its boxes can hold together, in how many ways, and with how many in each box."""
+    """Numbers of mines in a group of boxes: the ways for each total, and the mines in each box."""
 
     def __init__(self, boxes: list[_Box], needs: Mapping[int, int]) -> None:
         self.boxes = boxes
         self.ways: dict[int, int] = {}
         self.in_box: dict[int, list[int]] = {}
-        """By the number of mines: for each box, the mines in it, added up over all ways."""
+        """By the total number of mines: for each box, the mines in it, summed over all ways."""
         self._need = {number: needs[number] for box in boxes for number in box.numbers}
         self._room = dict.fromkeys(self._need, 0)
         for box in boxes:
@@ -442,7 +443,7 @@ class _Component:
         self.nodes = 0
 
     def search(self) -> bool:
-        """Whether it came to an end."""
+        """Count all ways, and return False if the limit of nodes ended the search."""
         if all(0 <= need <= self._room[number] for number, need in self._need.items()):
             self._place(0, 0, 1)
         return self.nodes <= _NODES
@@ -475,7 +476,7 @@ class _Component:
 
 
 def _combine(components: Sequence[_Component], away: Sequence[int], mines: int) -> _Analysis:
-    """What components say together: the mines they leave lie anywhere in the cells away from all numbers."""
+    """Combine the components: the remaining mines lie anywhere in the cells away from all numbers."""
 
     def laid_away(left: int) -> int:
         return comb(len(away), left) if left >= 0 else 0
@@ -512,7 +513,7 @@ def _convolve(parts: Sequence[Mapping[int, int]]) -> dict[int, int]:
 
 
 def _estimate(board: Sequence[int], neighbours: _Neighbours, needs: Mapping[int, int]) -> dict[int, float]:
-    """The highest share of mines that any number around a cell says."""
+    """Return for each cell the highest share of mines that any number beside it implies."""
     risks: dict[int, float] = {}
     for number, need in needs.items():
         around = [near for near in neighbours[number] if board[near] < 0]
@@ -522,7 +523,7 @@ def _estimate(board: Sequence[int], neighbours: _Neighbours, needs: Mapping[int,
 
 
 def _ways(board: Sequence[int], neighbours: _Neighbours, mines: int) -> Iterator[frozenset[int]]:
-    """All sets of mines that agree with the numbers; those around numbers first, to see soon what cannot be."""
+    """Yield all sets of mines that agree with the numbers; cells beside numbers first, to prune early."""
     closed = sorted(
         (place for place, number in enumerate(board) if number < 0),
         key=lambda place: all(board[near] < 0 for near in neighbours[place]),
@@ -560,7 +561,7 @@ def _ways(board: Sequence[int], neighbours: _Neighbours, mines: int) -> Iterator
 class _Endgame:
     """Perfect play among a few ways to lay the mines, all equally likely; a set of ways is a set of bits.
 
-    What a set of ways agrees on is all that is known: cells that are safe in all of them have been opened.
+    A set of ways determines the state: the cells that are safe in all of them have been opened.
     """
 
     def __init__(self, ways: Sequence[frozenset[int]], neighbours: _Neighbours) -> None:
@@ -577,15 +578,15 @@ class _Endgame:
         self._won: dict[int, int] = {}
 
     def wins(self) -> int:
-        """In how many ways perfect play wins."""
+        """Return the number of ways in which perfect play wins."""
         return self._wins(self._all)
 
     def wins_from(self, cell: int) -> int:
-        """In how many ways it wins if it reveals this cell now."""
+        """Return the number of ways in which it wins after revealing this cell now."""
         return sum(self._wins(ways) for ways in self._numbers[cell].values())
 
     def guess(self) -> int:
-        """The cell to reveal where none is safe."""
+        """Return the cell to reveal where none is safe."""
         unsafe = [cell for cell, safe in self._safe.items() if 0 != safe != self._all]
         return max(unsafe, key=self.wins_from)
 
@@ -616,7 +617,7 @@ class _Endgame:
 
 @lru_cache(maxsize=64)
 def _small_board(cells: int, neighbours: _Neighbours, mines: int) -> tuple[int, int]:
-    """The best first cell of a small board, and in how many instances it wins."""
+    """Return the best first cell of a small board, and the number of instances it wins."""
     best = (0, -1)
     for first in range(cells):
         ways = [_lay(instance, cells, mines, first) for instance in range(comb(cells - 1, mines))]
@@ -627,13 +628,13 @@ def _small_board(cells: int, neighbours: _Neighbours, mines: int) -> tuple[int, 
 
 
 def _first_cell(cells: int, neighbours: _Neighbours, mines: int) -> int:
-    """A corner, unless the board is small enough to know better."""
+    """Return a corner, or the computed best cell of a small board."""
     return _small_board(cells, neighbours, mines)[0] if comb(cells - 1, mines) <= _SMALL else 0
 
 
 @lru_cache(maxsize=64)
 def _neighbours(rows: int, columns: int) -> _Neighbours:
-    """Of each cell, the cells around it."""
+    """Return for each cell the cells around it."""
     return tuple(
         tuple(
             near_row * columns + near_column
@@ -648,15 +649,15 @@ def _neighbours(rows: int, columns: int) -> _Neighbours:
 
 @lru_cache(maxsize=64)
 def _head(columns: int) -> str:
-    """The numbers of the columns."""
+    """Return the numbers of the columns."""
     width = 1 if columns < 10 else 2
     return "   " + " ".join(f"{column:{width}}" for column in range(1, columns + 1)).rstrip()
 
 
 def _lay(instance: int, cells: int, mines: int, first: int) -> frozenset[int]:
-    """Combination number ``instance`` of the cells without the first one."""
+    """Return combination number ``instance`` of the cells without the first one."""
     mined, left, others = [], mines, cells - 1
-    # In how many ways the rest of the mines lie if one is here; kept up to date, as computing it anew takes longer.
+    # Number of ways for the remaining mines if one is here; updated incrementally, which is faster than recomputing.
     here = comb(others - 1, mines - 1)
     for place in range(others):
         after = others - place - 1

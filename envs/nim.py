@@ -14,17 +14,17 @@ from gym_trl.errors import ConfigError
 _NAMES = "ABCDEFGHI"
 _MOST_STICKS = 50
 _MOST_POSITIONS = 10_000
-"""So many can be searched within seconds."""
+"""Most positions that are searched, which takes seconds."""
 _ACTION = re.compile(r"([A-I])\s*([0-9]{1,9})", re.ASCII | re.IGNORECASE)
 _PILE = re.compile(r"[A-I]: ([0-9]+)")
 
 _Piles: TypeAlias = tuple[int, ...]
 _Move: TypeAlias = tuple[int, int]
-"""The place of a pile, and how many sticks are taken from it."""
+"""Index of a pile, and the number of sticks taken from it."""
 
 
 class Nim(BoardEnv[_Piles, _Move]):
-    """Take sticks from one pile at a time: whoever takes the last one wins, or, in the misère game, loses.
+    """Take sticks from one pile at a time; taking the last one wins or, in the misère game, loses.
 
     >>> env = Nim(piles=[3, 4, 5], opponent="minimax", seat="first")
     >>> print(env.reset(seed=0)[0])
@@ -36,27 +36,27 @@ class Nim(BoardEnv[_Piles, _Move]):
     >>> env.step("A 3")[0].splitlines()[0]
     'Not a pile and a number of its sticks.'
 
-    An action names a pile and how many sticks to take, from 1 to ``max_take``. Arguments that all games for two have
-    are explained in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
+    An action names a pile and how many sticks to take, from 1 to ``max_take``. The arguments shared by all games for
+    two are documented in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
 
     Args:
-        piles: How many piles, up to 9, each of a random size from 1 to ``largest`` (one alone has more than
-            ``max_take`` sticks, so that no game is over in one move). Or the sizes themselves, as in ``[3, 4, 5]``, up
-            to 50 each: then all games start alike, and ``largest`` is not looked at.
-        largest: The most sticks of a pile, up to 50.
-        max_take: The most sticks that can be taken at once; as many as the largest pile has is no limit.
-        misere: Whoever takes the last stick loses.
+        piles: Number of piles, up to 9, each of a random size from 1 to ``largest`` (a single pile has more than
+            ``max_take`` sticks, so that no game ends in one move). Or the sizes themselves, as in ``[3, 4, 5]``, up to
+            50 each: then all games start alike, and ``largest`` is ignored.
+        largest: Most sticks of a pile, up to 50.
+        max_take: Most sticks that can be taken at once; the size of the largest pile means no limit.
+        misere: Taking the last stick loses.
 
     Easy is one pile of 4 to 10 sticks and up to 3 at once, against random moves; medium three piles of up to 7 without
-    a limit, against an opponent of whose moves half are random; hard four of up to 9, misère, against one of whose
-    moves every tenth is random.
+    a limit, against an opponent that plays half of its moves at random; hard four of up to 9, misère, against one that
+    plays a tenth at random.
 
-    Whether a position is won is known in closed form (Bouton 1901, Sprague 1935, Grundy 1939): a pile counts as its
-    size modulo ``max_take + 1``, and whoever is to move loses if the exclusive or of all piles is 0; in the misère
-    game, if no pile counts more than 1, if an odd number counts 1. ``"minimax"`` plays so, and when it has lost, any
-    move. The solver is the best response to the opponent, by searching all games; where a game has more than 10,000
-    positions it plays as ``"minimax"`` does, and the optimum is not known. Shares of games won, exact (the tests
-    compute them in another way):
+    The winner of a position is known in closed form (Bouton 1901, Sprague 1935, Grundy 1939): a pile counts as its size
+    modulo ``max_take + 1``, and the player to move loses if the exclusive or of all piles is 0; in the misère game, if
+    no pile counts more than 1, the player to move loses if an odd number of piles counts 1. ``"minimax"`` plays this
+    strategy, and a random move in a lost position. The solver is the best response to the opponent, by exhaustive
+    search; where a game has more than 10,000 positions it plays as ``"minimax"`` does, and the optimum is not known.
+    Shares of games won, exact (the tests compute them in another way):
 
     ======== ========= ========= =========
     preset   perfect   minimax   random
@@ -143,7 +143,7 @@ class Nim(BoardEnv[_Piles, _Move]):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example names a pile that is not there."""
+        """Rules of the game and format of an action; the example names a pile that does not exist."""
         limited = self.max_take < max(sizes[-1] for sizes in self._sizes)
         most = f" and at most {self.max_take}" if limited else ""
         return (
@@ -154,16 +154,16 @@ class Nim(BoardEnv[_Piles, _Move]):
 
     @property
     def rules(self) -> "_Rules":
-        """Nim with this limit, normal or misère."""
+        """Rules of Nim with this limit, normal or misère."""
         return _rules(self.max_take, self.misere)
 
     @property
     def constant_action(self) -> str:
-        """One stick of the first pile that has one; of the first pile when there is none left."""
+        """One stick of the first pile that has one; of the first pile when all are empty."""
         return self._write(next(iter(self._legal_moves()), (0, 1)))
 
     def admissible_actions(self) -> list[str]:
-        """Each pile with each number of sticks that can be taken from it."""
+        """Return each pile with each number of sticks that can be taken from it."""
         return list(_actions(self._position, self.max_take))
 
     @property
@@ -246,11 +246,11 @@ class _Rules(Rules[_Piles, _Move]):
 
 
 _rules = cache(_Rules)
-"""The same rules are the same object, which what was found out about them is kept by."""
+"""Cached constructor: equal rules are one object, which holds the results of searches."""
 
 
 def _sizes(piles: Any, largest: int, max_take: int) -> tuple[range, ...]:
-    """The sizes that each pile can have at the start."""
+    """Return the sizes that each pile can have at the start."""
     if isinstance(piles, list | tuple):
         if not 1 <= len(piles) <= len(_NAMES):
             raise ConfigError(f"piles must be 1 to {len(_NAMES)} sizes, got {piles!r}")

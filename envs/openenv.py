@@ -28,15 +28,15 @@ from gym_trl.textify import UnreadableActionError
 _CALL = re.compile(r"<(tool|tool_call)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'
 _LARGEST_SEED = 2**32 - 1
-"""NumPy's, from which many environments draw."""
+"""Largest seed of NumPy, which many environments use."""
 _OURS = {"text", "instructions", "terminated", "truncated", "info"}
-"""The fields of what ``gym-trl serve`` answers."""
+"""Fields of an observation of ``gym-trl serve``."""
 _OF_THE_RESULT = ("done", "reward", "metadata")
 _READ: dict[str, Callable[[str], Any]] = {"string": str, "integer": int, "number": float}
 
 
 class Fields(dict[str, Any]):
-    """A dictionary whose entries are attributes too, as those of typed observations.
+    """Dictionary whose entries are also attributes, as those of typed observations.
 
     >>> fields = Fields.of({"goal": "click", "messages": [{"content": "hello"}]})
     >>> fields.goal, fields["goal"], fields.messages[0].content, getattr(fields, "url", None)
@@ -51,14 +51,14 @@ class Fields(dict[str, Any]):
 
     @classmethod
     def of(cls, value: Any) -> Any:
-        """``value`` with every dictionary in it made one of these."""
+        """Return ``value`` with every dictionary in it converted to this class."""
         if isinstance(value, dict):
             return cls({name: cls.of(part) for name, part in value.items()})
         return [cls.of(part) for part in value] if isinstance(value, list) else value
 
 
 class OpenEnv(gym.Env[str, str]):
-    r"""An environment on an OpenEnv server.
+    r"""Environment on an OpenEnv server.
 
     ::
 
@@ -69,64 +69,64 @@ class OpenEnv(gym.Env[str, str]):
         env.step("25")[0]
         'Higher. 1 to 50, 5 tries left.'
 
-    Every instance has one session, that is one socket, which is opened by the first reset. ``reset(seed=, options=)``
-    sends ``options`` as the keyword arguments of the server's own ``reset``, and a seed that is drawn from
-    ``np_random`` where none is given (or a larger one than 32 bits hold). ``done`` is ``terminated``, except where a
-    server says what it is, as ours does. A reward of ``None`` is 0.0. ``info`` has ``action_valid``, what the server
-    put into ``metadata``, wherever it did, and for ours the environment's own ``info``.
+    Every instance has one session, which is one socket, opened by the first reset. ``reset(seed=, options=)`` sends
+    ``options`` as the keyword arguments of the server's own ``reset``, and a seed that is drawn from ``np_random`` if
+    none is given, or if it exceeds 32 bits. ``done`` is read as ``terminated``, unless the server reports
+    ``terminated`` and ``truncated``, as ``gym-trl serve`` does. A reward of ``None`` is 0.0. ``info`` has
+    ``action_valid``, the server's ``metadata``, and for ``gym-trl serve`` the environment's own ``info``.
 
-    What goes wrong: a server that is full, or not there yet, is asked again at reset until ``patience_s`` have passed.
-    A step is sent once. After a time-out, a broken connection or an error of the environment, the session is dropped,
-    ``step`` raises, and the next reset opens another one: an answer to an old question is never read. What the
-    environment raised there is a ``ModelFaultError`` if its text does not name an ``InfrastructureError``; whatever
-    else goes wrong is the infrastructure's fault. An action that the server refuses before it is played is an invalid
-    action (``action_valid`` is false) and not an error.
+    Errors: a reset retries for ``patience_s`` seconds while the server is full or not running yet. A step is sent once.
+    After a time-out, a broken connection or an error of the environment, the session is dropped, ``step`` raises, and
+    the next reset opens another one, so a late response to an earlier request is never read. An exception of the
+    environment is raised as ``ModelFaultError`` unless its text names an ``InfrastructureError``; all other failures
+    count as the infrastructure's. An action that the server rejects before playing it is an invalid action
+    (``action_valid`` is false) and not an error.
 
-    Observations are put in words by ``prompt_builder``, or else: a single field that is text as it is, several as
-    ``name: value`` lines. Actions are read by ``action_parser``, or else from the server's schema: where one field is
-    required, the text is its value; otherwise it is a JSON object. An environment whose actions are tools (MCP) has
-    them listed in ``instructions``, and an action is ``<tool>{"name": ..., "arguments": {...}}</tool>``.
+    Observations are converted to text by ``prompt_builder``; by default, a single text field is used as it is and
+    several fields become ``name: value`` lines. Actions are parsed by ``action_parser``; by default, from the server's
+    schema: if one field is required, the text is its value; otherwise it is a JSON object. If the actions are tools
+    (MCP), they are listed in ``instructions``, and an action is ``<tool>{"name": ..., "arguments": {...}}</tool>``.
 
     Args:
-        base_url: Where a server listens (http, https, ws or wss).
-        docker_image: Instead, an image to start; one container serves all instances of a process.
-        hub: Instead, a Space on the Hub, ``"owner/name"``, whose image is started.
+        base_url: Address of a server (http, https, ws or wss).
+        docker_image: Alternatively, an image to start; one container serves all instances of a process.
+        hub: Alternatively, a Space on the Hub, ``"owner/name"``, whose image is started.
         client: A subclass of OpenEnv's ``EnvClient``, or its name as ``"package.module:Class"``; by default its generic
-            client, which needs no package of the environment's.
-        prompt_builder: Says an observation in words: gets the observation (typed, or a dictionary whose entries are
-            attributes too), the number of the turn from 1 on, and lines on the turns before.
-        action_parser: Makes an action from words: a dictionary, or a typed action for a typed client. A ``ValueError``
-            is an invalid action, and its text the observation.
-        instructions: The rules; by default the server's description, and how to act.
+            client, which does not need the environment's package.
+        prompt_builder: Function that converts an observation to text: gets the observation (typed, or a dictionary
+            whose entries are attributes too), the number of the turn from 1 on, and lines on the turns before.
+        action_parser: Function from text to an action: a dictionary, or a typed action for a typed client. If it raises
+            ``ValueError`` the action is invalid, and the message is the observation.
+        instructions: The rules; by default the server's description and the action format.
         connect_timeout_s: Seconds for opening a session.
-        message_timeout_s: Seconds for each answer.
-        patience_s: Seconds for which a reset waits for a free session.
-        max_message_size_mb: The longest answer that is read.
+        message_timeout_s: Seconds for each response of the server.
+        patience_s: Seconds that a reset waits for a free session.
+        max_message_size_mb: Largest response that is read.
         headers: Sent when the session is opened, such as an ``Authorization``; needs openenv 0.10.
-        token_variable: The environment variable that holds the server's token, which is sent as ``Authorization:
-            Bearer TOKEN``; so no record has it. ``gym-trl serve`` asks for one on any address but the loopback.
-        env_vars: Of the container.
-        port: Of the container; any by default.
-        provider: Starts containers, or a function that makes one that does; by default OpenEnv's
+        token_variable: The environment variable that holds the server's token, which is sent as ``Authorization: Bearer
+            TOKEN``, so that records do not contain it. ``gym-trl serve`` requires one on any address but the loopback.
+        env_vars: Environment variables of the container.
+        port: Port of the container; any free one by default.
+        provider: Provider that starts containers, or a function that makes one; by default OpenEnv's
             ``LocalDockerProvider``.
-        render_mode: None; the observations are all that there is.
+        render_mode: None; only the observations are available.
 
     Raises:
         MissingDependencyError: OpenEnv is not installed.
         ConfigError: not exactly one of ``base_url``, ``docker_image`` and ``hub``, a client that does not fit, or no
-            token, or a wrong one, for a server that asks for it.
+            token, or a wrong one, for a server that requires it.
         ActionTypeError: an action that is not a string.
         gymnasium.error.ResetNeeded: a step without a session.
-        ConnectionError, TimeoutError, ModelFaultError, InfrastructureError: what became of the session, the server or
-            the environment.
+        ConnectionError, TimeoutError, ModelFaultError, InfrastructureError: a failure of the session, the server or the
+            environment.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
     settles_turns: ClassVar[bool] = False
     settlement: float = 0.0
-    """What the rest of the episode pays if it is cut off here; our servers say so."""
+    """Reward for the rest of the episode if it is cut off here, as reported by ``gym-trl serve``."""
     preferred_executor: ClassVar[str] = "thread"
-    """What ``GymSpec`` steps it in: a step waits for the server."""
+    """Default executor of ``GymSpec``: a step waits for the server."""
 
     def __init__(
         self,
@@ -187,15 +187,15 @@ class OpenEnv(gym.Env[str, str]):
         self._turn = 0
 
     # -----------------------------------------------------------------------------------------------------------------
-    # What Gymnasium asks for
+    # Gymnasium's interface
     # -----------------------------------------------------------------------------------------------------------------
 
     @property
     def instructions(self) -> str:
-        """What the server says of itself, and how to act; asked for once.
+        """The server's description and the action format; fetched once.
 
         Raises:
-            ConfigError: nobody answers there.
+            ConfigError: no server responds.
         """
         if self._instructions is None:
             try:
@@ -205,7 +205,7 @@ class OpenEnv(gym.Env[str, str]):
         return self._instructions
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; ``options`` go to the server's ``reset`` by name."""
+        """Start an episode; ``options`` are the keyword arguments of the server's ``reset``."""
         super().reset(seed=seed)
         if seed is None or seed > _LARGEST_SEED:
             seed = int(self.np_random.integers(1, 2**31))
@@ -232,7 +232,7 @@ class OpenEnv(gym.Env[str, str]):
         try:
             result = self._session.step(parsed)
         except ServerError as error:
-            if error.code == "VALIDATION_ERROR":  # it was not played, and the session goes on
+            if error.code == "VALIDATION_ERROR":  # it was not played, and the session continues
                 return f"Not an action of this environment: {action!r:.200}", 0.0, False, False, {"action_valid": False}
             self._drop()
             infrastructure = error.code != "EXECUTION_ERROR" or InfrastructureError.__name__ in str(error)
@@ -252,7 +252,7 @@ class OpenEnv(gym.Env[str, str]):
             server.release()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A session stays where it is; the copy opens its own.
+        # A session is not copied; the copy opens its own.
         return {**self.__dict__, "_session": None, "_server": None}
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class OpenEnv(gym.Env[str, str]):
         return self._server.url
 
     def _begin(self, kwargs: dict[str, Any]) -> Any:
-        """Reset on the session that is open or on a new one."""
+        """Reset on the open session or on a new one."""
         if self._process != os.getpid():
             self._session, self._server, self._process = None, None, os.getpid()
         session, self._session = self._session, None
@@ -288,7 +288,7 @@ class OpenEnv(gym.Env[str, str]):
         if self._prompt_builder is None:
             about = look_up(self._url(), "metadata", timeout=self._timeout, headers=self._headers)
             said = str(about.get("description") or "")
-            if said != f"{about.get('name')} environment":  # which OpenEnv says of what nobody has described
+            if said != f"{about.get('name')} environment":  # OpenEnv's text for a missing description
                 parts.append(said)
         if self._action_parser is None:
             parts.append(self._how_to_act().explanation)
@@ -308,7 +308,7 @@ class OpenEnv(gym.Env[str, str]):
         return self._form
 
     def _tools(self) -> list[Any]:
-        """Those of the server, which need no episode, asked for on a session of their own."""
+        """Return the server's tools, fetched on a session of their own without an episode."""
         session = self._open()
         try:
             return list(_fields(session.step({"type": "list_tools"}).observation).get("tools") or [])
@@ -316,7 +316,7 @@ class OpenEnv(gym.Env[str, str]):
             session.close()
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Words
+    # Text
     # -----------------------------------------------------------------------------------------------------------------
 
     def _played(self, action: str, parsed: Any, result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -336,7 +336,7 @@ class OpenEnv(gym.Env[str, str]):
         return observation, reward, terminated, truncated, dict(info)
 
     def _read(self, result: Any) -> tuple[str, dict[str, Any]]:
-        """An answer in words, and what else it says."""
+        """Return a result as text, and its other contents."""
         fields = _fields(result.observation)
         metadata = getattr(result, "metadata", None) or fields.get("metadata") or {}
         if fields.keys() >= _OURS:
@@ -353,7 +353,7 @@ class OpenEnv(gym.Env[str, str]):
             text = self._prompt_builder(seen, self._turn, list(self._history))
             if not isinstance(text, str):
                 raise ConfigError(f"prompt_builder must return text, got {type(text).__name__}: {text!r:.80}")
-        text = text.encode("utf-8", "replace").decode("utf-8")  # JSON can say what no tokenizer reads
+        text = text.encode("utf-8", "replace").decode("utf-8")  # JSON can contain lone surrogates
         if len(text) > MAX_LENGTH:
             left_out = f"\n({len(text) - MAX_LENGTH + 40} more characters)"
             text = text[: MAX_LENGTH - len(left_out)] + left_out
@@ -361,14 +361,14 @@ class OpenEnv(gym.Env[str, str]):
 
 
 class _Form(NamedTuple):
-    """How actions are written."""
+    """Format of actions."""
 
     explanation: str
     parse: Callable[[str], Any]
 
 
 def _schema_form(schema: Mapping[str, Any], typed: type[Any] | None) -> _Form:
-    """Actions of a JSON schema: the value of the only field that is needed, or an object."""
+    """Return the format for a JSON schema: the value of the only required field, or an object."""
     fields = {name: part for name, part in (schema.get("properties") or {}).items() if name != "metadata"}
     needed = [name for name in schema.get("required") or fields if name in fields]
     make: Callable[[Any], Any] = dict if typed is None else typed.model_validate
@@ -399,7 +399,7 @@ def _schema_form(schema: Mapping[str, Any], typed: type[Any] | None) -> _Form:
 
 
 def tool_form(tools: Sequence[Any]) -> _Form:
-    """Calls of tools that are written as JSON, which the explanation shows with what they take."""
+    """Return the format of tool calls written as JSON; the explanation lists the tools' arguments."""
     listed = [
         json.dumps(
             {"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]},
@@ -423,7 +423,7 @@ def tool_form(tools: Sequence[Any]) -> _Form:
 
 
 def _authorization(variable: str) -> dict[str, str]:
-    """The header with the token that an environment variable holds."""
+    """Return the header with the token of an environment variable."""
     if not (header := bearer(os.environ.get(variable))):
         raise ConfigError(f"token_variable must name an environment variable that holds a token, got {variable!r}")
     return header
@@ -435,7 +435,7 @@ def _is_tool_call(schema: Mapping[str, Any]) -> bool:
 
 
 def _fields(observation: Any) -> dict[str, Any]:
-    """An observation, typed or not, as a dictionary."""
+    """Return an observation, typed or not, as a dictionary."""
     if isinstance(observation, Mapping):
         return dict(observation)
     if hasattr(observation, "model_dump"):
@@ -453,18 +453,18 @@ def _words(fields: Mapping[str, Any]) -> str:
 
 
 def as_words(value: Any) -> str:
-    """Text as it is, and anything else as JSON."""
+    """Return text unchanged, and anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _tool_result(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What a tool returned, or what is wrong with the call."""
+    """Return a tool's result, or the error of the call."""
     info: dict[str, Any] = {"tool": fields["tool_name"]}
     if error := fields["error"]:
         kind, message = error.get("error_type"), error.get("message", "")
         return f"Error: {message}", {**info, "action_valid": kind not in ("invalid_args", "tool_not_found")}
     found = fields["result"]
-    if isinstance(found, Mapping) and {"content", "data"} <= found.keys():  # what FastMCP makes of any value
+    if isinstance(found, Mapping) and {"content", "data"} <= found.keys():  # FastMCP's wrapping of any value
         if found["data"] is None:
             texts = [str(part.get("text")) for part in found["content"] or () if isinstance(part, Mapping)]
             found = "\n".join(texts)

@@ -1,4 +1,4 @@
-"""Sessions on OpenEnv servers through the real ``openenv`` package, and servers that are started for them."""
+"""Sessions on OpenEnv servers through the ``openenv`` package, and servers started for them."""
 
 import atexit
 import inspect
@@ -27,11 +27,11 @@ _UNINVITED = (
     "(token_variable='GYM_TRL_TOKEN')"
 )
 _CLOSING = 5.0
-"""Seconds that a server has to say goodbye."""
+"""Seconds that a server has to close a session."""
 
 
 class ServerError(RuntimeError):
-    """What a server answered instead of an observation; ``code`` is OpenEnv's name of it."""
+    """Error response of a server; ``code`` is OpenEnv's name of it."""
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
@@ -40,20 +40,19 @@ class ServerError(RuntimeError):
 
 
 class Session:
-    """One session on an OpenEnv server: a synchronous client, one socket, and no second one in secret.
+    """Session on an OpenEnv server: a synchronous client with one socket that never reconnects.
 
-    A client that reconnects by itself would continue an episode in an environment that was never reset, and one whose
-    socket survives a time-out reads the answer to its previous question. So whoever gets an exception from here drops
-    the session and opens another one.
+    A client that reconnects would continue an episode in an environment that was never reset, and a socket that
+    survives a time-out delivers the response to the previous request. So callers drop the session after an exception
+    and open another one.
 
     Args:
-        url: Where the server listens.
+        url: Address of the server.
         client: A subclass of OpenEnv's ``EnvClient``.
-        settings: Of the client.
+        settings: Keyword arguments of the client.
 
     Raises:
-        ConfigError: the server asks for a token.
-        ConnectionError: there is no such server, or it does not let anybody in.
+        ConfigError: the server requires a token. ConnectionError: there is no such server, or it refuses connections.
     """
 
     def __init__(self, url: str, client: type[Any], settings: Mapping[str, Any]) -> None:
@@ -69,17 +68,17 @@ class Session:
         self._socket = self._client.async_client._ws
 
     def reset(self, **kwargs: Any) -> Any:
-        """Begin an episode."""
+        """Start an episode."""
         return self._ask(partial(self._client.reset, **kwargs))
 
     def step(self, action: Any) -> Any:
-        """Act, once: an action that may have been played is never sent again."""
+        """Send an action, once: an action that may have been played is never sent again."""
         if self._socket.state.name != "OPEN":
             raise ConnectionError(f"{self.url} broke the connection")
         return self._ask(partial(self._client.step, action))
 
     def state(self) -> Any:
-        """What the environment says of its state."""
+        """Return the environment's state."""
         return self._ask(self._client.state)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
@@ -88,7 +87,7 @@ class Session:
             answer = question()
         except TimeoutError as error:
             raise TimeoutError(f"{self.url} did not answer in time") from error
-        except Exception as error:  # what websockets and clients raise where a connection breaks is of many kinds
+        except Exception as error:  # websockets and clients raise many types when a connection breaks
             if isinstance(error, RuntimeError) and (self._is_the_same() or _FULL in str(error)):
                 raise ServerError(f"{self.url}: {error}") from error
             raise ConnectionError(f"{broken}: {type(error).__name__}: {error}") from error
@@ -100,11 +99,11 @@ class Session:
         return self._client.async_client._ws is self._socket
 
     def drop(self) -> None:
-        """Close without waiting for the server, which may be the one that hangs."""
+        """Close without waiting for the server, which may hang."""
         self._closing()
 
     def close(self) -> None:
-        """Close, and wait for the server for some seconds at most."""
+        """Close, waiting some seconds at most for the server."""
         self._closing().join(_CLOSING)
 
     def _closing(self) -> Thread:
@@ -118,13 +117,13 @@ class Session:
 
 
 def begin(session: Session | None, another: Callable[[], Session], patience_s: float, **kwargs: Any) -> Any:
-    """Reset on ``session``, or where it is none or broken on another one, and wait where the server is full.
+    """Reset on ``session``, or if it is ``None`` or broken on another one, and wait while the server is full.
 
     Returns:
-        The session, and what the server answered.
+        The session, and the server's response.
 
     Raises:
-        ConnectionError, TimeoutError, ServerError: the last one there was; no session is left open then.
+        ConnectionError, TimeoutError, ServerError: the last error; no session is left open then.
     """
     deadline, pause = monotonic() + patience_s, 0.05
     while True:
@@ -144,11 +143,11 @@ def begin(session: Session | None, another: Callable[[], Session], patience_s: f
 
 
 def client_class(client: type[Any] | str | None) -> type[Any]:
-    """The class of a client: OpenEnv's generic one, one that was given, or one by its name ``"package.module:Class"``.
+    """Return a client class: OpenEnv's generic one, a given one, or one by its name ``"package.module:Class"``.
 
     Raises:
-        MissingDependencyError: there is no ``openenv``.
-        ConfigError: there is no such class, or it is none of a client.
+        MissingDependencyError: ``openenv`` is not installed.
+        ConfigError: there is no such class, or it is not a client.
     """
     try:
         from openenv.core import EnvClient, GenericEnvClient
@@ -163,15 +162,15 @@ def client_class(client: type[Any] | str | None) -> type[Any]:
             raise ConfigError(f"there is no client {client!r}: {error}") from error
     if not (isinstance(client, type) and issubclass(client, EnvClient)):
         raise ConfigError(f"client must be a subclass of openenv.core.EnvClient or its name, got {client!r}")
-    # Those of tools go around the environment's own steps, and so around its rewards and its end.
+    # Tool clients bypass the environment's own steps, and so its rewards and its end.
     return GenericEnvClient if any(kind.__name__ == "MCPClientBase" for kind in client.__mro__) else client
 
 
 def client_settings(client: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given and not ``None``, if this version's client takes it.
+    """Return the given settings that are not ``None``, after checking that this client version takes them.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it does not take one of them.
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     known = inspect.signature(client).parameters
@@ -183,7 +182,7 @@ def client_settings(client: type[Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def action_class(client: type[Any]) -> type[Any] | None:
-    """The class of the actions that a typed client sends, from its bases: ``EnvClient[Action, ...]``."""
+    """Return the class of a typed client's actions, from its bases: ``EnvClient[Action, ...]``."""
     for kind in client.__mro__:
         for base in getattr(kind, "__orig_bases__", ()):
             first = (getattr(base, "__args__", None) or (None,))[0]
@@ -193,11 +192,10 @@ def action_class(client: type[Any]) -> type[Any] | None:
 
 
 def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """What a server says at ``/schema`` or ``/metadata``; nothing where it has no such page.
+    """Return a server's response at ``/schema`` or ``/metadata``; empty if it has no such page.
 
     Raises:
-        ConfigError: the server asks for a token.
-        ConnectionError: nobody answers there.
+        ConfigError: the server requires a token. ConnectionError: no server responds.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
@@ -211,7 +209,7 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
     except HTTPError as error:
         if error.code == 401:
             raise ConfigError(_UNINVITED.format(url=url)) from error
-        return {}  # it is there, and has no such page
+        return {}  # the server runs, but has no such page
     except URLError as error:
         raise ConnectionError(
             f"no OpenEnv server answers at {url}: {error.reason}; start one, as with gym-trl serve ID --port 8000"
@@ -224,7 +222,7 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a server has refused the handshake of a socket, as without the token that it asks for."""
+    """Return whether a server has refused the handshake of a socket, as without the token that it requires."""
     while error is not None:
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
             return True
@@ -240,7 +238,7 @@ def _is_here(host: str | None) -> bool:
 
 
 class StartedServer:
-    """A server that was started for the sessions of this process: one for all that ask for the same.
+    """Server started for the sessions of this process, shared by all with the same arguments.
 
     ::
 
@@ -248,8 +246,8 @@ class StartedServer:
         server.url
         server.release()  # the last one stops it, and so does the end of the interpreter
 
-    Args of ``share``: a docker image, how to start it, and a provider, or a function that makes one; by default
-    OpenEnv's ``LocalDockerProvider``.
+    Args of ``share``: a docker image, its port and environment variables, and a provider, or a function that makes one;
+    by default OpenEnv's ``LocalDockerProvider``.
     """
 
     _all: ClassVar[dict[str, "StartedServer"]] = {}
@@ -263,7 +261,7 @@ class StartedServer:
     def share(
         cls, image: str, *, port: int | None = None, env_vars: Mapping[str, str] | None = None, provider: Any = None
     ) -> "StartedServer":
-        """The server of this image and these variables, started if nobody has."""
+        """Return the server of this image and these variables, started if it is not running."""
         key = repr((image, port, sorted((env_vars or {}).items()), id(provider)))
         with cls._lock:
             server = cls._all.get(key)
@@ -273,7 +271,7 @@ class StartedServer:
             return server
 
     def release(self) -> None:
-        """Say that a session needs it no more."""
+        """Release one session's claim; the last release stops the server."""
         with StartedServer._lock:
             self._users -= 1
             if self._users == 0 and self._process == os.getpid():
@@ -306,7 +304,7 @@ def _stop_all() -> None:
 
 
 def image_of_space(repo_id: str) -> str:
-    """The docker image of a Space on the Hub.
+    """Return the docker image of a Space on the Hub.
 
     >>> image_of_space("openenv/echo_env")
     'registry.hf.space/openenv-echo-env:latest'

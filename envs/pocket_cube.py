@@ -1,4 +1,4 @@
-"""Rubik's cube of 2x2x2, the pocket cube."""
+"""Pocket cube: Rubik's cube of 2x2x2."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +16,9 @@ from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 Stickers: TypeAlias = tuple[str, ...]
-"""Of the faces U, R, F, D, L and B, each from its top left to its bottom right."""
+"""Stickers of the faces U, R, F, D, L and B, each from its top left to its bottom right."""
 Vector: TypeAlias = tuple[int, int, int]
-"""To the right, up, and to the front."""
+"""Coordinates to the right, up, and to the front."""
 
 _FACES = "URFDLB"
 _SOLVED: Stickers = tuple(face for face in _FACES for _ in range(4))
@@ -26,7 +26,7 @@ _FACE = re.compile(r"^[URFDLB]: (.*)$", re.MULTILINE)
 _SHOWN = "\n".join(f"{face}: {{}} {{}} {{}} {{}}" for face in _FACES)
 _LONGEST_SCRAMBLE = 30
 _BY_DISTANCE = (1, 9, 54, 321, 1847, 9992, 50136, 227536, 870072, 1887748, 623800, 2644)
-"""How many positions are 0, 1, ..., 11 moves from the solved one; a test counts them."""
+"""Number of positions 0, 1, ..., 11 moves from the solved one; a test counts them."""
 
 
 class PocketCube(TextEnv):
@@ -48,18 +48,19 @@ class PocketCube(TextEnv):
 
     A sticker is named by the face it belongs on, and a face is shown from its top left to its bottom right, as it lies
     in the usual net (R, L and B beside F, U above F, D below). A move turns a face clockwise as seen from outside:
-    ``U``, ``R``, ``F``; ``'`` turns it the other way and ``2`` twice. With the other faces the cube could only be held
-    differently: the corner of D, L and B stays where it is. Anything that is no move costs a turn and changes nothing.
+    ``U``, ``R``, ``F``; ``'`` turns it the other way and ``2`` twice. Turns of the other faces would only change the
+    orientation of the whole cube, so the corner of D, L and B stays fixed. An invalid action costs a turn and changes
+    nothing.
 
-    With ``scramble=0`` the start is any of the 3,674,159 positions that are not solved, each equally likely. Otherwise
-    it is what ``scramble`` moves lead to, each sequence equally likely that never turns a face twice in a row; one that
-    ends at the solved position is a move shorter. Easy is 1 move and 1 turn, so that the same move again and again wins
-    no more than random ones; medium is 3 moves and 6 turns, and hard any position and 22 turns, twice what the farthest
-    needs. Random moves win 1/9 of the easy games and 0.0036 of the medium ones. Arguments that are given replace the
+    With ``scramble=0`` the start is drawn uniformly from the 3,674,159 unsolved positions. Otherwise it is the result
+    of ``scramble`` moves, drawn uniformly from the sequences that never turn a face twice in a row; a sequence that
+    ends at the solved position is shortened by one move. Easy is 1 move and 1 turn, so that a constant move wins no
+    more than random ones; medium is 3 moves and 6 turns, and hard any position and 22 turns, twice the largest
+    distance. Random moves win 1/9 of the easy games and 0.0036 of the medium ones. Arguments that are given replace the
     preset's.
 
-    The solver plays a shortest solution, by a table of all distances (3.7 MB, made in a second or two when it is first
-    needed). So many positions are that far away, where a half turn counts as one move:
+    The solver plays a shortest solution, from a table of all distances (3.7 MB, computed in a second or two at first
+    use). The number of positions by distance, where a half turn counts as one move:
 
     ==== === === ==== ===== ===== ====== ======= ======= ========= ======= =====
     0    1   2   3    4     5     6      7       8       9         10      11
@@ -67,8 +68,8 @@ class PocketCube(TextEnv):
     1    9   54  321  1847  9992  50136  227536  870072  1887748   623800  2644
     ==== === === ==== ===== ===== ====== ======= ======= ========= ======= =====
 
-    The mean is 8.7556. The tests compute these, and that in quarter turns the farthest is 14 away; that 11 and 14 are
-    God's numbers is known.
+    The mean is 8.7556. The tests compute these, and the largest distance in quarter turns, 14; 11 and 14 are the known
+    God's numbers.
 
     Raises:
         ConfigError: ``scramble`` is not from 0 to 30, or ``turns`` is below 1.
@@ -104,7 +105,7 @@ class PocketCube(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example turns a face that is not turned."""
+        """Rules of the game and format of an action; the example names a face that no move turns."""
         return (
             f"Solve the 2x2x2 cube in {counted(self.turns, 'turn')}: bring every sticker to the face that it is named "
             "after. The faces U (up), R (right), F (front), D (down), L (left) and B (back) are shown row by row, as "
@@ -115,14 +116,14 @@ class PocketCube(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """The number of positions, or of sequences of moves, that a game can start from."""
+        """Number of positions, or of sequences of moves, that a game can start from."""
         if self.scramble == 0:
             return sum(_BY_DISTANCE) - 1
         return int(9 * 6 ** (self.scramble - 1))
 
     @property
     def optimal_success(self) -> float | None:
-        """The share of starts that ``turns`` moves suffice for; ``None`` after scrambles that are longer than that."""
+        """Share of starts that ``turns`` moves suffice for; ``None`` for longer scrambles."""
         if self.turns >= min(self.scramble or 11, 11):
             return 1.0
         if self.scramble:
@@ -131,20 +132,20 @@ class PocketCube(TextEnv):
 
     @property
     def optimal_return(self) -> float | None:
-        """Perfect play wins in the fewest moves, so that a game is worth the same when moves count."""
+        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest moves."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
-        """The upper face, again and again."""
+        """Turn of the upper face."""
         return "U"
 
     def admissible_actions(self) -> tuple[str, ...]:
-        """The nine moves, always."""
+        """Return all nine moves, in every turn."""
         return _ACTIONS
 
     def solver(self) -> Policy:
-        """Plays a shortest solution."""
+        """Return a policy that plays a shortest solution."""
         return Steady(_nearer, _FACE.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
@@ -175,11 +176,11 @@ class PocketCube(TextEnv):
         return f"{_SHOWN.format(*self._stickers)}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
-        """The length of a shortest solution from the start."""
+        """Return the length of a shortest solution from the start."""
         return _distances()[_number(self._first)]
 
     def _potential(self) -> float:
-        """Less the distance as a share of the longest, 11."""
+        """Return 1 minus the distance as a share of the largest, 11."""
         return 1.0 - _distances()[_number(self._stickers)] / 11
 
 
@@ -189,7 +190,7 @@ class PocketCube(TextEnv):
 
 
 def _places() -> list[tuple[Vector, Vector]]:
-    """Of every sticker the corner that it is on and where it faces, in the order that they are shown in."""
+    """Return the corner and the direction of every sticker, in the displayed order."""
     corners: dict[str, Callable[[int, int], Vector]] = {
         "U": lambda row, col: (col, 1, row),
         "R": lambda row, col: (1, -row, -col),
@@ -218,7 +219,7 @@ _CLOCKWISE: dict[str, Callable[[Vector], Vector]] = {
 
 
 def _sources(face: str, quarters: int) -> list[int]:
-    """For every place the one that its sticker comes from."""
+    """Return for every place the place that its sticker comes from."""
     sources = list(range(24))
     for here, (corner, facing) in enumerate(_PLACES):
         if _dot(corner, _NORMALS[face]) == 1:
@@ -245,7 +246,7 @@ _TURNS: dict[str, Callable[[Stickers], Stickers]] = {
 
 
 def _scrambled(length: int, number: int) -> Stickers:
-    """What sequence number ``number`` leads to, or all but its last move, if it leads to the solved position."""
+    """Return the result of sequence number ``number``, or of all but its last move if that is the solved position."""
     stickers = before = _SOLVED
     faces = "URF"
     for _ in range(length):
@@ -257,19 +258,19 @@ def _scrambled(length: int, number: int) -> Stickers:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Positions by number: the order of the seven corners that move, times how they are twisted; the solved one is number 0
+# Positions by number: the order and the twists of the seven movable corners; the solved one is number 0
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Position(NamedTuple):
     corners: tuple[int, ...]
-    """For every place the corner that is there."""
+    """Corner at every place."""
     twists: tuple[int, ...]
-    """Where its sticker of U or D is: 0 on U or D, else 1 or 2 places on, clockwise."""
+    """Place of its sticker of U or D: 0 on U or D, else 1 or 2 places on, clockwise."""
 
 
 def _corner_places() -> list[tuple[int, ...]]:
-    """Of the corners that move the places of their stickers: that on U or D first, then clockwise."""
+    """Return the places of the stickers of each movable corner: that on U or D first, then clockwise."""
     found: dict[Vector, list[int]] = {}
     for place, (corner, _) in enumerate(_PLACES):
         found.setdefault(corner, []).append(place)
@@ -296,7 +297,7 @@ def _orders() -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
 
 @cache
 def _twistings() -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
-    """The twists of all corners add up to whole turns."""
+    """Return all twists of the corners and their numbers; the twists add up to whole turns."""
     twistings = [(*twists, -sum(twists) % 3) for twists in product(range(3), repeat=6)]
     return twistings, {twists: number for number, twists in enumerate(twistings)}
 
@@ -315,7 +316,7 @@ def _number(stickers: Stickers) -> int:
 
 
 def _stickers(number: int) -> Stickers:
-    """The position of that number."""
+    """Return the position with a number."""
     order, twisting = divmod(number, 729)
     stickers = list(_SOLVED)
     for places, corner, twist in zip(_CORNERS, _orders()[0][order], _twistings()[0][twisting], strict=True):
@@ -326,7 +327,7 @@ def _stickers(number: int) -> Stickers:
 
 @cache
 def _distances(actions: tuple[str, ...] = _ACTIONS) -> bytes:
-    """The fewest of these moves from every position to the solved one, by its number."""
+    """Return the fewest of these moves from every position to the solved one, by its number."""
     orders, order_numbers = _orders()
     twistings, twisting_numbers = _twistings()
     moves = []
@@ -363,7 +364,7 @@ def _breadth_first(moves: Sequence[tuple[Any, Any]]) -> npt.NDArray[np.uint8]:
 
 
 def _nearer(observation: str) -> str:
-    """A move to a position that is nearer."""
+    """Return a move to a position that is nearer to the solved one."""
     stickers = tuple("".join(_FACE.findall(observation)).replace(" ", ""))
     distances = _distances()
     return min(_ACTIONS, key=lambda action: distances[_number(_TURNS[action](stickers))])

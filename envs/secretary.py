@@ -1,4 +1,4 @@
-"""The secretary problem: when to stop looking for someone better."""
+"""Secretary problem: accept the best applicant of a sequence."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _MOVES = ("accept", "skip")
 
 
 class Secretary(TextEnv):
-    """Accept the best of ``applicants``, who come one at a time and do not come back.
+    """Accept the best of ``applicants``, who appear one at a time and cannot be recalled.
 
     >>> env = Secretary(applicants=3)
     >>> env.reset(options={"instance": 0})[0]
@@ -27,14 +27,14 @@ class Secretary(TextEnv):
     >>> env.step("accept")[:2]
     ('Rank 2 of all 3. Not the best.', 0.0)
 
-    Of each applicant you learn the rank among those seen so far, 1 for the best of them, and accept, which ends the
-    game, or skip. It is won if the one who is accepted is the best of all, seen or not; all orders are equally likely.
-    What is no action costs one of ``turns``, and the applicant waits; without turns, or when all were skipped, it is
-    lost. An instance is an order of the applicants: there are ``applicants!``.
+    The observation gives each applicant's rank among those seen so far, 1 for the best; the actions are accept, which
+    ends the game, and skip. The game is won if the accepted applicant is the best of all, seen or not; all orders are
+    equally likely. An invalid action costs one of ``turns`` and keeps the applicant; the game is lost when no turns are
+    left or all were skipped. An instance is an order of the applicants: there are ``applicants!``.
 
     Easy has 5 applicants, medium 50, hard 100; each has 10 turns more than applicants.
 
-    Perfect play skips a number of applicants and accepts the next who is better than all before:
+    Perfect play skips a number of applicants and accepts the next one that is better than all before:
 
     ========== ======= ======
     applicants skipped wins
@@ -48,8 +48,8 @@ class Secretary(TextEnv):
     ========== ======= ======
 
     The numbers are exact (a dynamic program here, the sum over positions and, up to 7, all orders in the tests); the
-    limit is 1/e. Always accepting, and each constant way to play, wins ``1 / applicants``, and random play, which
-    rarely looks at more than a few, ``(1 - 2**-applicants) / applicants``.
+    limit is 1/e. Always accepting, like every constant policy, wins ``1 / applicants``, and random play, which rarely
+    sees more than a few applicants, ``(1 - 2**-applicants) / applicants``.
 
     ``reward="shaped"`` adds the change of the probability that perfect play still wins.
 
@@ -87,7 +87,7 @@ class Secretary(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer."""
+        """Rules of the game and format of an action."""
         return (
             f"{self.applicants} applicants come one at a time, in random order. Of each you are told the rank among "
             "those seen so far (1 is the best so far). Accept one, or skip, and who is skipped does not come back. You "
@@ -97,29 +97,29 @@ class Secretary(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """The number of orders."""
+        """Number of orders."""
         return factorial(self.applicants)
 
     @property
     def optimal_success(self) -> float:
-        """The share of orders in which perfect play accepts the best."""
+        """Share of orders in which perfect play accepts the best."""
         return _chances(self.applicants, min(self.applicants, self.turns))[0]
 
     @property
     def constant_action(self) -> str:
-        """Accept."""
+        """The action ``accept``."""
         return "accept"
 
     def admissible_actions(self) -> list[str]:
-        """Both, always."""
+        """Both actions, in every turn."""
         return list(_MOVES)
 
     def solver(self) -> Policy:
-        """Perfect play: skips some, then accepts who is better than all before."""
+        """Return the perfect policy: skip some, then accept the first better than all before."""
         return Steady(_Stopping(self.turns), _SHOWN.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        # The rank of each among those seen is independent of the others, so they are the digits of the instance.
+        # The relative ranks are independent of each other, so they are the digits of the instance.
         left = instance or 0
         self._ranks = []
         for count in range(1, self.applicants + 1):
@@ -130,7 +130,7 @@ class Secretary(TextEnv):
         return self._applicant()
 
     def _act(self, action: str) -> Outcome:
-        # An ASCII test first, because the Kelvin sign in lower case is a k.
+        # Test for ASCII first, because the Kelvin sign becomes a k in lower case.
         said = action.strip().lower() if action.isascii() else ""
         if said == "accept":
             rank = self._rank_of_all()
@@ -145,7 +145,7 @@ class Secretary(TextEnv):
         return Outcome(self._applicant(), done=self._turns_left == 0)
 
     def _potential(self) -> float:
-        """The probability that perfect play wins, now that this applicant is seen."""
+        """Return the probability that perfect play wins, given the applicants seen."""
         last = min(self.applicants, self._seen + self._turns_left - 1)
         later = _chances(self.applicants, last)[self._seen]
         return max(self._seen / self.applicants, later) if self._ranks[self._seen - 1] == 1 else later
@@ -167,7 +167,7 @@ class Secretary(TextEnv):
 
 
 class _Stopping:
-    """Accepts who is the best so far, once waiting for another promises less."""
+    """Policy that accepts the best applicant so far once that is at least as good as waiting."""
 
     def __init__(self, turns: int) -> None:
         self._turns_left = turns
@@ -183,7 +183,7 @@ class _Stopping:
 
 @lru_cache(maxsize=256)
 def _chances(applicants: int, last: int) -> tuple[float, ...]:
-    """After how many are skipped, the probability to accept the best where ``last`` is the last who can be seen."""
+    """Return the probabilities of accepting the best by the number skipped, if ``last`` is the last one seen."""
     chances = [0.0]
     for seen in range(last, 0, -1):
         later = chances[-1]

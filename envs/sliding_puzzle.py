@@ -1,4 +1,4 @@
-"""The sliding puzzle, of which the 15-puzzle is the best known."""
+"""Sliding puzzles such as the 15-puzzle."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 Cells: TypeAlias = tuple[int, ...]
-"""The tiles row by row; the gap is 0."""
+"""Tiles row by row; the gap is 0."""
 
 _ROW = re.compile(r"^ *(?:[0-9]+|_)(?: +(?:[0-9]+|_))+$", re.MULTILINE)
 _MOST_ROWS = 4
@@ -44,21 +44,21 @@ class SlidingPuzzle(TextEnv):
     >>> env.step("2")[1:4]
     (0.0, True, False)
 
-    In order are the tiles row by row from 1, with the gap at the end. An action is the tile to slide: its number names
-    one move, while "up" could be meant for the tile or for the gap. Anything that is not a tile beside the gap costs a
+    The goal has the tiles in order row by row from 1, with the gap at the end. An action is the number of the tile to
+    slide, which is unambiguous, unlike "up" for the tile or the gap. Anything else than a tile beside the gap costs a
     turn and moves nothing.
 
-    With ``walk=0`` the start is any position that can be solved, each equally likely: half of all permutations, and the
-    solved one is not among them. Otherwise it is where a walk of ``walk`` moves leads that takes no move back at once,
-    each walk equally likely; one that ends at the solved position is a move shorter. Boards of more than 9 cells need a
-    walk. Easy is 2x2 in 12 turns, medium 2x3 in 42, hard 3x3 in 62: all positions, and twice what the farthest of them
-    needs. Random legal moves win 0.4217 of the easy games and 0.0380 of the medium ones. Arguments that are given
-    replace the preset's.
+    With ``walk=0`` the start is drawn uniformly from the solvable positions, half of all permutations, without the
+    solved one. Otherwise it is the end of a walk of ``walk`` moves, drawn uniformly from the walks that never undo the
+    previous move; a walk that ends at the solved position is shortened by one move. Boards of more than 9 cells need a
+    walk. Easy is 2x2 in 12 turns, medium 2x3 in 42, hard 3x3 in 62: all positions, and twice the largest distance.
+    Random legal moves win 0.4217 of the easy games and 0.0380 of the medium ones. Arguments that are given replace the
+    preset's.
 
-    The solver plays a shortest solution: by a table of all distances for up to 9 cells, by a search from both ends for
-    more, to which every walk is near enough; from elsewhere it plays a longer one, tile by tile. With all positions,
-    the solved one included, these numbers are exact (the tests compute them); 80 moves for the farthest of 4x4 is
-    quoted from Bruengger et al. (1999):
+    The solver plays a shortest solution: by a table of all distances for up to 9 cells, by a bidirectional search for
+    more, which reaches the start of every walk; from other positions it plays a longer solution, tile by tile. Over all
+    positions, the solved one included, these numbers are exact (the tests compute them); 80 moves for the farthest of
+    4x4 is quoted from Bruengger et al. (1999):
 
     ===== ============== ======= ====
     board positions      mean    most
@@ -122,7 +122,7 @@ class SlidingPuzzle(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is a number that no tile has."""
+        """Rules of the game and format of an action; the example is a number that no tile has."""
         return (
             f"Sliding puzzle: bring the tiles 1 to {self._count - 1} into order, row by row, with the gap _ at the "
             f"end, in {counted(self.turns, 'turn')}. A turn slides a tile that is beside the gap, or above or below, "
@@ -132,14 +132,14 @@ class SlidingPuzzle(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """The number of positions, or of walks, that a game can start from."""
+        """Number of positions, or of walks, that a game can start from."""
         if self.walk == 0:
             return math.factorial(self._count) // 2 - 1
         return _walks(self.rows, self.cols, self._count - 1, None, self.walk)
 
     @property
     def optimal_success(self) -> float | None:
-        """The share of starts that ``turns`` moves suffice for; ``None`` after walks that may be too long for that."""
+        """Share of starts that ``turns`` moves suffice for; ``None`` for walks that may be too long."""
         if 0 < self.walk <= self.turns:
             return 1.0
         if not self._all_known:
@@ -151,7 +151,7 @@ class SlidingPuzzle(TextEnv):
 
     @property
     def optimal_return(self) -> float | None:
-        """Perfect play wins in the fewest moves, so that a game is worth the same when moves count."""
+        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest moves."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
@@ -160,11 +160,11 @@ class SlidingPuzzle(TextEnv):
         return self.admissible_actions()[0]
 
     def admissible_actions(self) -> list[str]:
-        """The two to four tiles around the gap."""
+        """Return the two to four tiles around the gap."""
         return [str(self._cells[cell]) for cell in self._beside[self._gap]]
 
     def solver(self) -> Policy:
-        """Plays a shortest solution; far from where games start on more than 9 cells, any."""
+        """Return a policy that plays a shortest solution, or any solution far from the starts of large boards."""
         if self._all_known:
             return Steady(_Descent(self.rows, self.cols), _ROW.search)
         return Steady(_Meeting(self.rows, self.cols, (self.walk + 1) // 2), _ROW.search)
@@ -203,7 +203,7 @@ class SlidingPuzzle(TextEnv):
         return f"{rows}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
-        """The length of a shortest solution from the start."""
+        """Return the length of a shortest solution from the start."""
         if self._all_known:
             return _distances(self.rows, self.cols)[_number(self.rows, self.cols, self._first)]
         shortest = _shortest(self.rows, self.cols, (self.walk + 1) // 2, self._first)
@@ -211,7 +211,7 @@ class SlidingPuzzle(TextEnv):
         return len(shortest)
 
     def _potential(self) -> float:
-        """Less the distance as a share of the longest; on more than 9 cells the tiles' own distances stand for it."""
+        """Return 1 minus the distance as a share of the largest; beyond 9 cells by each tile's distance."""
         if self._all_known:
             distances = _distances(self.rows, self.cols)
             return 1.0 - distances[_number(self.rows, self.cols, self._cells)] / _longest(self.rows, self.cols)
@@ -220,7 +220,7 @@ class SlidingPuzzle(TextEnv):
 
 
 class _Descent:
-    """Goes to a position that is nearer, by the table of all distances."""
+    """Policy that moves to a nearer position, by the table of all distances."""
 
     def __init__(self, rows: int, cols: int) -> None:
         self._rows, self._cols = rows, cols
@@ -233,7 +233,7 @@ class _Descent:
 
 
 class _Meeting:
-    """Finds a whole solution at the first position that it sees, and plays it as long as it is played."""
+    """Policy that finds a whole solution at its first position, and plays it as long as it is followed."""
 
     def __init__(self, rows: int, cols: int, depth: int) -> None:
         self._rows, self._cols, self._depth = rows, cols, depth
@@ -257,7 +257,7 @@ def _read(observation: str) -> Cells:
 
 @cache
 def _texts(count: int) -> tuple[str, ...]:
-    """How tiles are shown, by number; on large boards one wide as the other."""
+    """Return the text of each tile by number, padded to equal width on large boards."""
     width = len(str(count - 1))
     return tuple("_".rjust(width) if tile == 0 else str(tile).rjust(width) for tile in range(count))
 
@@ -269,7 +269,7 @@ def _goal(count: int) -> Cells:
 
 @cache
 def _beside(rows: int, cols: int) -> tuple[tuple[int, ...], ...]:
-    """For every cell those above, left, right and below of it."""
+    """Return for every cell those above, left, right and below of it."""
     return tuple(
         tuple(other for other in range(rows * cols) if _steps_apart(cols, cell, other) == 1)
         for cell in range(rows * cols)
@@ -281,7 +281,7 @@ def _steps_apart(cols: int, cell: int, other: int) -> int:
 
 
 def _moves(beside: Sequence[Sequence[int]], cells: Cells) -> list[tuple[int, Cells]]:
-    """The tiles that can be slid, and what that leads to."""
+    """Return the tiles that can be slid, each with the resulting position."""
     gap = cells.index(0)
     found = []
     for cell in beside[gap]:
@@ -292,18 +292,18 @@ def _moves(beside: Sequence[Sequence[int]], cells: Cells) -> list[tuple[int, Cel
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Positions that can be solved, by number: the goal is number 0
+# Solvable positions by number; the goal is number 0
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def _is_odd(rows: int, cols: int, gap: int) -> int:
-    """Whether the tiles of a position that can be solved are an odd permutation, by where the gap is."""
+    """Return whether the tiles of a solvable position are an odd permutation, given the gap."""
     # A tile that slides up or down passes cols - 1 others; one that slides sideways passes none.
     return (rows - 1 - gap // cols) * (cols - 1) % 2
 
 
 def _number(rows: int, cols: int, cells: Sequence[int]) -> int:
-    """The number of a position: where the gap is, and the Lehmer code of the tiles less what parity says."""
+    """Return the number of a position: the gap and the Lehmer code of the tiles, without the part fixed by parity."""
     count = rows * cols
     gap = cells.index(0)
     tiles = [tile for tile in cells if tile]
@@ -318,7 +318,7 @@ def _number(rows: int, cols: int, cells: Sequence[int]) -> int:
 
 
 def _position(rows: int, cols: int, number: int) -> Cells:
-    """The position of that number."""
+    """Return the position with a number."""
     count = rows * cols
     digits = []
     for base in range(3, count):
@@ -333,7 +333,7 @@ def _position(rows: int, cols: int, number: int) -> Cells:
 
 @cache
 def _distances(rows: int, cols: int) -> bytes:
-    """The number of moves from every position that can be solved to the goal, by its number."""
+    """Return the number of moves from every solvable position to the goal, by its number."""
     ahead = _successors(rows, cols)
     distances = np.full(len(ahead), 255, dtype=np.uint8)
     reached = np.zeros(1, dtype=np.int64)
@@ -352,7 +352,7 @@ def _longest(rows: int, cols: int) -> int:
 
 
 def _successors(rows: int, cols: int) -> npt.NDArray[np.int64]:
-    """For every position, by number, those up to four that a move leads to; where there is no move, itself."""
+    """Return up to four successors of every position, by number; itself in place of an impossible move."""
     count = rows * cols
     positions = _positions(rows, cols)
     gaps = (positions == 0).argmax(axis=1)
@@ -376,7 +376,7 @@ def _successors(rows: int, cols: int) -> npt.NDArray[np.int64]:
 
 
 def _positions(rows: int, cols: int) -> npt.NDArray[np.uint8]:
-    """All positions that can be solved, in the order of their numbers."""
+    """Return all solvable positions, in the order of their numbers."""
     count = rows * cols
     numbers = np.arange(math.factorial(count) // 2)
     digits = []
@@ -396,7 +396,7 @@ def _positions(rows: int, cols: int) -> npt.NDArray[np.uint8]:
 
 
 def _numbers(positions: npt.NDArray[np.uint8], gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The numbers of many positions."""
+    """Return the numbers of many positions."""
     count = positions.shape[1]
     tiles = positions[positions > 0].reshape(-1, count - 1)
     numbers: npt.NDArray[np.int64] = count - 1 - gaps
@@ -413,14 +413,14 @@ def _numbers(positions: npt.NDArray[np.uint8], gaps: npt.NDArray[np.int64]) -> n
 
 @cache
 def _walks(rows: int, cols: int, gap: int, before: int | None, steps: int) -> int:
-    """How many walks of that many moves there are, with the gap at ``gap``, and ``before`` it where it must not go."""
+    """Return the number of walks of that many moves from ``gap``, whose first move must not go to ``before``."""
     if steps == 0:
         return 1
     return sum(_walks(rows, cols, cell, gap, steps - 1) for cell in _beside(rows, cols)[gap] if cell != before)
 
 
 def _walked(rows: int, cols: int, steps: int, number: int) -> Cells:
-    """Where walk number ``number`` ends, or where it is one move before that, if that is at the goal."""
+    """Return the end of walk number ``number``, or one move before it if the end is the goal."""
     goal = _goal(rows * cols)
     cells, gap, before = list(goal), rows * cols - 1, -1
     for left in reversed(range(steps)):
@@ -439,7 +439,7 @@ def _walked(rows: int, cols: int, steps: int, number: int) -> Cells:
 
 @cache
 def _near_goal(rows: int, cols: int, depth: int) -> dict[Cells, int]:
-    """Positions at most ``depth`` moves from the goal, with the tile that leads nearer; the goal with 0."""
+    """Return positions at most ``depth`` moves from the goal, each with the tile that leads nearer; the goal with 0."""
     goal = _goal(rows * cols)
     found, ring = {goal: 0}, [goal]
     for _ in range(depth):
@@ -454,9 +454,9 @@ def _near_goal(rows: int, cols: int, depth: int) -> dict[Cells, int]:
 
 
 def _shortest(rows: int, cols: int, depth: int, cells: Cells) -> list[int] | None:
-    """The tiles of a shortest solution: searched forwards until what is ``depth`` from the goal is met.
+    """Return the tiles of a shortest solution by a search forwards to positions ``depth`` moves from the goal.
 
-    ``None`` where that is further than ``depth`` and after many positions.
+    Return ``None`` if those are more than ``depth`` moves away and many positions have been searched.
     """
     beside, near = _beside(rows, cols), _near_goal(rows, cols, depth)
     paths: dict[Cells, tuple[Cells, int] | None] = {cells: None}
@@ -484,9 +484,9 @@ def _shortest(rows: int, cols: int, depth: int, cells: Cells) -> list[int] | Non
 
 
 def _by_parts(rows: int, cols: int, cells: Cells) -> list[int]:
-    """The tiles of a long solution: the top row and the left column two or three tiles at a time, then a table.
+    """Return the tiles of a long solution: top row and left column two or three tiles at a time, then a table.
 
-    What is in place stays there, and tiles whose turn comes later are alike, so that no search has many positions.
+    Placed tiles stay in place, and the tiles placed later are treated as equal, so every search has few positions.
     """
     fixed: set[int] = set()
     solution: list[int] = []
@@ -498,7 +498,7 @@ def _by_parts(rows: int, cols: int, cells: Cells) -> list[int]:
         else:
             line = [row * cols + left for row in range(top, rows)]
             left += 1
-        # The last two of a line are brought there together, since the last alone may not fit in.
+        # The last two of a line are placed together, since the last alone may not fit in.
         for part in (*([cell] for cell in line[:-2]), line[-2:]):
             moves, cells = _place(rows, cols, cells, part, fixed)
             solution += moves
@@ -508,7 +508,7 @@ def _by_parts(rows: int, cols: int, cells: Cells) -> list[int]:
 
 
 def _place(rows: int, cols: int, cells: Cells, part: list[int], fixed: set[int]) -> tuple[list[int], Cells]:
-    """The fewest moves that bring the tiles of these cells home, where ``fixed`` cells stay as they are."""
+    """Return the fewest moves that bring the tiles of these cells home while ``fixed`` cells keep theirs."""
     beside = _beside(rows, cols)
     wanted = [cell + 1 for cell in part]
 
@@ -527,7 +527,7 @@ def _place(rows: int, cols: int, cells: Cells, part: list[int], fixed: set[int])
 
 
 def _finish(rows: int, cols: int, cells: Cells, inside: list[int]) -> list[int]:
-    """The tiles of a shortest solution of what is left, by the table of a board of its size."""
+    """Return the tiles of a shortest solution of the rest, by the table of a board of its size."""
     names = {0: 0, **{cell + 1: number for number, cell in enumerate(inside, 1)}}
     tiles = {number: tile for tile, number in names.items()}
     small = tuple(names[cells[cell]] for cell in inside)

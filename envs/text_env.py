@@ -1,4 +1,4 @@
-"""What every text game shares, so that a game is only its rules."""
+"""Base class of the text games: a game implements only its rules."""
 
 import math
 import random
@@ -25,7 +25,7 @@ Difficulty: TypeAlias = Literal["easy", "medium", "hard"]
 
 
 class Outcome(NamedTuple):
-    """What an action led to.
+    """Result of an action.
 
     >>> Outcome("Correct.", done=True, success=True).valid
     True
@@ -33,12 +33,12 @@ class Outcome(NamedTuple):
 
     observation: str
     reward: float = 0.0
-    """The game's own payoff. Where rewards are for success they follow from ``success``, and this is not looked at."""
+    """The game's own payoff. Ignored where rewards are for success and follow from ``success``."""
     done: bool = False
-    """The game is over by its own rules, won or lost."""
+    """True if the game is over by its own rules, won or lost."""
     success: bool = False
     valid: bool = True
-    """The action was one that the rules allow."""
+    """True if the rules allow the action."""
     info: Mapping[str, Any] = {}
 
 
@@ -46,50 +46,50 @@ _PAID_FOR_SUCCESS = {"success", "efficient", "shaped"}
 
 
 class Baseline(NamedTuple):
-    """A policy that every game is measured with, and what it reached when the game was last measured."""
+    """Policy that every game is measured with, and its last measured score."""
 
     policy: Callable[[int], Policy]
-    """Makes the policy of one episode from a seed."""
+    """Function that makes the policy of one episode from a seed."""
     measured: "Measured | None"
-    """``None`` for a game with arguments that no preset has."""
+    """Measured score; ``None`` for a game with arguments that no preset has."""
 
 
 class Measured(NamedTuple):
-    """Means over episodes, as ``gym-trl validate --measure`` wrote them down."""
+    """Means over episodes, as written by ``gym-trl validate --measure``."""
 
     success: float
     mean_return: float
     deviation: float
-    """The standard deviation of the return from episode to episode."""
+    """Standard deviation of the return from episode to episode."""
     turns: float
     episodes: int
 
 
 class Blind(NamedTuple):
-    """The best open-loop sequence of actions that ``gym-trl validate --measure`` found for a preset, and its score."""
+    """Best open-loop sequence of actions that ``gym-trl validate --measure`` found for a preset, and its score."""
 
     actions: tuple[str, ...]
-    """The sequence, which starts again at its end."""
+    """The sequence, which is repeated after its end."""
     measured: Measured
-    """On held-out episodes."""
+    """Score on held-out episodes."""
     low: float
-    """Of the 95% interval of what was maximised, success or return."""
+    """Lower end of the 95% interval of the maximised quantity, success or return."""
     high: float
     steps: int
-    """The budget of each round of the search, in environment steps."""
+    """Budget of each round of the search, in environment steps."""
     rounds: int
 
 
 class Steady:
-    """A policy that says again what it said before where an observation shows nothing of the game.
+    """Policy that repeats its last action when an observation does not show the game.
 
     >>> import re
     >>> policy = Steady(str.upper, re.compile("left|right").search)
     >>> policy("turn left"), policy("No action found.")
     ('TURN LEFT', 'TURN LEFT')
 
-    So wrappers answer what does not reach the game, and nothing has changed there. What ``shows`` returns is true for
-    an observation that shows the game.
+    Wrappers return such observations for actions that do not reach the game, whose state is then unchanged. ``shows``
+    returns a true value for an observation that shows the game.
     """
 
     def __init__(self, policy: Policy, shows: Callable[[str], object]) -> None:
@@ -97,7 +97,7 @@ class Steady:
         self._said = ""
 
     def __call__(self, observation: str) -> str:
-        """What the policy says, or said last."""
+        """Return the policy's action, or its last one."""
         if self._shows(observation):
             self._said = self._policy(observation)
         return self._said
@@ -113,7 +113,7 @@ def check_integers(*, at_least: int | None = None, **arguments: object) -> None:
     gym_trl.errors.ConfigError: turns must be an integer, got '3'
 
     Raises:
-        ConfigError: one of them is no integer, or smaller than ``at_least``.
+        ConfigError: one of them is not an integer, or smaller than ``at_least``.
     """
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int):
@@ -123,7 +123,7 @@ def check_integers(*, at_least: int | None = None, **arguments: object) -> None:
 
 
 class TextEnv(gym.Env[str, str], ABC):
-    """A game in text: a subclass writes the rules, this class keeps the promises that all games make.
+    """Base class of games in text: a subclass implements the rules, this class the common guarantees.
 
     >>> class Coin(TextEnv):
     ...     instructions = "Call the coin: heads or tails."
@@ -140,24 +140,24 @@ class TextEnv(gym.Env[str, str], ABC):
     >>> env.step("tails")  # over is over
     ('It is tails.', 0.0, True, False, {'action_valid': True, 'success': True})
 
-    Those three are all that a game needs. Everything else is an extra that something else makes use of:
-    ``admissible_actions`` (listed in ``info``, and played by the random policy), ``constant_action`` (a blind
-    baseline), ``solver`` and ``optimal_success`` (how well it can be played, and a check of the rules),
-    ``num_instances`` (counted games, of which every one is trained on), ``presets``, ``reward_modes``, ``_reject``.
+    These three members are required. All others are optional: ``admissible_actions`` (listed in ``info``, and played by
+    the random policy), ``constant_action`` (a blind baseline), ``solver`` and ``optimal_success`` (an upper reference,
+    and a check of the rules), ``num_instances`` (countable games, all of which are used in training), ``presets``,
+    ``reward_modes``, ``_reject``.
 
-    The promises: actions and observations are text; an action that is too long is an invalid action and not an error;
-    a finished game answers every action with its last observation and no reward; a game that ends by its rules, also
+    The guarantees: actions and observations are text; an action that is too long is an invalid action and not an error;
+    a finished game returns its last observation and no reward for every action; a game that ends by its rules, also
     when it is lost, is terminated and never truncated; ``info`` has ``action_valid`` and ``success`` after every step;
     randomness comes from ``np_random`` alone.
 
     Args:
-        difficulty: Which of the class's ``presets`` gives the arguments that are not given; where it has none, all the
-            same.
-        reward: One of the class's ``reward_modes``. ``"success"`` pays 1.0 for a game that is won and nothing else.
-            ``"efficient"`` pays, for a game that is won, the fewest actions it takes divided by those it took.
-            ``"shaped"`` is ``"success"`` and the change of a potential, which is 0 at the end: the sum over an episode
-            is that of ``"success"`` less the potential of the start, so nothing can be farmed. What cuts an
-            episode off pays ``settlement``, which takes the potential back.
+        difficulty: Which of the class's ``presets`` supplies the arguments that are not given; no effect in a class
+            without presets.
+        reward: One of the class's ``reward_modes``. ``"success"`` pays 1.0 for a won game and nothing else.
+            ``"efficient"`` pays, for a won game, the fewest actions needed divided by those taken. ``"shaped"`` is
+            ``"success"`` plus the change of a potential, which is 0 at the end: the sum over an episode is that of
+            ``"success"`` minus the potential of the start, so extra steps gain nothing. A wrapper that cuts an episode
+            off pays ``settlement``, which subtracts the current potential.
         render_mode: ``"ansi"`` or ``"human"``.
 
     Raises:
@@ -168,20 +168,20 @@ class TextEnv(gym.Env[str, str], ABC):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "human"], "render_fps": 4}  # noqa: RUF012 -- as gym.Env has it
     option_names: ClassVar[frozenset[str]] = frozenset()
-    """Reset options that the game knows beside ``instance``."""
+    """Reset options of the game besides ``instance``."""
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {}
-    """Arguments by difficulty; each difficulty gives all of them."""
+    """Arguments by difficulty; each difficulty has all of them."""
     reward_modes: ClassVar[tuple[str, ...]] = ("success",)
-    """What ``reward`` can be; the first is the default."""
+    """Values of ``reward``; the first is the default."""
     settles_turns: ClassVar[bool] = False
     loss_reward: float = 0.0
-    """The least that a game can still pay from anywhere on, where rewards are payoffs of its own."""
+    """Least reward that the rest of a game can pay, where rewards are payoffs of its own."""
     garbage: ClassVar[str] = "xyzzy"
-    """What looks like an action and is never one."""
+    """Text that resembles an action and is never valid."""
     declares_success: ClassVar[bool] = True
-    """``info["success"]`` says after every step whether the game is won."""
+    """True: ``info["success"]`` states after every step whether the game is won."""
     preferred_executor: ClassVar[str] = "inline"
-    """What ``GymSpec`` steps it in: a step takes microseconds."""
+    """Default executor of ``GymSpec``: a step takes microseconds."""
 
     def __init__(
         self, *, difficulty: Difficulty = "medium", reward: str | None = None, render_mode: str | None = None
@@ -195,7 +195,7 @@ class TextEnv(gym.Env[str, str], ABC):
         self.render_mode = render_mode
         self.reward = self.reward_modes[0] if reward is None else reward
         self.difficulty: Difficulty | None = difficulty
-        """``None`` once an argument differs from the preset's."""
+        """Difficulty of the preset; ``None`` if an argument differs from it."""
         self.observation_space: AnyText = AnyText()
         self.action_space: AnyText = AnyText()
         self._last: Outcome | None = None
@@ -206,7 +206,7 @@ class TextEnv(gym.Env[str, str], ABC):
         self._lists_actions = type(self).admissible_actions is not TextEnv.admissible_actions
 
     def _choose(self, **given: Any) -> dict[str, Any]:
-        """The preset's arguments, with what is given (and is not ``None``) instead."""
+        """Return the preset's arguments, overridden by the given ones that are not ``None``."""
         preset = self.presets[self.difficulty] if self.difficulty else {}
         chosen = {name: preset[name] if value is None else value for name, value in given.items()}
         if chosen != preset:
@@ -216,37 +216,37 @@ class TextEnv(gym.Env[str, str], ABC):
     @property
     @abstractmethod
     def instructions(self) -> str:
-        """The rules and how to answer, for the start of a prompt; observations do not repeat them."""
+        """Rules and action format, for the start of a prompt; observations do not repeat them."""
 
     @property
     def num_instances(self) -> int | None:
-        """How many different games there are, or ``None`` where they cannot be counted."""
+        """Number of different games, or ``None`` where they cannot be counted."""
         return None
 
     @property
     def optimal_success(self) -> float | None:
-        """The share of games that perfect play wins; ``None``, the default, where nobody knows."""
+        """Share of games that perfect play wins; ``None``, the default, if unknown."""
         return None
 
     @property
     def optimal_return(self) -> float | None:
-        """The mean return of perfect play; ``None`` where nobody knows."""
+        """Mean return of perfect play; ``None`` if unknown."""
         return self.optimal_success if self.reward == "success" else None
 
     solver: Callable[[], Policy]
-    """Make a policy that plays one episode as well as is known, from the observations alone; a game need not have one.
+    """Make a policy that plays one episode as well as is known from observations alone; games need not have one.
 
-    An action of its own may be lost on the way: then it is shown what the game says of another that is not legal,
-    or, by a wrapper, nothing of the game at all (``Steady``), and plays on.
+    If its action is replaced, for example by a wrapper, the next observation rejects an illegal action or does not show
+    the game at all (``Steady``); the policy must then continue.
     """
 
     @property
     def constant_action(self) -> str | None:
-        """An action that the rules allow, in the first turn at least; ``None``, the default, if none is named."""
+        """Action that the rules allow, at least in the first turn; ``None``, the default, if not defined."""
         return None
 
     def admissible_actions(self) -> Sequence[str] | None:
-        """All actions that the rules allow now, or ``None`` where they are too many to list."""
+        """Return all actions that the rules allow now, or ``None`` where they are too many to list."""
         return None
 
     @property
@@ -267,7 +267,7 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @property
     def baselines(self) -> dict[str, Baseline]:
-        """The solver, random legal actions, and blind policies, by name; ``"blind"`` is the best known, if any is.
+        """Solver, random legal actions, and blind policies, by name; ``"blind"`` is the best known, if any.
 
         >>> import gymnasium as gym
         >>> sorted(gym.make("TrlEnv/GuessNumber-v0").unwrapped.baselines)
@@ -293,7 +293,7 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @property
     def blind_baselines(self) -> dict[str, Blind]:
-        """The best scores without looking at observations, for ``"success"`` and, where that differs, ``"return"``.
+        """Best scores without looking at observations, for ``"success"`` and, if it differs, ``"return"``.
 
         >>> import gymnasium as gym
         >>> gym.make("TrlEnv/GuessNumber-v0", difficulty="easy").unwrapped.blind_baselines["success"].measured.turns < 4
@@ -313,27 +313,27 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @abstractmethod
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        """Set game number ``instance`` up and show it; where games are not counted it is ``None``: draw one."""
+        """Set up game number ``instance`` and show it; draw one if it is ``None``, for games that are not counted."""
 
     @abstractmethod
     def _act(self, action: str) -> Outcome:
         """Play ``action`` in a game that is not over."""
 
     def _reject(self, reason: str) -> Outcome:
-        """Answer an action that cannot be played; by default it costs nothing, and the game goes on."""
+        """Return the outcome of an action that cannot be played; by default it costs nothing and the game continues."""
         return Outcome(reason, valid=False)
 
     def _fewest_actions(self) -> float:
-        """How many actions it takes to win this game, for ``reward="efficient"``."""
+        """Return the number of actions needed to win this game, for ``reward="efficient"``."""
         raise NotImplementedError
 
     def _potential(self) -> float:
-        """How far the game has come, between 0 and 1, for ``reward="shaped"``; not asked when it is over."""
+        """Return the progress of the game from 0 to 1, for ``reward="shaped"``; not called when it is over."""
         raise NotImplementedError
 
     @property
     def settlement(self) -> float:
-        """What losing the game would still pay: less the potential, with a shaped reward, or else ``loss_reward``."""
+        """Reward that losing the game now would still pay: minus the potential if shaped, else ``loss_reward``."""
         if self._last is not None and self._last.done:
             return 0.0
         if self.reward == "shaped":
@@ -347,7 +347,7 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @property
     def turns_left(self) -> float:
-        """How many actions the game takes at most from here on; infinite where its rules do not count them."""
+        """Most actions the game takes from here on; infinite where its rules do not limit them."""
         if self._last is not None and self._last.done:
             return 0
         return float(getattr(self, "_turns_left", getattr(self, "_guesses_left", math.inf)))
@@ -386,7 +386,7 @@ class TextEnv(gym.Env[str, str], ABC):
         return observation, reward, done, False, info
 
     def render(self) -> str | None:
-        """The game so far, in mode ``"ansi"``; in mode ``"human"`` it was printed while it was played."""
+        """Return the game so far in mode ``"ansi"``; in mode ``"human"`` it was printed during play."""
         if self.render_mode is None:
             gym.logger.warn(f"render() needs a render mode: gym.make({self._name!r}, render_mode='ansi')")
         return "\n".join(self._transcript) if self.render_mode == "ansi" else None
@@ -438,7 +438,7 @@ class TextEnv(gym.Env[str, str], ABC):
         if self.render_mode == "ansi":
             self._transcript += lines
         if self.render_mode == "human":
-            # What a terminal cannot encode, such as a lone surrogate, is data here and must not stop the game.
+            # Text that a terminal cannot encode, such as a lone surrogate, must not stop the game.
             encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
             text = "".join(f"{line}\n" for line in lines)
             sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -466,14 +466,14 @@ def _always(action: str) -> Callable[[int], Policy]:
 
 @cache
 def _measurements() -> dict[str, dict[str | None, dict[str, Any]]]:
-    """By class, difficulty and policy; ``gym-trl validate --measure`` writes them."""
+    """Return measurements by class, difficulty and policy; ``gym-trl validate --measure`` writes them."""
     found: dict[str, dict[str | None, dict[str, Any]]] = loads((files(__package__) / "baselines.json").read_text())
     return found
 
 
 @cache
 def _blind_baselines() -> dict[str, dict[str, dict[str, Any]]]:
-    """By class, difficulty and objective; ``gym-trl validate --measure`` writes them."""
+    """Return blind baselines by class, difficulty and objective; ``gym-trl validate --measure`` writes them."""
     path = files(__package__) / "blind_baselines.json"
     found: dict[str, dict[str, dict[str, Any]]] = loads(path.read_text()) if path.is_file() else {}
     return found

@@ -16,11 +16,11 @@ _MOVES = {str(cell + 1): cell for cell in _CELLS}
 _BOARD = re.compile(r"You are ([XO])\.\n([1-9XO](?:[ \n][1-9XO]){8})")
 
 _Position: TypeAlias = tuple[int, int]
-"""The cells of the player whose turn it is and of the other, as bits."""
+"""The cells of the player to move and of the other, as bits."""
 
 
 class TicTacToe(BoardEnv[_Position, int]):
-    """Three of your marks in a row, a column or a diagonal win.
+    """Place three of your marks in a row, a column or a diagonal.
 
     >>> env = TicTacToe(seat="first")
     >>> print(env.reset(seed=0)[0])
@@ -35,12 +35,12 @@ class TicTacToe(BoardEnv[_Position, int]):
     O 8 9
 
     X begins. An action is the number of a free cell. Easy is X against random moves, medium X or O against random
-    moves, and hard X or O against perfect ones. Arguments that all games for two have are explained in
-    :class:`~gym_trl.envs.two_player.TwoPlayerEnv`; there is no other.
+    moves, and hard X or O against perfect ones. The arguments are those shared by all games for two:
+    :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
 
     Perfect play leads to a draw, so against ``"minimax"`` a draw is a success. The solver is the best response to the
-    opponent, by searching all games. Of moves with the same value ``"minimax"`` plays each with the same probability,
-    on which the lower half depends. All numbers are exact and computed by the tests:
+    opponent, by exhaustive search. ``"minimax"`` draws uniformly from moves of equal value, which affects the lower
+    half of the table. All numbers are exact and computed by the tests:
 
     ================ ============= ======= ======= ======= =======
     agent            opponent      payoff  won     draw    lost
@@ -82,7 +82,7 @@ class TicTacToe(BoardEnv[_Position, int]):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is no cell."""
+        """Rules of the game and format of an action; the example is not a cell."""
         return (
             "Tic-tac-toe: whoever first has three marks in a row, a column or a diagonal wins. Free cells are shown by "
             f"their numbers; a full board is a draw. {self._about()} Answer with the number of a free cell alone, "
@@ -91,16 +91,16 @@ class TicTacToe(BoardEnv[_Position, int]):
 
     @property
     def rules(self) -> "_Rules":
-        """Tic-tac-toe."""
+        """Rules of tic-tac-toe."""
         return _RULES
 
     @property
     def constant_action(self) -> str:
-        """The middle, or where a policy begins there, a corner."""
+        """The middle, or a corner if a policy begins in the middle."""
         return "5" if 4 in self._legal_moves() else "1"
 
     def admissible_actions(self) -> list[str]:
-        """The numbers of the free cells."""
+        """Numbers of the free cells."""
         return list(_actions(self._position))
 
     @property

@@ -1,4 +1,4 @@
-"""Questions that are answered with tools: a calculator, a search in documents and a small database."""
+"""Questions answered with tools: a calculator, a document search and a small database."""
 
 import random
 import re
@@ -19,7 +19,7 @@ _MOST_CHARACTERS = 500
 _MOST_FOUND = 5
 _MOST_ROWS = 10
 _MOST_INSTRUCTIONS = 300_000
-"""Of SQLite's virtual machine, for one query: some 20 ms, or 0.1 s where it makes long texts."""
+"""Most instructions of SQLite's virtual machine per query: some 20 ms, or 0.1 s for long texts."""
 
 _CALL = re.compile(r"(calculate|search|open|query|answer) ?: ?(.+)", re.IGNORECASE)
 _DOCUMENT = re.compile(r"[0-9]{1,6}")
@@ -31,7 +31,7 @@ def _each(words: str) -> tuple[str, ...]:
 
 
 class ToolUse(TextEnv):
-    """Answer a question about a country that does not exist, from its documents and its database.
+    """Answer a question about a fictional country from its documents and its database.
 
     >>> env = ToolUse(hops=2, documents=8, turns=6)
     >>> print(env.reset(options={"instance": 1})[0])
@@ -54,26 +54,26 @@ class ToolUse(TextEnv):
     >>> env.step("answer: 28,490")
     ('Right.', 1.0, True, False, {'action_valid': True, 'success': True})
 
-    The country is made from the number of the instance alone: towns, people and companies, with one document each, and
-    a database of customers, products and orders, with as many customers as products and three times as many orders as
-    documents. The question takes ``hops`` hops from thing to thing: perhaps a query, then documents, each of which
-    names the next, then perhaps a query for a total, then perhaps a calculation. One of a single hop may be arithmetic
-    alone. Every answer is a whole number of three digits or more, and no question holds its answer.
+    The country is generated from the instance number alone: towns, people and companies, with one document each, and a
+    database of customers, products and orders, with as many customers as products and three times as many orders as
+    documents. The question takes ``hops`` hops: an optional query, then documents, each of which names the next, then
+    an optional query for a total, then an optional calculation. A question of a single hop may be arithmetic alone.
+    Every answer is an integer of three digits or more, and no question contains its answer.
 
-    There are five tools. ``calculate:`` is exact, with fractions. ``search:`` finds documents by words, those with the
-    words in their name first, and shows the first sentence, which says nothing that is asked for. ``open:`` shows a
-    document. ``query:`` is a select of SQLite in memory, of three tables, with functions that always say the same, in
-    at most 300,000 instructions of its machine, so that it ends in some 25 ms, or 0.1 s where it makes long texts.
-    ``answer:`` takes one number, with thousands separated or not, and ends the game. What is none of these, and what a
-    tool cannot do, costs a turn. The game is lost when the ``turns`` are over.
+    There are five tools. ``calculate:`` computes exactly, with fractions. ``search:`` finds documents by words, those
+    with the words in their name first, and shows the first sentence, which never contains a requested fact. ``open:``
+    shows a document. ``query:`` is a select of SQLite in memory, of three tables, with deterministic functions, in at
+    most 300,000 instructions of its virtual machine, so that it ends in some 25 ms, or 0.1 s for long texts.
+    ``answer:`` takes one number, with or without thousands separators, and ends the game. Any other action, and a
+    failed tool call, costs a turn. The game is lost when the ``turns`` are used up.
 
     Easy is 1 hop among 8 documents in 6 turns, medium 3 hops among 24 in 12, hard 5 hops among 60 in 20. Arguments that
     are given replace the preset's.
 
-    The solver takes the question apart and looks up one thing after the other. It needs a search and a look for each
-    document and a call for each query and calculation; ``reward="efficient"`` compares with that, so that who guesses
-    where a document is, or calculates in the head, is paid no more. ``"shaped"`` pays for the share of hops whose
-    result has been seen. Instances 0 to 1999:
+    The solver parses the question and looks up one fact after the other. It needs a search and an ``open:`` for each
+    document and a call for each query and calculation; ``reward="efficient"`` compares with that, and guessing a
+    document's number or calculating without the tool pays no more. ``"shaped"`` pays for the share of hops whose result
+    has been seen. Instances 0 to 1999:
 
     ========== ================ =============== ============== ===================
     difficulty solver's success its turns, mean random success one constant answer
@@ -83,8 +83,8 @@ class ToolUse(TextEnv):
     hard       1.0              9.50 (8 to 11)  0.002          0.002
     ========== ================ =============== ============== ===================
 
-    A constant answer is the most frequent one. The numbers are computed by ``pytest -m full``, and those of fewer
-    instances by the other tests.
+    The constant answer is the most frequent one. ``pytest -m full`` computes these numbers; the other tests use fewer
+    instances.
 
     Raises:
         ConfigError: an argument is not an integer, ``hops`` is not from 1 to 6, ``documents`` are fewer than 6 or than
@@ -134,7 +134,7 @@ class ToolUse(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The tools and how to call them; 84 is less than every answer."""
+        """Tools and the format of their calls; the example's 84 is less than every answer."""
         return (
             f"Answer the question with the help of tools, in {self.turns} turns. Say one line each turn, like one of:\n"  # noqa: S608 -- no SQL
             "calculate: 12 * (3 + 4)\n"
@@ -152,7 +152,7 @@ class ToolUse(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """Each number is a country and a question about it."""
+        """Number of countries, each with a question about it."""
         return 2**32
 
     @property
@@ -167,15 +167,15 @@ class ToolUse(TextEnv):
 
     @property
     def constant_action(self) -> str:
-        """An answer."""
+        """A constant answer."""
         return "answer: 1000"
 
     def solver(self) -> Policy:
-        """Takes the question apart and looks up one thing after the other; right every time, in the fewest turns."""
+        """Return a policy that parses the question and looks up each fact; always right, in the fewest turns."""
         return Steady(_Researcher(), _LEFT.search)
 
     def random_policy(self, seed: int) -> Policy:
-        """Uses any tool with words and numbers that it has read, and answers with a number that it has read."""
+        """Return a policy that uses tools with words and numbers it has read, and answers with such a number."""
         return _Browser(seed, self.documents)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
@@ -210,17 +210,17 @@ class ToolUse(TextEnv):
         return f"{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
-        """A search and a look for each document, and a call for each query and calculation, and the answer.
+        """Return the calls needed: two per document, one per query and calculation, and the answer.
 
-        A player who guesses a document's number, or calculates in the head, may take fewer, and is paid no more.
+        Guessing a document's number or calculating without the tool may take fewer calls, but pays no more.
         """
         return 1 + sum(2 if hop.document else 1 for hop in self._question.hops)
 
     def _potential(self) -> float:
-        """The share of the hops whose result has been seen."""
+        """Return the share of the hops whose result has been seen."""
         return len(self._followed) / len(self._question.hops)
 
-    # The tools
+    # Tools
 
     def _answer(self, argument: str) -> Outcome:
         given = _ANSWER.fullmatch(argument)
@@ -265,7 +265,7 @@ class ToolUse(TextEnv):
 
 
 class _ToolError(Exception):
-    """A call that cannot be carried out."""
+    """Error of a tool call that cannot be carried out."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class _Calculation:
 
 
 def _show_number(value: Fraction) -> str:
-    """An integer or a decimal where that is exact and short, else a fraction."""
+    """Return an integer or decimal where that is exact and short, else a fraction."""
     scaled = value * 10**_MOST_PLACES
     if scaled.denominator != 1:
         return str(value)
@@ -347,12 +347,12 @@ def _show_number(value: Fraction) -> str:
 
 
 class _Fact(NamedTuple):
-    """What a document says, and how a question calls it."""
+    """Statement of a document, and the phrase that refers to it in a question."""
 
     sentence: str
     phrase: str
     kind: str = ""
-    """Of what the fact leads to; a number has none."""
+    """Kind of the thing that the fact leads to; empty for a number."""
 
 
 _FACTS = {
@@ -384,7 +384,7 @@ class _Document(NamedTuple):
     kind: str
     about: str
     facts: dict[str, str]
-    """By phrase, in the order in which they are told."""
+    """Facts by phrase, in their order in the document."""
 
     @property
     def first_sentence(self) -> str:
@@ -402,7 +402,7 @@ _STOP_WORDS = frozenset(("a", "all", "and", "by", "in", "is", "it", "its", "of",
 
 
 def _search(documents: tuple[_Document, ...], words: str) -> list[int]:
-    """The numbers of the documents that have one of the words; a word in the name counts as much as three others."""
+    """Return the numbers of the documents that have one of the words; a word in the name counts three times."""
     wanted = dict.fromkeys(word for word in _WORD.findall(words.lower()) if word not in _STOP_WORDS)
     scores = {}
     for number, document in enumerate(documents, 1):
@@ -448,10 +448,10 @@ class _World(NamedTuple):
 
 
 def _query(world: _World, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The names of the columns and the first rows, one more than are shown.
+    """Return the names of the columns and the first rows, one more than are shown.
 
-    The database lives in memory for one query, which may read three tables with functions that always say the same,
-    and takes a bounded number of instructions.
+    The database exists in memory for one query, which may read three tables with deterministic functions and takes a
+    bounded number of instructions.
     """
     if not _SELECT.fullmatch(sql):
         raise _ToolError(f"The query failed: {_ONLY_SELECT}.")
@@ -499,7 +499,7 @@ def _show_cell(cell: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Making a country and a question about it
+# Generation of a country and a question about it
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -531,11 +531,11 @@ _WHAT = re.compile(r"What is (.*)\?")
 
 
 class _Hop(NamedTuple):
-    """One thing to find out."""
+    """One fact to find out."""
 
     result: str
     document: int = 0
-    """The number of the document that says it; 0 where a query or a calculation does."""
+    """Number of the document with the fact; 0 for a query or a calculation."""
 
 
 class _Question(NamedTuple):
@@ -545,7 +545,7 @@ class _Question(NamedTuple):
 
 
 def _make(instance: int, hops: int, documents: int) -> tuple[_World, _Question]:
-    """The country of this number, and a question about it that takes so many hops."""
+    """Return the country of this number, and a question about it with so many hops."""
     rng = random.Random(instance)
     while True:
         world = _make_world(rng, documents)
@@ -598,7 +598,7 @@ def _document(rng: random.Random, kind: str, name: str, named: Mapping[str, list
 
 
 class _Plan(NamedTuple):
-    """What a question consists of: perhaps a query, documents, perhaps a query again, perhaps a calculation."""
+    """Structure of a question: optional query, documents, optional second query, optional calculation."""
 
     looks_up: int
     documents: int
@@ -607,7 +607,7 @@ class _Plan(NamedTuple):
 
 
 def _plans(hops: int) -> list[_Plan]:
-    """All that take so many hops; two queries have a document between them, or one would do."""
+    """Return all plans of so many hops; two queries have a document between them, as one would suffice otherwise."""
     found = []
     for looks_up, totals, calculates in product((0, 1), repeat=3):
         documents = hops - looks_up - totals - calculates
@@ -617,7 +617,7 @@ def _plans(hops: int) -> list[_Plan]:
 
 
 def _ask(rng: random.Random, world: _World, hops: int) -> _Question | None:
-    """A question from a random plan, or ``None`` where the plan leads back to where it was."""
+    """Return a question from a random plan, or ``None`` if the plan returns to an earlier thing."""
     plan = rng.choice(_plans(hops))
     if not plan.documents and not plan.totals:
         return _ask_arithmetic(rng)
@@ -654,7 +654,7 @@ def _ask_arithmetic(rng: random.Random) -> _Question:
 
 
 def _begin(rng: random.Random, world: _World, plan: _Plan) -> tuple[str, str, list[_Hop]]:
-    """How the question calls what it starts from, the name of that, and the hop that finds it out, if it takes one."""
+    """Return the phrase for the start of the question, its name, and the hop that finds it, if any."""
     if plan.looks_up:
         number, customer, item, _ = rng.choice(world.orders)
         phrase = rng.choice(list(_LOOKUPS))
@@ -682,7 +682,7 @@ def _total(world: _World, phrase: str, name: str) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Playing
+# Policies
 # ---------------------------------------------------------------------------------------------------------------------
 
 _ASKED = re.compile(r"Question: (.*)")
@@ -692,11 +692,11 @@ _PHRASES = (*_BY_PHRASE, *_TOTALS, *_LOOKUPS)
 
 
 class _Researcher:
-    """Knows how questions are asked and documents are written, and nothing of what they say."""
+    """Policy that parses questions and documents by their fixed wording, without knowledge of their contents."""
 
     def __init__(self) -> None:
         self._phrases: list[str] = []
-        """What is still to be found out, the first last."""
+        """Phrases still to be resolved, in reverse order."""
         self._known = ""
         self._then: tuple[str, str] | None = None
         self._last = ""
@@ -721,7 +721,7 @@ class _Researcher:
         self._known = thing
 
     def _learn(self, observation: str) -> bool:
-        """What the last call found; false where it was not carried out."""
+        """Read the result of the last call; return false if it was not carried out."""
         tool = self._last.partition(":")[0]
         first, *more = observation.splitlines()
         if tool == "search":
@@ -730,7 +730,7 @@ class _Researcher:
             before, after = _BY_PHRASE[self._phrases[-1]].sentence.split("{}")
             said = re.search(rf"(?:^|\. ){re.escape(before)}([A-Za-z0-9 ]+?){re.escape(after)}", first)
             found = said and said[1]
-        else:  # refusals are sentences, which columns and numbers are not
+        else:  # errors are sentences, unlike columns and numbers
             found = None if first.endswith(".") else more[0] if tool == "query" else first
         if not found:
             return False
@@ -757,7 +757,7 @@ class _Researcher:
 
 
 class _Browser:
-    """Reads and queries at random, and answers with one of the numbers that it came across."""
+    """Policy that calls tools at random, and answers with one of the numbers in their results."""
 
     def __init__(self, seed: int, documents: int) -> None:
         self._rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What games for two share: who begins, who the opponent is, and what nonsense costs."""
+"""Base classes of games for two: seats, opponents, and the loss by illegal actions."""
 
 import inspect
 import re
@@ -21,7 +21,7 @@ _VIEW = re.compile(r"^You are .*\.$", re.MULTILINE)
 
 
 class TwoPlayerEnv(TextEnv):
-    """A game for two, of which one is played by the environment, or both by the agent.
+    """Base class of games for two, in which the environment plays one side, or the agent both.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/TicTacToe-v0", opponent=lambda observation: "1", seat="second")
@@ -31,41 +31,39 @@ class TwoPlayerEnv(TextEnv):
     4 5 6
     7 8 9
 
-    Args that all these games have:
-        opponent: ``"random"``: uniformly random legal actions. ``"minimax"``: perfect play (a game says where it is
-            less), and of actions that are equally good a random one. ``"epsilon"``: a random action with probability
-            ``epsilon``, and minimax otherwise. A policy: it is given the observation that the agent would be given in
-            its place, and an answer of it that is not legal is replaced by a random legal action. A callable without
-            arguments: it makes the policy of each episode. ``"self"``: the agent plays both sides in turn, and the
-            observation says which one is to move.
-        epsilon: For that opponent, and not looked at with another.
-        seat: Who the agent is: ``"first"`` begins, ``"second"`` does not, ``"random"`` is drawn at each reset.
-        mistakes: How many actions that are not legal lose the game. Each leaves the position as it was.
+    Args shared by all these games:
+        opponent: ``"random"``: uniformly random legal actions. ``"minimax"``: perfect play (games document exceptions),
+            with ties broken at random. ``"epsilon"``: a random action with probability ``epsilon``, and minimax
+            otherwise. A policy: it receives the observation that the agent would receive in that seat, and an illegal
+            action of it is replaced by a random legal one. A callable without arguments: it makes the policy of each
+            episode. ``"self"``: the agent plays both sides in turn, and the observation names the side to move.
+        epsilon: Probability for ``"epsilon"``; ignored with other opponents.
+        seat: Seat of the agent: ``"first"`` begins, ``"second"`` does not, ``"random"`` is drawn at each reset.
+        mistakes: Number of illegal actions that lose the game. Each leaves the position unchanged.
 
-    A game that is won pays 1.0, a draw 0.0 and a lost one -1.0, and with ``reward="success"`` a success pays 1.0 and
-    all else nothing. A success is a game that is won; where the opponent is perfect and perfect play leads to a draw,
-    a draw is one as well, because more cannot be had.
+    A win pays 1.0, a draw 0.0 and a loss -1.0; with ``reward="success"`` a success pays 1.0 and all else nothing. A win
+    is a success; against a perfect opponent, where perfect play leads to a draw, a draw is one as well.
 
-    With ``opponent="self"`` rewards, and success, are those of ``seat``. Paid as one return, they would teach the other
+    With ``opponent="self"`` rewards and success are those of ``seat``. Used as one return, they would train the other
     side to lose: credit each turn with ``info["payoffs"][info["player"]]``, where ``info["player"]`` is 0 or 1 after
-    every step and ``info["payoffs"]`` is there in the last one. Who loses by mistakes loses for both sides. The
-    "perfect play" of ``optimal_return`` is that of two players who both want to win.
+    every step and ``info["payoffs"]`` is present after the last one. A loss by mistakes is a loss for both sides. The
+    "perfect play" of ``optimal_return`` is that of two sides that both play to win.
 
-    Randomness, the built-in opponents' too, comes from ``np_random``; that of a policy is its own.
+    Randomness, also of built-in opponents, comes from ``np_random``; a policy uses its own.
 
     Raises:
-        ConfigError: an unknown opponent or seat, an ``epsilon`` that is no number from 0 to 1, or ``mistakes`` that is
-            no integer of at least 1.
-        ActionTypeError: an opponent answers with something that is no text.
+        ConfigError: an unknown opponent or seat, an ``epsilon`` that is not a number from 0 to 1, or ``mistakes`` that
+            is not an integer of at least 1.
+        ActionTypeError: an opponent returns an action that is not text.
     """
 
     reward_modes = ("payoff", "success")
     opponents: ClassVar[tuple[str, ...]] = ("random", "minimax", "epsilon", "self")
-    """The opponents that have names."""
+    """Names of the built-in opponents."""
     sides: ClassVar[tuple[str, str]] = ("player 1", "player 2")
-    """Names of who begins and who does not."""
+    """Names of the side that begins and of the other."""
     stake: ClassVar[float] = 1.0
-    """The most that can be lost, and what mistakes lose."""
+    """Largest possible loss, which is also the loss by mistakes."""
 
     opponent: Opponent
     epsilon: float
@@ -73,7 +71,7 @@ class TwoPlayerEnv(TextEnv):
     mistakes: int
 
     def _seat_players(self, chosen: Mapping[str, Any]) -> None:
-        """Check and keep the arguments that all games for two have."""
+        """Check and keep the arguments shared by all games for two."""
         opponent, epsilon, seat = chosen["opponent"], chosen["epsilon"], chosen["seat"]
         if not callable(opponent) and opponent not in self.opponents:
             raise ConfigError(f"opponent must be one of {list(self.opponents)} or a policy, got {opponent!r}")
@@ -93,19 +91,19 @@ class TwoPlayerEnv(TextEnv):
 
     @property
     def loss_reward(self) -> float:  # type: ignore[override]
-        """What a lost game pays."""
+        """Reward of a lost game."""
         return -self.stake
 
     @property
     def turns_left(self) -> float:
-        """How many actions can follow: as many as a whole game of both, and the mistakes that are left."""
+        """Most actions that can follow: a whole game of both sides, and the mistakes left."""
         if self._last is not None and self._last.done:
             return 0
         return self._longest_game + self._mistakes_left
 
     @property
     def _longest_game(self) -> float:
-        """How many moves a game has at most."""
+        """Return the most moves of a game."""
         return inf
 
     @property
@@ -117,47 +115,47 @@ class TwoPlayerEnv(TextEnv):
 
     @abstractmethod
     def _deal(self) -> None:
-        """Set the game up."""
+        """Set up the game."""
 
     @abstractmethod
     def _see(self) -> str:
-        """What the player whose turn it is sees, except who that is."""
+        """Return the observation of the player to move, without the line that names the side."""
 
     @abstractmethod
     def _read(self, action: str) -> Any:
-        """The legal move that ``action`` stands for, or ``None``."""
+        """Return the legal move that ``action`` stands for, or ``None``."""
 
     @abstractmethod
     def _move(self, move: Any) -> None:
-        """Let the player whose turn it is play ``move``, and give the turn to the other."""
+        """Play ``move`` for the player to move, and pass the turn to the other."""
 
     @abstractmethod
     def _payoff(self) -> float | None:
-        """What the first player has won or lost, or ``None`` while the game is not over."""
+        """Return the first player's payoff, or ``None`` while the game is not over."""
 
     @abstractmethod
     def _legal_moves(self) -> Sequence[Any]:
-        """All moves of the player whose turn it is."""
+        """Return all moves of the player to move."""
 
     @abstractmethod
     def _skilled_move(self) -> Any:
-        """The move of a perfect player."""
+        """Return the move of a perfect player."""
 
     @abstractmethod
     def _show_end(self) -> str:
-        """What everyone may see when it is over, except who won."""
+        """Return the final state that is shown to both players, without the winner."""
 
     @property
     @abstractmethod
     def _refusal(self) -> str:
-        """What is said of an action that is not legal."""
+        """Return the observation after an illegal action."""
 
     @property
     def _draw_is_success(self) -> bool:
         return False
 
     def _about(self) -> str:
-        """What the instructions of all games for two say."""
+        """Return the part of the instructions shared by all games for two."""
         if self._alone:
             who = (
                 f"You play both sides in turn, {self.sides[0]} and {self.sides[1]}, and are told which one is to move."
@@ -199,7 +197,7 @@ class TwoPlayerEnv(TextEnv):
         return Outcome(f"{self._show_end()}\n{self._verdict(mine)}", mine, done=True, success=success, info=info)
 
     def _answer(self) -> Any:
-        """The opponent's move."""
+        """Return the opponent's move."""
         if self._policy is not None:
             with apart_from_the_model("the opponent"):
                 answer = self._policy(self._view())
@@ -241,34 +239,34 @@ Move = TypeVar("Move", bound=Hashable)
 
 
 class Rules(ABC, Generic[Position, Move]):
-    """A game without secrets or dice. A position is seen by the player whose turn it is."""
+    """Rules of a game without hidden information or chance. Positions are relative to the player to move."""
 
     @abstractmethod
     def moves(self, position: Position) -> Sequence[Move]:
-        """All legal moves, in a game that is not over."""
+        """Return all legal moves, in a game that is not over."""
 
     @abstractmethod
     def play(self, position: Position, move: Move) -> Position:
-        """The position after a move, as the other player sees it."""
+        """Return the position after a move, relative to the other player."""
 
     @abstractmethod
     def result(self, position: Position) -> int | None:
-        """1 if the player whose turn it would be has won, 0 for a draw, -1, or ``None`` if it is not over."""
+        """Return 1, 0 or -1 for a win, draw or loss of the player to move, or ``None`` if the game is not over."""
 
     def key(self, position: Position) -> Hashable:
-        """The same for positions that are worth the same by symmetry."""
+        """Return a key that is equal for positions of equal worth by symmetry."""
         return position
 
     def value(self, position: Position) -> int:
-        """The result of perfect play, for the player whose turn it is; by searching all of the game."""
+        """Return the result of perfect play for the player to move, by exhaustive search."""
         return _value(self, position)
 
     def best_moves(self, position: Position) -> Sequence[Move]:
-        """The moves among which perfect play chooses."""
+        """Return the moves among which perfect play chooses."""
         return _best_moves(self, position)
 
     def best_of_many(self, position: Position) -> Sequence[Move]:
-        """The same, for who asks for most positions that there are."""
+        """Return ``best_moves``, for callers that visit most of the positions."""
         return self.best_moves(position)
 
 
@@ -292,14 +290,14 @@ def _best_moves(rules: Rules[Position, Move], position: Position) -> list[Move]:
 
 
 class Worth(NamedTuple):
-    """Of a position: what is paid, and the probability of success, in the mean."""
+    """Expected worth of a position: the payoff, and the probability of success."""
 
     payoff: float
     success: float
 
 
 class Response(Generic[Position, Move]):
-    """The best response to a built-in opponent, found by searching everything that can happen."""
+    """Best response to a built-in opponent, found by exhaustive search."""
 
     def __init__(
         self, rules: Rules[Position, Move], chance: float, *, for_success: bool, draw_is_success: bool
@@ -310,12 +308,12 @@ class Response(Generic[Position, Move]):
         self._known_waiting: dict[Hashable, Worth] = {}
 
     def move(self, position: Position) -> Move:
-        """What the player whose turn it is should play."""
+        """Return the best move of the player to move."""
         rules = self._rules
         return max(rules.moves(position), key=lambda move: self._rank(self.wait(rules.play(position, move))))
 
     def find(self, position: Position) -> Worth:
-        """What a position is worth for the player whose turn it is."""
+        """Return the worth of a position for the player to move."""
         rules, key = self._rules, self._rules.key(position)
         if key not in self._known:
             worths = [self.wait(rules.play(position, move)) for move in rules.moves(position)]
@@ -323,7 +321,7 @@ class Response(Generic[Position, Move]):
         return self._known[key]
 
     def wait(self, position: Position) -> Worth:
-        """What it is worth for the player who plays the best response when it is the opponent's turn."""
+        """Return the worth for the player of the best response when it is the opponent's turn."""
         key = self._rules.key(position)
         if key not in self._known_waiting:
             self._known_waiting[key] = self._mean(position)
@@ -350,7 +348,7 @@ class Response(Generic[Position, Move]):
         return Worth(float(mine), float(mine > 0 or (mine == 0 and self._draw_is_success)))
 
     def _rank(self, worth: Worth) -> tuple[float, float]:
-        # Rounded, so that what is worth the same is so after many additions, and the other number decides.
+        # Round, so that equal worths stay equal after many additions, and the other number breaks the tie.
         payoff, success = round(worth.payoff, 12), round(worth.success, 12)
         return (success, payoff) if self._for_success else (payoff, success)
 
@@ -359,45 +357,45 @@ _response = lru_cache(8)(Response)
 
 
 class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
-    """A game of two in which nothing is hidden and nothing is left to chance but the opponent."""
+    """Base class of games for two without hidden information, where only the opponent can be random."""
 
     _position: Position
 
     @property
     @abstractmethod
     def rules(self) -> Rules[Position, Move]:
-        """The game itself."""
+        """Rules of the game."""
 
     @property
     @abstractmethod
     def _searchable(self) -> bool:
-        """All that can happen against this opponent can be searched within seconds."""
+        """True if all games against this opponent can be searched within seconds."""
 
     @abstractmethod
     def _starts(self) -> Iterable[tuple[float, Position]]:
-        """Where games start, with probabilities."""
+        """Return the starting positions, with probabilities."""
 
     @abstractmethod
     def _recognise(self, observation: str) -> Position:
-        """The position that an observation shows."""
+        """Return the position that an observation shows."""
 
     @abstractmethod
     def _write(self, move: Move) -> str:
-        """The action for a move."""
+        """Return the action for a move."""
 
     def _strongest_move(self, position: Position) -> Move:
-        """What the solver plays where not everything can be searched."""
+        """Return the solver's move where an exhaustive search is too large."""
         return self.rules.best_moves(position)[0]
 
     @property
     def optimal_success(self) -> float | None:
-        """How likely a success is for the best response to the opponent, or ``None`` where nobody knows."""
+        """Probability of success of the best response to the opponent, or ``None`` if unknown."""
         optimum = self._optimum
         return None if optimum is None else optimum.success
 
     @property
     def optimal_return(self) -> float | None:
-        """What the best response to the opponent is paid in the mean, or ``None`` where nobody knows."""
+        """Mean reward of the best response to the opponent, or ``None`` if unknown."""
         optimum = self._optimum
         if optimum is None:
             return None
@@ -428,7 +426,7 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
         return perfect and all(self.rules.value(start) == 0 for _, start in self._starts())
 
     def solver(self) -> Policy:
-        """The best response to the opponent; where that is not known, the strongest move against anyone."""
+        """Return the best response to the opponent; where it is unknown, the strongest known play."""
         return Steady(self._advise, _VIEW.search)
 
     def _advise(self, observation: str) -> str:
@@ -459,10 +457,10 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
 
 
 def _policy_of(opponent: Callable[..., Any]) -> Policy:
-    """The policy of an episode: what can be called without arguments is no policy and makes one."""
+    """Return the policy of an episode; a callable without arguments is a factory of policies."""
     try:
         inspect.signature(opponent).bind()
-    except (TypeError, ValueError):  # a built-in that has no signature is a policy
+    except (TypeError, ValueError):  # a built-in without a signature is a policy
         return opponent
     made: Policy = opponent()
     return made

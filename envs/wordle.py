@@ -28,7 +28,7 @@ _Table: TypeAlias = NDArray[np.uint8]
 
 
 class Wordle(TextEnv):
-    """Find a secret word of five letters, told which letters of a guess are in it and which are in place.
+    """Find a secret word of five letters from marks for letters in the word and letters in place.
 
     >>> env = Wordle()
     >>> env.reset(options={"instance": 0})  # aback
@@ -42,20 +42,22 @@ class Wordle(TextEnv):
     >>> env.step(" Aback ")
     ('Correct.', 1.0, True, False, {'action_valid': True, 'success': True})
 
-    Every letter of a guess is marked. G: it is in this place. Y: it is in another place. X: it is not in the word, or
-    not once more: letters in place count first, the others from left to right, each as often as the word has it.
+    Every letter of a guess is marked. G: it is in this position. Y: it is in another position. X: the word has no
+    (further) occurrence of it: letters in position count first, then the others from left to right, each as often as
+    the word has it.
 
-    The word is one of 1965 ``answers``; 6329 words can be guessed, among them all answers. What is no such word costs
-    one of ``turns`` but none of the ``guesses``. With ``strict`` a guess must fit everything told so far. With
-    ``choices`` the word is one of so many that are shown and alone can be guessed, which needs no vocabulary; 0 stands
-    for all. The reward is for the word itself; nothing is paid for letters.
+    The word is one of 1965 ``answers``; 6329 words can be guessed, among them all answers. An invalid action costs one
+    of ``turns`` but none of the ``guesses``. With ``strict`` a guess must agree with all marks so far. With ``choices``
+    that many words are shown, one of them is the secret, and only they can be guessed, which needs no vocabulary; 0
+    means all words. Only the word itself is rewarded.
 
     Easy is one of 10 words that are shown, in 4 guesses; medium is 6 guesses; hard is 4 and no other turn. Arguments
-    that are given replace the preset's. ``reward="efficient"`` divides what the solver takes for this very word by the
-    turns that were taken, and the potential of ``reward="shaped"`` is the share of the bits that are known.
+    that are given replace the preset's. ``reward="efficient"`` divides the solver's number of turns for this word by
+    the number taken, and the potential of ``reward="shaped"`` is the share of the bits that are known.
 
-    The solver opens with "trace" and guesses the word that tells most answers apart (Kooi's criterion; among equals one
-    that can be the secret, then the one after which the expected number left is least, then the first). All answers:
+    The solver opens with "trace" and guesses the word with the most distinct marks over the possible answers (Kooi's
+    criterion; ties go to a word that can be the secret, then to the smallest expected number of answers left, then to
+    the first). Over all answers:
 
     ================== ====== ============================
     game               mean   after 1, 2, 3... guesses
@@ -67,14 +69,15 @@ class Wordle(TextEnv):
     ================== ====== ============================
 
     Of the strict games in six guesses three words are lost. 6626/1965 = 3.3720 is computed by the tests, and of the 30
-    openings that tell most answers apart none does better than "trace"; the best mean that is known for these lists is
-    6614/1965 = 3.3659, by weighing ten words in every position after "trace" to the end (``pytest -m full -k wordle``
-    finds both). The lists are our own, so that what is known of others only comes close: 3.4212 is the optimum for 2315
-    answers and 12972 guesses (Bertsimas and Paskov 2024; quoted). Words at random win 0.1 % of medium and 34 % of easy.
+    openings with the most distinct marks none does better than "trace"; the best known mean for these lists is
+    6614/1965 = 3.3659, by an exact comparison of ten words in every position after "trace" (``pytest -m full -k
+    wordle`` finds both). The lists differ from the original ones, so results for those are only comparable: 3.4212 is
+    the optimum for 2315 answers and 12972 guesses (Bertsimas and Paskov 2024; quoted). Random words win 0.1 % of medium
+    and 34 % of easy.
 
     Raises:
         ConfigError: ``guesses`` is below 1, ``turns`` below ``guesses``, ``choices`` not from 0 to 100, or ``strict``
-            is no bool.
+            is not a bool.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -122,7 +125,7 @@ class Wordle(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example is no answer, and where words are shown not among them."""
+        """Rules of the game and format of an action; the example is not an answer or a shown word."""
         legal = "is not one of the words that are shown" if self.choices else "is not in the list of words"
         if self.strict:
             legal += ", or does not fit everything that you were told,"
@@ -136,18 +139,18 @@ class Wordle(TextEnv):
 
     @property
     def action_tools(self) -> list[Callable[..., str]]:
-        """What tool-calling models play with: ``guess(word)``."""
+        """Return the tool of tool-calling models: ``guess(word)``."""
         return [guess]
 
     @property
     def num_instances(self) -> int:
-        """The number of answers, or of words in groups of ``choices``."""
+        """Number of answers, or of words in groups of ``choices``."""
         count = len(words.answers())
         return count // self.choices * self.choices if self.choices else count
 
     @property
     def optimal_success(self) -> float | None:
-        """1 where the solver always wins; with one guess one word; in between nobody knows."""
+        """1.0 if the solver always wins, the share of one word for one guess, otherwise ``None``."""
         if self.guesses == 1:
             return 1 / (self.choices or self.num_instances)
         if self.choices:
@@ -157,24 +160,24 @@ class Wordle(TextEnv):
 
     @property
     def optimal_return(self) -> float | None:
-        """What wins as fast as the solver does is paid 1, and no more can be had."""
+        """``optimal_success``; ``None`` for the shaped reward. ``"efficient"`` compares with the solver."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
-        """The first word that is shown, or of all answers."""
+        """The first word that is shown, or the first answer."""
         return (self._shown or words.answers())[0].upper()
 
     def admissible_actions(self) -> Sequence[str] | None:
-        """The words that are shown, with ``strict`` those that fit; ``None`` where all can be guessed."""
+        """Return the shown words, with ``strict`` the fitting ones; ``None`` where all words can be guessed."""
         return [word.upper() for word in self._shown if not self.strict or self._fits(word)] if self.choices else None
 
     def solver(self) -> Policy:
-        """Guesses what has the most different answers; see the table of the class."""
+        """Return a policy that guesses the word with the most distinct marks; see the table of the class."""
         return _Strategy(self.strict)
 
     def random_policy(self, seed: int) -> Policy:
-        """Guesses any word that is legal, again and again."""
+        """Return a policy that guesses uniformly random legal words."""
         if self.choices:
             return super().random_policy(seed)
         rng = random.Random(seed)
@@ -220,11 +223,11 @@ class Wordle(TextEnv):
         return Outcome(f"{reason} {left}", done=self._turns_left == 0, valid=False)
 
     def _fewest_actions(self) -> float:
-        """What the solver takes for this word."""
+        """Return the number of guesses that the solver takes for this word."""
         return _taken(_Strategy(self.strict, self._shown), self._secret)
 
     def _potential(self) -> float:
-        """The share of the bits that are known."""
+        """Return the share of the bits that are known."""
         pool = self._shown or words.answers()
         if len(pool) == 1:
             return 0.0
@@ -239,7 +242,7 @@ class Wordle(TextEnv):
 
 
 class _Strategy:
-    """Guesses what has the most different answers, from the observations alone."""
+    """Policy that guesses the word with the most distinct marks, from the observations alone."""
 
     def __init__(self, strict: bool, shown: tuple[str, ...] = ()) -> None:
         self._strict = strict
@@ -293,7 +296,7 @@ def _best_shown(shown: tuple[str, ...], told: tuple[tuple[str, str], ...], stric
 
 
 def _most_parts(table: _Table, possible: NDArray[np.bool_]) -> int:
-    """The row with the most different numbers, then the one that is possible, then that with the least squares."""
+    """Return the row with the most distinct numbers; ties: a possible word, then the least sum of squares."""
     count, kinds = len(table), 3**_LETTERS
     numbers = table + (np.arange(count) * kinds)[:, None]
     sizes = np.bincount(numbers.ravel(), minlength=count * kinds).reshape(count, kinds)
@@ -311,14 +314,14 @@ def _taken(strategy: _Strategy, secret: str) -> int:
 
 
 def _group(index: int, size: int) -> tuple[str, ...]:
-    """Which words are shown with word number ``index``: those of its group, far from each other in the alphabet."""
+    """Return the words shown with word number ``index``: its group, far from each other in the alphabet."""
     groups = len(words.answers()) // size
     return words.answers()[index % groups : groups * size : groups]
 
 
 @cache
 def _most_needed(choices: int, strict: bool) -> int:
-    """What the solver takes at most, over all groups of so many."""
+    """Return the most guesses that the solver takes, over all groups of so many words."""
     return max(
         _taken(_Strategy(strict, shown), secret)
         for shown in (_group(index, choices) for index in range(len(words.answers()) // choices))
@@ -333,7 +336,7 @@ def _can_be_guessed() -> frozenset[str]:
 
 @lru_cache(maxsize=2**14)
 def _mark(guess: str, secret: str) -> str:
-    """What is told of each letter: those in place take theirs first, the others from left to right."""
+    """Return the marks of a guess: letters in position count first, then the others from left to right."""
     left = [theirs for ours, theirs in zip(guess, secret, strict=True) if ours != theirs]
     marks = ""
     for ours, theirs in zip(guess, secret, strict=True):
@@ -348,7 +351,7 @@ def _mark(guess: str, secret: str) -> str:
 
 
 def _number(marks: str) -> int:
-    """The marks as a number to the base of three."""
+    """Return the marks as a number in base three."""
     return sum(_MARKS.index(mark) * 3**place for place, mark in enumerate(marks))
 
 
@@ -363,7 +366,7 @@ def _answers_among_guesses() -> NDArray[np.intp]:
 
 @cache
 def _table() -> _Table:
-    """The number of the marks of every guess for every answer: 12 MB that are made in about a second."""
+    """Return the number of the marks of every guess for every answer: 12 MB, computed in about a second."""
     return np.concatenate(
         [_mark_all(part, _letters(words.answers())) for part in np.array_split(_letters(words.guesses()), 16)]
     )
@@ -371,14 +374,14 @@ def _table() -> _Table:
 
 @lru_cache(maxsize=1024)
 def _marks_of(guess: str) -> _Table:
-    """The number of the marks for every answer."""
+    """Return the number of the marks for every answer."""
     numbers: _Table = _mark_all(_letters([guess]), _letters(words.answers()))[0]
     return numbers
 
 
 @lru_cache(maxsize=1024)
 def _fitting(told: tuple[tuple[str, str], ...]) -> NDArray[np.intp]:
-    """Which words that can be guessed fit all that was told."""
+    """Return the allowed guesses that fit all marks so far."""
     fits = np.ones(len(words.guesses()), dtype=bool)
     for guess, marks in told:
         fits &= _mark_all(_letters([guess]), _letters(words.guesses()))[0] == _number(marks)
@@ -386,7 +389,7 @@ def _fitting(told: tuple[tuple[str, str], ...]) -> NDArray[np.intp]:
 
 
 def _mark_all(guesses: _Table, secrets: _Table) -> _Table:
-    """Marks as numbers, of all guesses for all secrets: ``_mark`` in other words, and the tests compare them."""
+    """Return the marks, as numbers, of all guesses for all secrets: a vectorised ``_mark``, compared by the tests."""
     ours, theirs = guesses.T[:, :, None], secrets.T[:, None, :]
     missed = [ours[place] != theirs[place] for place in range(_LETTERS)]
     numbers = np.zeros((len(guesses), len(secrets)), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The word lists that games share; ``make_lists.py`` makes them, and ``COPYRIGHT`` says whose the words are."""
+"""Word lists shared by games; ``make_lists.py`` generates them, and ``COPYRIGHT`` has their licence."""
 
 from functools import cache
 from importlib.resources import files
@@ -6,7 +6,7 @@ from importlib.resources import files
 
 @cache
 def answers() -> tuple[str, ...]:
-    """Words of five letters that most people know, in alphabetical order.
+    """Return the words of five letters that most people know, in alphabetical order.
 
     >>> len(answers()), answers()[0]
     (1965, 'aback')
@@ -16,7 +16,7 @@ def answers() -> tuple[str, ...]:
 
 @cache
 def guesses() -> tuple[str, ...]:
-    """Words of five letters, among them all ``answers``, in alphabetical order.
+    """Return the words of five letters that can be guessed, all ``answers`` included, in alphabetical order.
 
     >>> len(guesses()), set(answers()) <= set(guesses())
     (6329, True)
@@ -26,7 +26,7 @@ def guesses() -> tuple[str, ...]:
 
 @cache
 def common() -> tuple[str, ...]:
-    """Common words of 5 to 10 letters, in alphabetical order.
+    """Return common words of 5 to 10 letters, in alphabetical order.
 
     >>> len(common()), common()[0]
     (4358, 'aardvark')

@@ -1,17 +1,16 @@
-"""Makes the word lists from those of SCOWL: ``apt-get install scowl``, then ``python make_lists.py``.
+"""Generate the word lists from those of SCOWL: ``apt-get install scowl``, then ``python make_lists.py``.
 
-The source is Debian's package ``scowl`` 2020.12.07-2, whose files are words by how common they are: size 10 are the
-most common, 95 are all. Taken are words of small letters a to z alone, of the lists ``english-words`` and
-``american-words``. What SCOWL's authors ask to be shipped with the words is in ``COPYRIGHT``; sizes above 70, whose
-sources ask for more, are not used.
+The source is Debian's package ``scowl`` 2020.12.07-2, whose files grade words by frequency: size 10 has the most common
+words, 95 all. The lists use words of lowercase letters a to z only, from ``english-words`` and ``american-words``. The
+notices that SCOWL's licence requires are in ``COPYRIGHT``; sizes above 70, whose sources require more, are not used.
 
 * ``guesses.txt``: words of 5 letters, sizes 10 to 70.
 * ``answers.txt``: those of sizes 10 to 35 that are not inflected.
 * ``common.txt``: words of 5 to 10 letters, sizes 10 and 20, that are not inflected.
 
-A word is called inflected when it looks like a plural, third person, past, participle, comparative or superlative
-of another word of these sizes, which is right nearly always. Words that nobody should meet in a game are in no list;
-which these are was decided by reading them, and only hashes of them are kept here.
+A word is called inflected when it looks like a plural, third person, past, participle, comparative or superlative of
+another word of these sizes, which is nearly always right. Offensive words are in no list; they were selected by
+reading, and only their hashes are kept here.
 """
 
 import re
@@ -41,7 +40,7 @@ fcd2e615 fff1d7d2
 
 
 def make_lists(source: Path) -> dict[str, list[str]]:
-    """The words of each file, in alphabetical order."""
+    """Return the words of each file, in alphabetical order."""
     by_size = {size: _words(source, size) for size in SIZES}
     known = frozenset[str]().union(*by_size.values())
     common = {word for word in by_size[10] | by_size[20] if 5 <= len(word) <= 10}
@@ -78,7 +77,7 @@ def _is_inflected(word: str, known: frozenset[str]) -> bool:
 
 
 def _stems(rest: str) -> set[str]:
-    """What may have been there before an ending: like, cry and stop of lik-, cri- and stopp-."""
+    """Return possible stems before an ending: like, cry and stop of lik-, cri- and stopp-."""
     stems = {rest, rest + "e"}
     if rest.endswith("i"):
         stems.add(rest[:-1] + "y")
