@@ -168,7 +168,7 @@ class Maze(TextEnv):
 
     @property
     def optimal_return(self) -> float | None:
-        """1.0 for ``"efficient"`` with the full view, where the shortest way is visible."""
+        """1.0 for ``"efficient"`` with the full view, as the shortest way is visible; else as the base class."""
         if self.reward == "efficient" and self.view == "full":
             return 1.0
         return super().optimal_return

@@ -17,7 +17,7 @@ _MOVES = ("accept", "skip")
 
 
 class Secretary(TextEnv):
-    """Accept the best of ``applicants``, who appear one at a time and cannot be recalled.
+    """Accept the best of ``applicants``, which appear one at a time and cannot be recalled.
 
     >>> env = Secretary(applicants=3)
     >>> env.reset(options={"instance": 0})[0]

@@ -61,9 +61,9 @@ class Sokoban(TextEnv):
     A room is ``width`` times ``height`` squares with the outer walls. It is generated from the instance number: walls,
     goals and boxes on them, and then reverse play, pulling, over everything that can be reached in ``depth`` moves or
     until 20,000 positions are known. So each room can be solved, and the fewest moves are known:
-    ``info["optimal_actions"]``. The start is drawn uniformly from the positions without a box on a goal that are at
-    least half as far from the end as the farthest; a room without one is generated again, and the eighth room uses its
-    farthest position.
+    ``info["optimal_actions"]``. The start is drawn uniformly from the positions without a box on a goal whose distance
+    from the end is at least half of ``depth`` (or of the depth that was searched); a room without one is generated
+    again, and the eighth room uses its farthest position.
 
     A move into a wall or against a blocked box costs a turn and changes nothing, as does an invalid action. With
     ``moves_per_answer`` an action can be several moves, each of which is a turn; an action that cannot be played to its

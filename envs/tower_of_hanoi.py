@@ -1,4 +1,4 @@
-"""The Tower of Hanoi."""
+"""Tower of Hanoi."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -41,13 +41,12 @@ class TowerOfHanoi(TextEnv):
     ((0.0, False, False), (1.0, True, False))
 
     A peg is shown from its lowest disk to its top; disk 1 is the smallest. With ``start="tower"`` all disks start on A:
-    one game. With ``start="random"`` it is any other position, each equally likely: ``3**disks - 1`` games, and the
-    solved one is not among them. A move that the rules forbid costs a turn and moves nothing. The reward is for all
-    disks on C; nothing is paid for some of them.
+    one game. With ``start="random"`` the start is drawn uniformly from the ``3**disks - 1`` unsolved positions. An
+    illegal move costs a turn and moves nothing. Only all disks on C are rewarded.
 
     Easy is 2 disks in 4 turns, medium 3 in 10 and hard 5 in 40, where the farthest positions need 3, 7 and 31; all from
-    random positions. Random legal moves win 0.233, 0.130 and 0.0349 of them. Arguments that are given
-    replace the preset's, so whoever gives ``disks`` gives ``turns`` as well.
+    random positions. Random legal moves win 0.233, 0.130 and 0.0349 of them. Arguments that are given replace the
+    preset's, so pass ``turns`` together with ``disks``.
 
     The solver plays the fewest moves, which are known for every position: ``2**disks - 1`` for the tower, and from a
     random position (the solved one included) each power of two below ``2**disks`` with probability 2/3:
@@ -103,7 +102,7 @@ class TowerOfHanoi(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules and how to answer; the example names a peg that is not there."""
+        """Rules of the game and format of an action; the example names a peg that does not exist."""
         return (
             f"Tower of Hanoi: bring all {self.disks} disks to peg C in {counted(self.turns, 'turn')}. Pegs A, B and C "
             "are shown with their disks from bottom to top; disk 1 is the smallest. A turn moves the top disk of one "
@@ -113,12 +112,12 @@ class TowerOfHanoi(TextEnv):
 
     @property
     def num_instances(self) -> int:
-        """The number of positions that a game can start from."""
+        """Number of positions that a game can start from."""
         return 1 if self.start == "tower" else 3**self.disks - 1
 
     @property
     def optimal_success(self) -> float:
-        """The share of starts that ``turns`` moves suffice for."""
+        """Share of starts that ``turns`` moves suffice for."""
         fewest_for_all = 2**self.disks - 1
         if self.turns >= fewest_for_all:
             return 1.0
@@ -126,22 +125,22 @@ class TowerOfHanoi(TextEnv):
 
     @property
     def optimal_return(self) -> float | None:
-        """Perfect play wins in the fewest moves, so that a game is worth the same when moves count."""
+        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest moves."""
         return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
-        """The first move that is legal, which depends on the position."""
+        """First legal move, which depends on the position."""
         return self.admissible_actions()[0] if self._last is not None else "A C"
 
     def admissible_actions(self) -> list[str]:
-        """Two or three moves; a game that is not over always has one."""
+        """Return the two or three legal moves; a game that is not over always has one."""
         a, b, c = self._pegs
         none = self.disks + 1
         return [*_legal(a[-1] if a else none, b[-1] if b else none, c[-1] if c else none)]
 
     def solver(self) -> Policy:
-        """Plays the only shortest solution."""
+        """Return a policy that plays the shortest solution, which is unique."""
         return Steady(_best_move, _PEG.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
@@ -182,11 +181,11 @@ class TowerOfHanoi(TextEnv):
         return f"A: {a}\nB: {b}\nC: {c}\n{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
-        """The length of the shortest solution from the start."""
+        """Return the length of the shortest solution from the start."""
         return self._fewest
 
     def _potential(self) -> float:
-        """One less the moves that are left, as a share of what the tower takes."""
+        """Return 1 minus the moves left as a share of the moves that the tower needs."""
         return 1.0 - _distance(self._pegs) / ((1 << self.disks) - 1)
 
 
@@ -196,15 +195,15 @@ def _show(peg: list[int]) -> str:
 
 @lru_cache(4096)
 def _legal(*tops: int) -> tuple[str, ...]:
-    """The moves from a peg to one whose top disk is larger."""
+    """Return the moves from a peg to one whose top disk is larger."""
     return tuple(order for order, (source, target) in _ORDERS.items() if tops[source] < tops[target])
 
 
 def _still_to_move(pegs: Iterable[Iterable[int]]) -> list[tuple[int, int, int]]:
-    """Each disk that must move before all lie on C, with the pegs it goes from and to, the largest first.
+    """Return the disks that must move before all lie on C, with their pegs from and to, the largest first.
 
-    Before a disk can move to its place, all smaller ones must lie on the third peg; so one that must move does so once,
-    and costs as many moves as a tower of the smaller ones, and one.
+    Before a disk can move to its place, all smaller ones must lie on the third peg. So each such disk moves once and
+    costs one move more than a tower of the smaller disks.
     """
     place = {disk: peg for peg, disks in enumerate(pegs) for disk in disks}
     goal, moves = _GOAL, []
@@ -226,12 +225,12 @@ def _best_move(observation: str) -> str:
 
 
 def _positions_within(moves: int) -> int:
-    """How many positions are at most ``moves`` away: as many are ``d`` away as 2 to the number of ones in ``d``."""
+    """Return the number of positions at most ``moves`` away: 2**ones are ``d`` away, by the ones in ``d``."""
     count: int = 0
     ones_above = 0
     for bit in reversed(range(moves.bit_length())):
         if moves >> bit & 1:
-            # All smaller numbers that differ in this bit first: their lower bits are free, each worth 1 + 2.
+            # All smaller numbers whose highest differing bit is this one: their lower bits are free, each worth 1 + 2.
             count += (1 << ones_above) * 3**bit
             ones_above += 1
     return count + (1 << ones_above)
