@@ -1189,7 +1189,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     most = [k for k in sorted({max(row.pass_at, default=1) for row in rows}) if k > 1]
     failed = [f" (+{row.unscored} failed)" if row.unscored else "" for row in rows]
     return {
-        "environment": [row.env_id for row in rows],
+        "environment": _environments(rows),
         "policy": [row.policy for row in rows],
         "episodes": [f"{row.episodes}{more}" for row, more in zip(rows, failed, strict=True)],
         "success": [str(row.success) for row in rows],
@@ -1202,6 +1202,15 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         "env s": [_form(row.env_seconds, ".3g") for row in rows],
         "ended by": [", ".join(f"{why} {count}" for why, count in row.stop_reasons.items()) for row in rows],
     }
+
+
+def _environments(rows: Sequence[Row]) -> list[str]:
+    """Return the rows' environments, with their arguments where one id was played with different ones."""
+    played = {(row.env_id, to_json(row.env_kwargs)) for row in rows}
+    ids = [env_id for env_id, _ in played]
+    return [
+        f"{row.env_id} {_listed(row.env_kwargs)}".strip() if ids.count(row.env_id) > 1 else row.env_id for row in rows
+    ]
 
 
 def _form(value: float | None, form: str) -> str:

@@ -198,10 +198,13 @@ def _default_folder(env: str) -> Path:
 def _check_new(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; a run needs a folder")
-    if (path / "config.json").exists():
-        raise ConfigError(f"{path} already holds a run: continue it with --resume {path}, or choose another --out")
-    if path.exists() and any(path.iterdir()):
-        raise ConfigError(f"{path} is not empty and holds no run; choose another --out")
+    if not path.exists() or not any(path.iterdir()):
+        return
+    try:
+        read_options(path)
+    except ConfigError as error:  # such as the folder of an evaluation
+        raise ConfigError(f"{path} is not empty and holds no run; choose another --out") from error
+    raise ConfigError(f"{path} already holds a run: continue it with --resume {path}, or choose another --out")
 
 
 def _agreed(path: Path, processes: int) -> Path:

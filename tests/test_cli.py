@@ -498,6 +498,13 @@ def test_a_port_that_is_taken_is_named(evaluated: Path) -> None:
     assert f"cannot listen at 127.0.0.1:{port}: Address already in use; give another --port" in said
 
 
+def test_games_of_one_environment_with_other_arguments_are_told_apart(tmp_path: Path) -> None:
+    arguments = ["eval", GUESS, "--policy", "solver", "--episodes", "2", "--out", str(tmp_path / "out")]
+    gym_trl_(*arguments)
+    told = gym_trl_(*arguments, "--env", "high=9").stdout
+    assert re.search(rf"^{GUESS} high=9 +solver ", told, re.MULTILINE)
+
+
 @pytest.mark.parametrize("to", ["sft", "preferences", "parquet"])
 def test_an_export_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, to: str) -> None:
     (tmp_path / "bad.jsonl").write_text("no json\n")

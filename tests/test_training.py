@@ -657,9 +657,13 @@ def test_an_argument_that_gymspec_does_not_have_is_answered_with_the_nearest(nam
 
 
 def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> None:
+    evaluation = tmp_path / "evaluation"
+    evaluation.mkdir()
+    (evaluation / "config.json").write_text('{"version": 1, "evaluation": {"policies": {}}}')
     (tmp_path / "file").touch()
     for folder, said in (
         (tmp_path, "is not empty and holds no run"),
+        (evaluation, "is not empty and holds no run"),
         (finished, "already holds a run: continue it with --resume"),
         (tmp_path / "file", "is a file"),
     ):
