@@ -108,6 +108,16 @@ class Trained:
         return rewards
 
 
+def model_that_stops(tokenizer):
+    """A tiny model that likes digits and to end its turn, so that not all of its actions are cut off."""
+    model = tiny_model(tokenizer)
+    bias = torch.zeros(model.lm_head.out_features)
+    bias[tokenizer.convert_tokens_to_ids(list("0123456789"))] = 2.0
+    bias[tokenizer.eos_token_id] = 3.5
+    model.lm_head.bias = torch.nn.Parameter(bias, requires_grad=False)
+    return model
+
+
 def settings(folder, **changes):
     return GRPOConfig(
         **{
@@ -131,7 +141,7 @@ def go(folder, rollout_func, reward_func, dataset, *, tokenizer=None, **changes)
     tokenizer = tokenizer or tiny_tokenizer()
     kept = Trained(rollout_func, reward_func)
     trainer = GRPOTrainer(
-        model=tiny_model(tokenizer),
+        model=model_that_stops(tokenizer),
         processing_class=tokenizer,
         args=settings(folder, **changes),
         train_dataset=dataset,
@@ -177,7 +187,7 @@ def trl_env(folder):
 
 def trl_env_config(folder, mode):
     tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer)
+    model = model_that_stops(tokenizer)
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     lines: list[str] = []
     config = TrainConfig(

@@ -510,7 +510,7 @@ def test_the_example_trains_and_a_model_that_calls_nothing_is_scored_for_leaving
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, expected in (("env/unfinished", 1.0), ("reward", -0.1), ("tools/call_frequency", 0.0)):
+    for name, expected in (("env/unfinished", 1.0), ("reward", -0.7), ("tools/call_frequency", 0.0)):
         assert [float(value) for value in re.findall(rf"'{name}': '?([^',]+)", done.stdout)] == [expected]
     assert (tmp_path / "out" / "model.safetensors").exists()
 
@@ -562,8 +562,8 @@ def test_trls_asynchronous_worker_plays_with_it_in_a_process_of_its_own(monkeypa
         assert "\n\nGuess 1 to 8 in 4 tries.<|im_end|>" in text
         reward = sample.metrics["rewards/TrlEnv_GuessNumber_v0"]
         # Winners, those who called on after the end, and those who made mistakes first, all alike; and who left.
-        assert reward == (1.0 if "Correct. The game is over." in text else -2 * PENALTY)
-    assert {sample.metrics["reward"] for sample in samples} == {1.0, -2 * PENALTY}
+        assert reward == (1.0 if "Correct. The game is over." in text else -TURNS * PENALTY)
+    assert {sample.metrics["reward"] for sample in samples} == {1.0, -TURNS * PENALTY}
     # TRL renders the conversation again at every turn. Where that does not give back what was sampled (here the
     # template writes thinking that nobody did), it is not trained on (law 2): nothing is left of most calls.
     calls = trained = 0
