@@ -59,7 +59,7 @@ def attach(trainer: Any) -> "Attachment":
     return made
 
 
-def attach_caller() -> None:
+def attach_caller(on_totals: "OnTotals | None" = None) -> None:
     """Attach the trainer on the call stack, because TRL does not pass it to objects of ``environment_factory``.
 
     The trainer is found as ``self`` of ``_generate_and_score_completions``. Without such a frame nothing is attached.
@@ -68,7 +68,7 @@ def attach_caller() -> None:
     while frame is not None:
         caller = frame.f_locals.get("self") if frame.f_code.co_name == "_generate_and_score_completions" else None
         if caller is not None:
-            attach(caller)
+            attach(caller).tell(on_totals)
             return
         frame = frame.f_back
 
@@ -203,6 +203,10 @@ class Attachment:
                 ends the training on all processes.
         """
         self._notes.append(_Notes(rows_of(columns), sum(map(sum, columns["env_mask"]))))
+        self.tell(on_totals)
+
+    def tell(self, on_totals: OnTotals | None) -> None:
+        """Call ``on_totals`` with the totals of this batch."""
         if on_totals is not None and on_totals not in self._on_totals:
             self._on_totals.append(on_totals)
 

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from gym_trl.episode import EnvFailure, EnvReply, add_reward, reason_to_stop
 from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
-from gym_trl.grpo.attach import attach_caller
+from gym_trl.grpo.attach import OnTotals, attach_caller
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.parsing import ActionFormat
 from gym_trl.pool import EnvFactory, EnvPool, InlinePool
@@ -64,6 +64,7 @@ class EnvironmentFactory:
         env_id: Id passed to ``make``.
         make_pool: Function that makes the pool of an object's one environment. Default: the calling thread, where an
             environment that hangs blocks the training.
+        on_totals: Called on every process with the ``StepTotals`` of all processes, once per batch.
 
     Raises:
         ConfigError: When the first object is made: TRL could not offer one of the tools to a model.
@@ -76,10 +77,12 @@ class EnvironmentFactory:
         env_id: str,
         *,
         make_pool: Callable[[EnvFactory], EnvPool] = InlinePool,
+        on_totals: OnTotals | None = None,
     ) -> None:
         self.make = make
         self.env_id = env_id
         self.make_pool = make_pool
+        self.on_totals = on_totals
 
     def __call__(self) -> "ToolEnvironment":
         """Return a new object, on which ``reset`` must be called first."""
@@ -148,7 +151,7 @@ class ToolEnvironment:
             )
         if task.env_id != self._factory.env_id:
             raise ConfigError(f"a task asks for {task.env_id!r}, and this environment is {self._factory.env_id!r}")
-        attach_caller()
+        attach_caller(self._factory.on_totals)
         self._task, self._rewards, self._invalid_actions, self._calls_after_end = task, [], 0, 0
         self._stop_reason = self._error = None
         self._info = {}

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from queue import Empty, Full, Queue
@@ -92,6 +92,8 @@ class RolloutWorker:
         max_action: Maximum characters of an action, see ``GymSpec``.
         cutoff: When to stop waiting for an episode (``episode_s``); there is no rollout to cut off.
         on_rollout: Callback that receives every group, on the worker's thread; its ``step`` is the model version.
+        on_totals: Called on the worker's thread with the ``StepTotals`` of as many episodes as a training step has; an
+            exception that it raises ends the training.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class RolloutWorker:
         max_action: int | None = None,
         cutoff: Cutoff | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
+        on_totals: Callable[[StepTotals], None] | None = None,
     ) -> None:
         if cutoff is not None and (cutoff.rollout_s, cutoff.stragglers) != (None, None):
             raise ConfigError(
@@ -140,6 +143,8 @@ class RolloutWorker:
         self._longest = {"observation": max_observation, "action": max_action}
         self._cutoff = cutoff or WAIT
         self._on_rollout = on_rollout
+        self._on_totals = on_totals
+        self._played: list[Trajectory] = []  # since ``on_totals`` was called last
         self.rollout_buffer: Queue[Any] = Queue(args.queue_maxsize)
         """Queue of ``RolloutSample`` objects for the trainer."""
         self.metrics_queue: Queue[dict[str, Any]] = Queue(_REMEMBERED)
@@ -186,6 +191,7 @@ class RolloutWorker:
         self._failure = None
         self._seen_at = self._scored_at = time.monotonic()
         self._unscored_since = 0
+        self._played = []
         self._thread = Thread(target=self._run, args=[engine], name="gym-trl rollout worker", daemon=True)
         self._thread.start()
 
@@ -337,6 +343,11 @@ class RolloutWorker:
             self.curriculum.report([(level, one.success) for one in members if one.episode_return is not None])
         if self._on_rollout:
             self._on_rollout(Rollout("train", group.version, members))
+        self._played += members
+        if self._on_totals and len(self._played) >= self._step():
+            played, self._played = self._played, []
+            totals = StepTotals.of(rows_of(outcomes(played)), step=group.version)
+            self._on_totals(replace(totals, training=self._thread))
 
     def _report(self, members: Sequence[Trajectory]) -> None:
         """Report the measurements of TRL's own worker, by its names, and the episodes' metrics as sum and count."""
@@ -365,8 +376,12 @@ class RolloutWorker:
         args = self._args
         if args.max_inflight_tasks > 0:
             return int(args.max_inflight_tasks)
-        step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-        return int(max(args.max_staleness, 1) * step)
+        return int(max(args.max_staleness, 1) * self._step())
+
+    def _step(self) -> int:
+        """Return the number of episodes of one training step."""
+        args = self._args
+        return int(args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
     def _context(self) -> int | None:
         """Return the maximum tokens of an episode, limited by the engine and by the trainer's token budget."""

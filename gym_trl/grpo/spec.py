@@ -352,7 +352,8 @@ class GymSpec:
         alone = 1 if executor in ("thread", "process", "ray") else None  # worker: an object has one environment
         pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
         factories = {
-            env_id: EnvironmentFactory(self._maker_for_tools, env_id, make_pool=pool) for env_id in self.weights
+            env_id: EnvironmentFactory(self._maker_for_tools, env_id, make_pool=pool, on_totals=self._bound)
+            for env_id in self.weights
         }
         return factories if len(factories) > 1 else next(iter(factories.values()))
 
@@ -377,6 +378,7 @@ class GymSpec:
             seed=self.seed,
             system_prompt=self.system_prompt,
             curriculum=self._curriculum,
+            on_totals=self._bound,
             **self._rollout_options,
         )
 

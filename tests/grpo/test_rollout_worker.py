@@ -286,7 +286,7 @@ class TestWhatGoesWrong:
             return halving(request)
 
         played: list[Any] = []
-        worker = started(spec(on_rollout=played.append), answer=answer)
+        worker = started(spec(on_rollout=played.append, max_unscored=1.0), answer=answer)
         samples = take(worker, 40)
         worker.stop()
         groups: dict[int, list] = {sample.group_id: [] for sample in samples}
@@ -340,7 +340,7 @@ class TestWhatGoesWrong:
         def answer(request):
             return Completion(request.id, [], [], FinishReason.ERROR, "no server")
 
-        worker = started(spec(), answer=answer)
+        worker = started(spec(max_unscored=1.0), answer=answer)
         assert eventually(lambda: worker._unscored_since)
         worker.check_health(60)
         time.sleep(0.3)
