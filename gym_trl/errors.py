@@ -157,7 +157,7 @@ def caused_by_model(error: BaseException) -> bool:
     The first exception in the chain of ``raise ... from ...`` that matches the rule decides; if none does, the executed
     action is the cause.
     """
-    if not isinstance(error, Exception | SystemExit):  # an interrupt or a cancelled task
+    if not ends_an_episode(error):
         return False
     if isinstance(error, ModelFaultError):
         return True
@@ -194,6 +194,16 @@ def apart_from_the_model(name: str) -> Iterator[None]:
         if caused_by_model(error):
             raise InfrastructureError(f"{name} raised {type(error).__name__}: {error}") from error
         raise
+
+
+def ends_an_episode(error: BaseException) -> bool:
+    """Return whether an exception of an environment ends its episode only: no interrupt and no cancelled task.
+
+    >>> ends_an_episode(SystemExit(1)), ends_an_episode(KeyboardInterrupt())
+    (True, False)
+    """
+    # A panic of an environment in Rust is raised as a BaseException, although nobody wants the program to end.
+    return isinstance(error, Exception | SystemExit) or type(error).__name__ == "PanicException"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

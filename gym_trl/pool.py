@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 import gymnasium as gym
 
 from gym_trl.episode import EnvFailure, EnvReply, add_reward
-from gym_trl.errors import ConfigError, caused_by_model
+from gym_trl.errors import ConfigError, caused_by_model, ends_an_episode
 from gym_trl.parsing import CUT
 from gym_trl.settlement import settlement
 from gym_trl.types import Policy, RefusedResponse, StopReason, Task, UnfinishedResponse
@@ -130,14 +130,12 @@ class InlinePool(ClosingPool):
             if isinstance(reply, EnvFailure):
                 close_env(self._playing.pop(key)[1])
             return reply
-        except (Exception, SystemExit) as error:  # any exception becomes its episode's result
+        except BaseException as error:
             if key in self._playing:
                 close_env(self._playing.pop(key)[1])
+            if not ends_an_episode(error):  # interrupted in the middle of a call: its state is unknown
+                raise
             return failed(work, error)
-        except BaseException:  # interrupted during a call: its state is undefined
-            if key in self._playing:
-                close_env(self._playing.pop(key)[1])
-            raise
 
     def _begin(self, key: str, task: Task) -> EnvReply:
         free = self._free[task.env_id]
@@ -412,7 +410,9 @@ def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
         return EnvReply(said, info=info, settlement=settlement(env))
     try:
         returned = env.step(action)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not ends_an_episode(error):
+            raise
         return failed(action, error)
     try:
         reply = read_step(*returned)

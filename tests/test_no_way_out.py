@@ -2,6 +2,7 @@
 """Law 15, no way out pays: what is cut off never returns more than the same prefix played on to a loss."""
 
 import random
+import time
 from functools import partial
 from typing import Any
 
@@ -317,3 +318,29 @@ def test_what_settles_otherwise_than_its_base_class_is_asked_whatever_that_says(
 def test_an_action_longer_than_allowed_costs_what_a_loss_costs_too():
     env = TurnLimit(ParseAction(Declares(), "plain"), 9)
     assert play(env, 0, ["a" * 30], limits=Limits(tokens=60, action=10)).episode_return == -7.0
+
+
+class Sleepy(gym.Wrapper):
+    """Takes its time from the second step on."""
+
+    def reset(self, **given):
+        self.steps = 0
+        return self.env.reset(**given)
+
+    def step(self, action):
+        self.steps += 1
+        time.sleep(0.6 * (self.steps > 1))
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize(("inside", "owed"), [(shaped, 0.0), (Declares, -9.0)])
+def test_an_episode_that_time_cuts_off_returns_what_a_loss_from_there_returns(inside, owed):
+    env = TurnLimit(ParseAction(Sleepy(inside()), "plain"), 9)
+    said = iter(["4", "6", "5", "7"])
+    engine = ScriptedEngine(lambda request: CHAT.say(next(said)))
+    episode = Episode(Task("game", 0, {"instance": 6}), chat=CHAT, limits=Limits(tokens_per_turn=9))
+    with InlinePool(partial(itself, env)) as pool:
+        late = Cutoff(episode_s=0.5, late="truncated")
+        [played] = run_episodes([episode], pool=pool, engine=engine, cutoff=late)
+    assert (played.stop_reason, len(played.turns)) == (StopReason.TIME_LIMIT, 2)
+    assert played.episode_return == pytest.approx(owed)

@@ -26,6 +26,8 @@ from gym_trl.wrappers import Discount, History, ParseAction, TurnLimit
 CHAT = ByteChat()
 OWN = type("TransportError", (Exception,), {"__module__": "httpx"})
 
+PANIC = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})  # of environments in Rust
+
 
 def wrapped(outer, inner):
     outer.__cause__ = inner
@@ -44,6 +46,7 @@ RAISED = {
     "connection": (ConnectionRefusedError(), False),
     "timeout": (TimeoutError(), False),
     "memory": (MemoryError(), True),
+    "panic": (PANIC("called unwrap on None"), True),
     "no_file": (FileNotFoundError(2, "no such file"), True),
     "no_file_said": (FileNotFoundError("no such level"), True),
     "no_right": (PermissionError(13, "not allowed"), True),
