@@ -1,4 +1,4 @@
-"""What does a system cost per turn, beside the model and the game, and does that grow with the episode?
+"""Measure a system's cost per turn, without the model and the game, and its growth with the episode.
 
 $ python benchmarks/bench_adapter_overhead.py [--quick] [NAME ...]
 
@@ -34,7 +34,7 @@ PATIENCE_US = 30_000  # a system that needs so much for a turn is not asked for 
 
 
 def measure(worker: Worker, name: str) -> dict[str, Any]:
-    """Microseconds a turn: by turns with the largest vocabulary, and by vocabulary with the middle number of turns."""
+    """Return microseconds per turn: by turns with the largest vocabulary, and by vocabulary with a middle number."""
     by_turns: dict[int, float] = {}
     by_vocabulary: dict[int, float] = {}
     for turns in TURNS:
@@ -51,7 +51,7 @@ def measure(worker: Worker, name: str) -> dict[str, Any]:
 
 
 def one(worker: Worker, name: str, turns: int, vocabulary: int) -> float:
-    """One number, in microseconds of the processor."""
+    """Return one figure, in microseconds of processor time."""
     alone = worker.call("free", "game_alone", turns, REPEATS)
     repeats = REPEATS if turns <= MIDDLE else 1
     spent = worker.call("free", "play", SYSTEMS[name].module, turns, vocabulary, repeats)
@@ -59,7 +59,7 @@ def one(worker: Worker, name: str, turns: int, vocabulary: int) -> float:
 
 
 def all_systems() -> dict[str, dict[str, Any]]:
-    """Each in a process with its own packages; what cannot be measured says why."""
+    """Measure each system in a process with its own packages; a failure is recorded with its reason."""
     folders: dict[str | None, list[str]] = defaultdict(list)
     for name in NAMES:
         if name not in LEFT_OUT:
@@ -85,7 +85,7 @@ def all_systems() -> dict[str, dict[str, Any]]:
 
 
 def as_measured(found: dict[str, Any]) -> dict[str, Any]:
-    """A system's figures, with numbers for keys again after JSON."""
+    """Return a system's figures, with keys converted back to numbers after JSON."""
     return {
         key: {int(by): spent for by, spent in value.items()} if isinstance(value, dict) else value
         for key, value in found.items()
@@ -93,14 +93,14 @@ def as_measured(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def marginal(by_turns: dict[int, float]) -> float | None:
-    """Microseconds of each turn beyond the first two, up to the middle number: without what a rollout costs once."""
+    """Return microseconds per turn beyond the first two, up to the middle number, without fixed costs of a rollout."""
     if MIDDLE not in by_turns:
         return None
     return (by_turns[MIDDLE] * MIDDLE - by_turns[TURNS[0]] * TURNS[0]) / (MIDDLE - TURNS[0])
 
 
 def rows(figures: dict[str, dict[str, Any]]) -> list[list[str | float | None]]:
-    """A line per system, with how many times ours it costs at the middle number of turns and per turn more."""
+    """Return a line per system, with its cost relative to ours at the middle number of turns and per further turn."""
     of_ours = figures.get("gym_trl", {}).get("by_turns", {})
     ours, our_turn = of_ours.get(MIDDLE), marginal(of_ours) if of_ours else None
     table: list[list[str | float | None]] = []
@@ -124,7 +124,7 @@ def rows(figures: dict[str, dict[str, Any]]) -> list[list[str | float | None]]:
 
 
 def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:
-    """A curve per system."""
+    """Draw a curve per system."""
     axes: Sequence[Any] = figure.subplots(1, 2, width_ratios=[3, 2], sharey=True)
     for name, found in figures.items():
         if "why_not" in found:

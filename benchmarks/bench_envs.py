@@ -1,4 +1,4 @@
-"""How fast the games are, alone and beside the same games of others.
+"""Measure the speed of the games, alone and beside the same games of other libraries.
 
     python benchmarks/bench_envs.py            # every game of ours
     python benchmarks/bench_envs.py --peers    # and GEM's and TextArena's, from PyPI in an environment of their own
@@ -87,7 +87,7 @@ OURS = ("bare", "boxed", "made")
 
 
 def rate(reset: Callable[[int | None], None], step: Callable[[str], bool], actions: list[str]) -> float:
-    """Steps a second of processor time with random actions, resets included: the best of some tries.
+    """Return steps per second of processor time with random actions, resets included: the best of some tries.
 
     Seeded once, as Gymnasium's loops are.
     """
@@ -106,7 +106,7 @@ def rate(reset: Callable[[int | None], None], step: Callable[[str], bool], actio
 
 
 def ours(env_id: str, arguments: dict[str, Any], actions: list[str], way: str) -> float:
-    """Our game, in one of the ways of ``OURS``."""
+    """Measure our game, in one of the ways of ``OURS``."""
     import gymnasium as gym
 
     import gym_trl
@@ -123,7 +123,7 @@ def ours(env_id: str, arguments: dict[str, Any], actions: list[str], way: str) -
 
 
 def gems(env_id: str, actions: list[str]) -> float:
-    """GEM's game."""
+    """Measure GEM's game."""
     import gem
 
     env = gem.make(env_id)
@@ -136,7 +136,7 @@ def gems(env_id: str, actions: list[str]) -> float:
 
 
 def textarenas(env_id: str, players: int, actions: list[str]) -> float:
-    """TextArena's game; the observation is asked for, which is what a player does."""
+    """Measure TextArena's game, including the request for the observation, which every policy makes."""
     import textarena
 
     env = textarena.make(env_id)
@@ -153,14 +153,14 @@ def textarenas(env_id: str, players: int, actions: list[str]) -> float:
 
 
 def beside_peers() -> dict[str, dict[str, float | None]]:
-    """Steps a second of everybody who has the game."""
+    """Return steps per second of every library that has the game."""
     python = PEERS / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     table = {}
     for name in SAME:
-        # Each in a process of its own: what one has found out about a game (an opponent's moves) helps no other.
+        # Each in a process of its own, so that no cache (an opponent's moves) is shared.
         table[name] = {way: ask(Path(sys.executable), way, name) for way in OURS} | {
             peer: ask(python, peer, name) for peer in ("gem", "textarena")
         }
@@ -169,7 +169,7 @@ def beside_peers() -> dict[str, dict[str, float | None]]:
 
 
 def ask(python: Path, peer: str, name: str) -> float | None:
-    """What a peer, or one of our ways, reaches; ``None`` where it has no such game or cannot run it here."""
+    """Return a peer's rate, or that of one of our ways; ``None`` if it lacks the game or cannot run here."""
     if peer not in OURS and SAME[name][2 if peer == "gem" else 3] is None:
         return None
     ran = subprocess.run(
@@ -186,7 +186,7 @@ def ask(python: Path, peer: str, name: str) -> float | None:
 
 
 def alone() -> dict[str, dict[str, float]]:
-    """Steps a second, milliseconds of a reset and kilobytes of every game of ours."""
+    """Return steps per second, milliseconds per reset and kilobytes of every game of ours."""
     import gymnasium as gym
 
     import gym_trl
@@ -215,7 +215,7 @@ def alone() -> dict[str, dict[str, float]]:
 
 
 def replayed(env: Any, recorded: list[tuple[int, list[str]]]) -> float:
-    """Steps a second without the resets: the best of some tries."""
+    """Return steps per second without resets: the best of some tries."""
     best = 0.0
     for _ in range(REPEATS):
         spent, count = 0.0, 0
@@ -232,7 +232,7 @@ def replayed(env: Any, recorded: list[tuple[int, list[str]]]) -> float:
 
 
 def reset_ms(env: Any) -> float:
-    """The mean of a hundred different games."""
+    """Return the mean milliseconds of a reset over a hundred different games."""
     env.reset(seed=0)
     began = time.process_time()
     for seed in range(100):
@@ -286,12 +286,12 @@ def main() -> None:
 
 
 def ratio(one: float | None, other: float | None) -> float | None:
-    """Of two rates, if both are there."""
+    """Return the ratio of two rates, if both are present."""
     return one / other if one and other else None
 
 
 def bars(figure: Any, table: dict[str, dict[str, float | None]]) -> None:
-    """Everybody's steps a second of the same games."""
+    """Draw the steps per second of all libraries for the same games."""
     axes = figure.subplots()
     labels = {"bare": "ours, bare", "boxed": "ours, box read", "made": "ours, made and parsed", "gem": "GEM, box read"}
     labels["textarena"] = "TextArena"

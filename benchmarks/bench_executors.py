@@ -1,4 +1,4 @@
-"""What a step costs in another process, and what one slow environment costs the others.
+"""Measure the cost of a step in another process, and of one slow environment for the others.
 
 $ python benchmarks/bench_executors.py
 
@@ -44,30 +44,30 @@ SLEEPERS = (16,) if QUICK else (16, 64, 256)
 
 
 class Sleeper(gym.Env[str, str]):
-    """Says a kilobyte after a while."""
+    """Environment that sleeps in each step and returns a kilobyte."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
         self.observation_space = self.action_space = AnyText()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin; with an odd number as the seed, a slow one."""
+        """Start an episode, a slow one if the seed is odd."""
         return KILOBYTE, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Wait, and go on."""
+        """Sleep, and return the observation."""
         if self.seconds:
             time.sleep(self.seconds)
         return KILOBYTE, 0.0, False, False, {}
 
 
 def make(env_id: str) -> gym.Env[str, str]:
-    """The id is how long it sleeps."""
+    """Make an environment whose id is its time to sleep."""
     return Sleeper(float(env_id))
 
 
 def begin(pool: EnvPool, seconds: list[float]) -> None:
-    """An episode for each environment."""
+    """Start an episode in each environment."""
     for key, sleep in enumerate(seconds):
         pool.reset(str(key), Task(str(sleep), 0))
     left = len(seconds)
@@ -76,7 +76,7 @@ def begin(pool: EnvPool, seconds: list[float]) -> None:
 
 
 def round_trip(pool: EnvPool) -> float:
-    """The median microseconds of a step."""
+    """Return the median microseconds of a step."""
     begin(pool, [0.0])
     times = []
     for _ in range(STEPS):
@@ -88,7 +88,7 @@ def round_trip(pool: EnvPool) -> float:
 
 
 def vector_round_trip() -> float:
-    """The same through Gymnasium's processes."""
+    """Return the median microseconds of a step of Gymnasium's processes."""
     with_one = AsyncVectorEnv([Sleeper])
     with_one.reset(seed=0)
     times = []
@@ -101,7 +101,7 @@ def vector_round_trip() -> float:
 
 
 def beside_a_slow_one(pool: EnvPool) -> float:
-    """Microseconds for each step of the quick ones, while one is slow."""
+    """Return microseconds for each step of the quick environments beside a slow one."""
     begin(pool, [SLOW_S] + [0.0] * 63)
     for number in range(64):
         pool.step(str(number), "go")
@@ -114,7 +114,7 @@ def beside_a_slow_one(pool: EnvPool) -> float:
 
 
 def vector_beside_a_slow_one() -> float:
-    """The same in Gymnasium's vector environment, whose quick ones wait."""
+    """Return the same for Gymnasium's vector environment, whose quick environments wait."""
     vector = AsyncVectorEnv([partial(Sleeper, SLOW_S)] + [Sleeper] * 63)
     vector.reset(seed=0)
     began = time.perf_counter()
@@ -126,7 +126,7 @@ def vector_beside_a_slow_one() -> float:
 
 
 def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
-    """The share of the ideal that sleeping environments reach, and microseconds of the processor for each step."""
+    """Return the share of the ideal that sleeping environments reach, and processor microseconds per step."""
     begin(pool, [SLEEP_S] * number)
     for place in range(number):
         pool.step(str(place), "go")
@@ -141,7 +141,7 @@ def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
 
 
 def whole_rollout(executor: str | None) -> float:
-    """Seconds for 24 episodes of six steps, from a new ``GymSpec`` on, with an engine that answers at once."""
+    """Return the seconds for 24 episodes of six steps, from a new ``GymSpec`` on, with an immediate engine."""
     spec = GymSpec("Benchmarks/Slow-v0", num_tasks=24, num_eval_tasks=0, action_format=None, executor=executor)
     chat, limits = ByteChat(), Limits(tokens_per_turn=9)
     episodes = [Episode(task, chat=chat, limits=limits) for task in spec.tasks("train")]
@@ -153,7 +153,7 @@ def whole_rollout(executor: str | None) -> float:
 
 
 def by_default() -> dict[str, list[float]]:
-    """The seconds of each round, the ways in turn."""
+    """Return the seconds of each round, alternating the ways."""
     gym.register("Benchmarks/Slow-v0", partial(Sleeper, SLOW_S), max_episode_steps=TURNS)
     ways = {"no option": None, "thread, by hand": "thread", "inline, by hand": "inline"}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -164,7 +164,7 @@ def by_default() -> dict[str, list[float]]:
 
 
 def processor(processes: list[psutil.Process]) -> float:
-    """The seconds that they have computed."""
+    """Return the processor seconds of processes."""
     return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
@@ -185,7 +185,7 @@ def main() -> None:
     with ProcessPool(make, workers=8) as pool:
         beside = {"process, 8 workers": beside_a_slow_one(pool)}
     beside["AsyncVectorEnv"] = vector_beside_a_slow_one()
-    logging.getLogger("gym_trl.adaptive").setLevel(logging.ERROR)  # it says what it found, for each pool
+    logging.getLogger("gym_trl.adaptive").setLevel(logging.ERROR)  # it logs its choice for each pool
     rounds = by_default()
     slept = {}
     waiting: dict[str, Callable[..., Any]] = {"process": ProcessPool, "thread": ThreadPool}
@@ -231,7 +231,7 @@ def main() -> None:
 
 
 def draw(figure: Any, round_trips: dict[str, float], slept: dict[str, dict[str, float]]) -> None:
-    """Round trips, and how near sleeping environments come to the ideal."""
+    """Draw round trips, and the share of the ideal of sleeping environments."""
     left, right = figure.subplots(1, 2)
     bars(left, round_trips, "µs for a step and its answer")
     shares = {name: 100 * row["share"] for name, row in slept.items()}

@@ -1,4 +1,4 @@
-"""What do environments and servers that fail cost, and is anything lost?
+"""Measure the cost of failing environments and servers, and check that nothing is lost.
 
 $ python benchmarks/bench_faults.py
 
@@ -51,7 +51,7 @@ CHAT = ByteChat()
 
 @dataclass(frozen=True)
 class Setting:
-    """How much is played, and how long everything takes."""
+    """Size of the experiment, and its durations."""
 
     episodes: int
     group_size: int = 8
@@ -62,46 +62,46 @@ class Setting:
     model_s: float = 0.2
     step_timeout: float = 5.0
     away_s: float = 2.0
-    """How long the server stays away when it was killed, and then it has to start."""
+    """Seconds between the server's kill and its restart."""
     repeatable: bool = False
-    """The same faults in each run, and in all members of a group."""
+    """Inject the same faults in each run, and in all members of a group."""
 
 
 @dataclass
 class Outcome:
-    """What became of one rollout."""
+    """Result of one rollout."""
 
     played: list[Trajectory]
     finished: Counter[int]
     wall_s: float
     processor_s: float
-    """Of this process and all that it started."""
+    """Processor seconds of this process and all that it started."""
     load: tuple[float, ...]
     """The machine's load averages at the end: of 1, 5 and 15 minutes."""
     restarts: list[dict[str, float]] = field(default_factory=list)
 
 
 class Slow(gym.Wrapper[str, str, str, str]):
-    """Answers after a while."""
+    """Wrapper that delays each step."""
 
     def __init__(self, env: gym.Env[str, str], mean_s: float) -> None:
         super().__init__(env)
         self.mean_s = mean_s
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        """Wait and play."""
+        """Sleep, then step."""
         time.sleep(random.expovariate(1 / self.mean_s))
         return self.env.step(action)
 
 
 def make(setting: Setting, faults: Mapping[str, float], env_id: str) -> gym.Env[str, str]:
-    """A game that takes its time, and that things go wrong with."""
+    """Make a game with delays and faults."""
     env = Slow(gym.make(env_id, turns=4), setting.step_s)
     return FaultyEnv(env, **faults, repeatable=setting.repeatable) if faults else env
 
 
 def games(setting: Setting) -> list[Episode]:
-    """All episodes; the members of a group play one game."""
+    """Return all episodes; the members of a group play one game."""
     return [
         Episode(
             Task("TrlEnv/GuessNumber-v0", index // setting.group_size),
@@ -114,7 +114,7 @@ def games(setting: Setting) -> list[Episode]:
 
 
 class Server:
-    """A double of ``vllm serve`` in a process of its own, which can be killed and started again."""
+    """Double of ``vllm serve`` in a process of its own, which can be killed and restarted."""
 
     def __init__(self, port: int, model_s: float) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -122,7 +122,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it responds."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -132,7 +132,7 @@ class Server:
         raise TimeoutError(f"the server at {self.url} does not start")
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill the process, as a crash would."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin:
@@ -140,12 +140,12 @@ class Server:
 
 
 def answer(seed: int) -> list[int]:
-    """What the model says to a request."""
+    """Return the model's response to a request."""
     return CHAT.say(str(random.Random(seed).randint(1, 50)))
 
 
 def serve(port: int, model_s: float) -> None:
-    """Be the server, until standard input ends."""
+    """Run the server until standard input ends."""
     sys.path.insert(0, str(TESTS))
     from vllm_double import VLLMDouble
 
@@ -159,12 +159,12 @@ def serve(port: int, model_s: float) -> None:
 
 
 class Noting(ServerEngine):
-    """Knows when it was answered last."""
+    """Engine that records the time of its last response."""
 
     answered_at = 0.0
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """What has been answered."""
+        """Return the finished completions."""
         found = super().collect(block=block)
         if any(one.ids for one in found):
             self.answered_at = time.monotonic()
@@ -172,7 +172,7 @@ class Noting(ServerEngine):
 
 
 def play(setting: Setting, faults: Mapping[str, float], *, restarts: int = 0) -> Outcome:
-    """Play all episodes; the server is killed and started again ``restarts`` times on the way."""
+    """Play all episodes; kill and restart the server ``restarts`` times meanwhile."""
     sys.path.insert(0, str(TESTS))
     from free_port import free_port
 
@@ -219,13 +219,13 @@ def play(setting: Setting, faults: Mapping[str, float], *, restarts: int = 0) ->
 
 
 def processor_seconds() -> float:
-    """What this process and those that it has ended have used."""
+    """Return the processor seconds of this process and its terminated children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def counts(setting: Setting, outcome: Outcome, faultless: Sequence[Trajectory]) -> dict[str, int]:
-    """What became of everything, as numbers of episodes; whatever should not be is a number that should be 0."""
+    """Return the numbers of episodes by outcome; every count of an error should be 0."""
     played = outcome.played
     starts = range(0, setting.episodes, setting.group_size)
     groups = [played[start : start + setting.group_size] for start in starts]
@@ -261,7 +261,7 @@ def counts(setting: Setting, outcome: Outcome, faultless: Sequence[Trajectory]) 
 
 
 def table() -> None:
-    """The fault table."""
+    """Measure and publish the table of faults."""
     setting = Setting(400, alive=32) if QUICK else Setting(10_000)
     faultless = play(setting, {})
     print(f"without faults: {faultless.wall_s:.0f} s", flush=True)
@@ -299,7 +299,7 @@ def table() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Does a trainer learn through it?
+# Learning with faults
 # ---------------------------------------------------------------------------------------------------------------------
 
 LESSON: dict[str, Any] = {"steps": 60, "episodes": 64, "group_size": 8, "held_out": 256}
@@ -316,7 +316,7 @@ def learn(
     held_out: int,
     workers: int = 16,
 ) -> dict[str, Any]:
-    """Train the tiny model on Echo in ``workers`` processes; held-out success and what was logged.
+    """Train the tiny model on Echo in ``workers`` processes; return held-out success and the logs.
 
     The held-out games are played without faults.
     """
@@ -390,7 +390,7 @@ def learn(
 
 
 def learning() -> None:
-    """What is learnt with faults and without, each run in a process of its own."""
+    """Compare learning with and without faults, each run in a process of its own."""
     lesson = {**LESSON, "steps": 10} if QUICK else LESSON
     runs = []
     for seed in range(1 if QUICK else 2):

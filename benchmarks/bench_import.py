@@ -1,4 +1,4 @@
-"""How long does a start take, and how much is installed: gym-trl and the packages that do something alike.
+"""Measure start-up time and installed size of gym-trl and similar packages.
 
 $ python benchmarks/bench_import.py [--quick]
 
@@ -25,14 +25,14 @@ REPEATS = 2
 
 
 class Package(NamedTuple):
-    """What is imported and run, and where it lies."""
+    """Import, command and location of a package."""
 
     folder: str
     module: str
     command: str | None = None
-    """A console script of its that is asked for ``--help``."""
+    """Console script that is run with ``--help``."""
     first: str | None = None
-    """Python that ends with a number game's first observation, where the package brings one."""
+    """Python code that prints a number game's first observation, if the package has one."""
 
 
 OURS = "gym-trl"
@@ -78,14 +78,14 @@ print("\\nmeasured", time.process_time() - began, len(sys.modules))
 
 
 def install_ours(folder: Path) -> None:
-    """Install the wheel of this checkout with its needs."""
+    """Install this checkout's wheel with its dependencies."""
     shutil.rmtree(folder, ignore_errors=True)
     words = ["install", "--quiet", "--no-warn-conflicts", "--target", str(folder), str(ROOT)]
     subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=600, capture_output=True, text=True)
 
 
 def timed(code: str) -> tuple[float, int]:
-    """Seconds of processor time at the median, and how many modules were loaded."""
+    """Return the median seconds of processor time, and the number of loaded modules."""
     made = []
     for attempt in range(REPEATS + 1):
         words = [sys.executable, "-I", "-S", "-W", "ignore", "-c", code]
@@ -99,24 +99,24 @@ def timed(code: str) -> tuple[float, int]:
 
 
 def entry_point(found: Distribution, command: str) -> tuple[str, str]:
-    """The module and the function behind a console script."""
+    """Return the module and the function of a console script."""
     [point] = [point for point in found.entry_points if point.group == "console_scripts" and point.name == command]
     return point.module, point.attr
 
 
 def own_size(found: Distribution) -> int:
-    """Bytes of a distribution's own files."""
+    """Return the bytes of a distribution's own files."""
     files = [Path(str(found.locate_file(file))) for file in found.files or ()]
     return sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files but bytecode."""
+    """Return the bytes of all files except bytecode."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc")
 
 
 def measure(name: str, package: Package) -> dict[str, Any]:
-    """One row; what goes wrong is its ``errors``."""
+    """Return one row; failures are in its ``errors``."""
     errors: dict[str, str] = {}
     row: dict[str, Any] = {"errors": errors}
     folder = FOLDERS / package.folder
@@ -149,14 +149,14 @@ def measure(name: str, package: Package) -> dict[str, Any]:
 
 
 def floor() -> dict[str, Any]:
-    """What Gymnasium alone takes, which every Gymnasium environment pays for."""
+    """Return the figures of Gymnasium alone, which every Gymnasium environment includes."""
     folder = str(FOLDERS / PACKAGES[OURS].folder)
     seconds, modules = timed(TIMED.format(folder=folder, code="import gymnasium"))
     return {"import_s": seconds, "import_modules": modules, "errors": {}}
 
 
 def draw(figure: Any, rows: dict[str, dict[str, Any]]) -> None:
-    """Bars for seconds and megabytes."""
+    """Draw bars for seconds and megabytes."""
     names = [name for name in rows if "own_mb" in rows[name]]
     panels = {"import_s": "import: seconds", "help_s": "--help: seconds", "all_mb": "installed: MB"}
     for axes, (key, title) in zip(figure.subplots(1, 3, sharey=True), panels.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Does the tiny model learn the games that it is known to learn, from random weights, with every seed?
+"""Check that the tiny model learns some games from random weights, with every seed.
 
 $ python benchmarks/bench_learning.py
 $ python benchmarks/bench_learning.py --vllm      # generating with a colocated vLLM, on a CPU
@@ -26,7 +26,7 @@ RATIO = "sampling/importance_sampling_ratio"
 
 
 def train(env_id: str, seed: int, *, vllm: bool) -> dict[str, Any]:
-    """One run of the command that users type: its summary, and with vLLM what the trainer logged of its logprobs."""
+    """Run the command-line training once; return its summary, and with vLLM the logged logprob figures."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         program = [str(Path(vllm_cpu.__file__).with_name("vllm_run.py")), "gym_trl"] if vllm else ["-m", "gym_trl"]
@@ -44,7 +44,7 @@ def train(env_id: str, seed: int, *, vllm: bool) -> dict[str, Any]:
 
 
 def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far the trainer's probabilities of what was sampled are from vLLM's: over all steps, and at some of them."""
+    """Return the difference of the trainer's and vLLM's probabilities: over all steps, and at some of them."""
     means = [log[f"{RATIO}/mean"] for log in logs]
     names = ("step", "env/success", *(f"{RATIO}/{what}" for what in ("min", "mean", "max")))
     return {
@@ -57,7 +57,7 @@ def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(name: str, runs: list[dict[str, Any]]) -> Table:
-    """A line for each run."""
+    """Return a line for each run."""
     names = ["success_before", "success_after", "success_after_greedy", "return_after", "steps", "seconds"]
     if "ratio_min" in runs[0]:
         names += ["ratio_min", "ratio_mean_lowest", "ratio_mean_highest", "ratio_max"]
@@ -73,7 +73,7 @@ def table(name: str, runs: list[dict[str, Any]]) -> Table:
 
 
 def main(vllm: bool) -> None:
-    """Train with every seed; what is done is written after each run."""
+    """Train with every seed; write the results after each run."""
     name, runs = "learning_vllm" if vllm else "learning", []
     for env_id, seed in RUNS_WITH_VLLM if vllm else RUNS:
         runs.append(train(env_id, seed, vllm=vllm))

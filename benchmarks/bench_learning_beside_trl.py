@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Does the same model learn as much per episode, and more per minute, than in TRL's own loop?
+"""Compare learning per episode and per minute with TRL's own loop, for the same model.
 
     python benchmarks/bench_learning_beside_trl.py            # five seeds of three games, about eight minutes
     python benchmarks/bench_learning_beside_trl.py --quick
@@ -51,13 +51,13 @@ CALLS = response_template(r">", r"(?=<\|end\|>)")
 
 @dataclass(frozen=True)
 class Game:
-    """What is learnt."""
+    """Game to learn."""
 
     env_id: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self) -> gym.Env[str, str]:
-        """A game whose moves begin with ``>``."""
+        """Return the game, whose moves begin with ``>``."""
         return marked(gym.make(f"TrlEnv/{self.env_id}-v0", **self.kwargs))
 
 
@@ -71,12 +71,12 @@ if QUICK:
 
 
 def marked(env: gym.Env[str, str]) -> gym.Env[str, str]:
-    """The same game; what does not begin with ``>`` is no move of it."""
+    """Return the same game, where only text that begins with ``>`` is a move."""
     return gym.wrappers.TransformAction(env, lambda said: said[1:] if said.startswith(">") else "?", env.action_space)
 
 
 def lessons(game: Game, chat: TemplateChat, tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Random games: their ids, and 1 where the player spoke."""
+    """Yield random games: their ids, and a mask of the player's tokens."""
     env = game.make()
     for seed in range(count):
         observation, _ = env.reset(seed=10**6 + seed)
@@ -94,7 +94,7 @@ def lessons(game: Game, chat: TemplateChat, tokenizer: Any, count: int) -> Itera
 
 
 def teach(game: Game, folder: Path) -> None:
-    """Write the weights that everybody begins with."""
+    """Train and write the initial weights."""
     import torch
 
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def teach(game: Game, folder: Path) -> None:
 
 
 def train(system: str, game: Game, seed: int, taught: Path) -> list[dict[str, float]]:
-    """One run: what every step had played, and by when."""
+    """Run one training; return the returns and time of each step."""
     import torch
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -160,7 +160,7 @@ def train(system: str, game: Game, seed: int, taught: Path) -> list[dict[str, fl
 
 
 def games(game: Game, seed: int) -> gym_trl.GymSpec:
-    """What is played, by both."""
+    """Return the spec that both systems play."""
     return gym_trl.GymSpec(
         f"TrlEnv/{game.env_id}-v0",
         env_kwargs=game.kwargs,
@@ -174,13 +174,13 @@ def games(game: Game, seed: int) -> gym_trl.GymSpec:
 
 
 def with_gym_trl(game: Game, seed: int) -> dict[str, Any]:
-    """As our README says."""
+    """Train as the README describes."""
     spec = games(game, seed)
     return {"train_dataset": spec.train_dataset, "reward_funcs": spec.reward_funcs, "rollout_func": spec.rollout_func}
 
 
 def with_trl(game: Game, seed: int, tokenizer: Any) -> dict[str, Any]:
-    """As TRL's documentation says, on the same games."""
+    """Train as TRL's documentation describes, on the same games."""
     from datasets import Dataset
 
     tokenizer.chat_template, tokenizer.response_template = TEMPLATE, CALLS
@@ -191,7 +191,7 @@ def with_trl(game: Game, seed: int, tokenizer: Any) -> dict[str, Any]:
 
 
 def in_a_process(words: list[str], out: Path) -> Any:
-    """A run has its process, and a log if it fails."""
+    """Run a command in a process of its own, with a log if it fails."""
     command = [sys.executable, __file__, *words, str(out), *["--quick"] * QUICK]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     if ran.returncode:
@@ -200,7 +200,7 @@ def in_a_process(words: list[str], out: Path) -> Any:
 
 
 def main() -> None:
-    """Train everything, two at a time, and compare."""
+    """Train all runs, two at a time, and compare."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         folder = Path(name)
         for game in GAMES:
@@ -256,12 +256,12 @@ def main() -> None:
 
 
 def mean(steps: list[dict[str, float]], name: str) -> float:
-    """Over the steps of a run."""
+    """Return the mean over the steps of a run."""
     return statistics.mean(step[name] for step in steps)
 
 
 def draw(figure: Any, curves: Mapping[tuple[str, str, int], list[dict[str, float]]]) -> None:
-    """Against episodes above, against time below; thin lines are seeds."""
+    """Draw the curves against episodes above and against time below; thin lines are seeds."""
     axes = figure.subplots(2, len(GAMES), sharey="col", squeeze=False)
     for column, game in enumerate(GAMES):
         for colour, title in zip(("C0", "C1"), SYSTEMS, strict=True):
@@ -282,7 +282,7 @@ def draw(figure: Any, curves: Mapping[tuple[str, str, int], list[dict[str, float
 
 
 def smooth(values: list[float], width: int = 5) -> list[float]:
-    """The mean of a step and the four before it."""
+    """Return the mean of each step and the four before it."""
     return [statistics.mean(values[max(0, n - width + 1) : n + 1]) for n in range(len(values))]
 
 

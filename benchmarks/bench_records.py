@@ -1,4 +1,4 @@
-"""What writing every episode down costs, as a share of playing it, and how much memory it takes.
+"""Measure the time and memory of recording every episode, as a share of playing it.
 
 $ python benchmarks/bench_records.py
 """
@@ -29,7 +29,7 @@ MANY = 64 if QUICK else 512
 
 
 class Recorder:
-    """Writes what it is given, and adds up the processor time that it takes."""
+    """Recorder that sums up its processor time."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Recorder:
 def share(
     engine: Callable[[], Engine], chat: Chat, *, episodes: int, tokens_per_turn: int, **options: Any
 ) -> dict[str, float]:
-    """The processor time of recording, per episode and of all that the rollout took."""
+    """Return the processor time of recording, per episode and as a share of the rollout."""
     games = [
         Episode(
             Task("TrlEnv/GuessNumber-v0", seed), chat=chat, limits=Limits(tokens_per_turn=tokens_per_turn), seed=seed
@@ -77,7 +77,7 @@ def share(
 
 
 def tiny() -> tuple[Callable[[], Engine], Chat, Callable[[TokenIds], str]]:
-    """The tiny model, generating with Transformers."""
+    """Return the tiny model, generating with Transformers."""
     import torch
 
     from gym_trl.engines.transformers import TransformersEngine
@@ -94,7 +94,7 @@ def tiny() -> tuple[Callable[[], Engine], Chat, Callable[[TokenIds], str]]:
 
 
 def memory(episodes: int) -> dict[str, float]:
-    """The most that writing holds beside the episode itself, early and late."""
+    """Return the peak memory of recording beside the episode itself, early and late."""
     chat, peaks = ByteChat(), {}
     engine = ScriptedEngine(lambda request: chat.say("25"))
     with InlinePool(gym.make) as pool, TemporaryDirectory() as folder:
@@ -120,7 +120,7 @@ def main() -> None:
     def scripted() -> Engine:
         return ScriptedEngine(lambda request: letters.say(str(random.Random(request.seed).randint(1, 50))))
 
-    share(engine, chat, episodes=128, tokens_per_turn=4)  # imports and caches are not what is measured
+    share(engine, chat, episodes=128, tokens_per_turn=4)  # warm up imports and caches
     found: dict[str, Any] = {
         "tiny model": share(engine, chat, episodes=MANY, tokens_per_turn=4),
         "tiny model, with tokens": share(engine, chat, episodes=MANY, tokens_per_turn=4, tokens=True, decode=decode),

@@ -46,7 +46,7 @@ SLOW = 3  # times as long as ours, and once is enough
 
 @dataclass
 class Row:
-    """What a system did under one condition, round by round."""
+    """Results of a system under one condition, round by round."""
 
     seconds: list[float] = field(default_factory=list)
     processor_seconds: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Row:
     error: str | None = None
 
     def add(self, run: Run, whole: Game | None = None) -> None:
-        """Write down a round; where ``whole`` is given it stands for all of that, and was played one by one."""
+        """Record a round; ``whole`` is the game that an episode-by-episode run extrapolates to."""
         counts, scale, waits = run.counts, 1.0, (0.0, 0.0)
         if whole is not None:
             turns = [(episode.seed or 0, episode.turns) for episode in run.played]
@@ -73,19 +73,19 @@ class Row:
 
 
 def waiting_s(turns: list[tuple[int, int]], latency_s: float) -> float:
-    """What the environments of these games take, of each its seed and its turns, one after the other."""
+    """Return the total waiting time of these games' environments, each given by its seed and turns."""
     return sum(sum(delays(seed, latency_s)[:count]) for seed, count in turns)
 
 
 class Workers:
-    """A process for each folder, started when it is first needed."""
+    """Processes by folder of packages, started on first use."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._workers: dict[str | None, Worker] = {}
 
     def of(self, system: System) -> Worker:
-        """The one that has this system's packages."""
+        """Return the worker with this system's packages."""
         worker = self._workers.get(system.folder)
         if worker is None or not worker.alive:
             worker = self._workers[system.folder] = self._stack.enter_context(Worker(system.folder))
@@ -99,7 +99,7 @@ class Workers:
 
 
 def attempt(workers: Workers, name: str, game: Game) -> Run | str:
-    """A rollout, or why there is none."""
+    """Return a rollout, or the reason of its failure."""
     try:
         run: Run = workers.of(SYSTEMS[name]).call(SYSTEMS[name].module, "play", game)
     except PlayError as error:
@@ -108,7 +108,7 @@ def attempt(workers: Workers, name: str, game: Game) -> Run | str:
 
 
 class Condition:
-    """A game and a latency: what each system did, and the floors."""
+    """Game and latency, with each system's results and the floors."""
 
     def __init__(self, game_name: str, latency_ms: int, names: list[str]) -> None:
         self.name, self.latency_ms = game_name, latency_ms
@@ -120,7 +120,7 @@ class Condition:
         }
 
     def play(self, workers: Workers, name: str) -> None:
-        """Let a system play, unless it failed before or has been measured enough."""
+        """Run a system unless it failed before or has been measured enough."""
         row, few, ours = self.rows[name], SYSTEMS[name].one_by_one, self.rows[OURS]
         if row.error or (row.seconds and (few or row.seconds[0] > SLOW * ours.seconds[0])):
             return
@@ -144,7 +144,7 @@ class Condition:
             values.append(value)
 
     def result(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the results for the report."""
         least = {name: statistics.median(values) for name, values in self.floors.items()}
         return {
             "game": self.name,
@@ -155,11 +155,11 @@ class Condition:
 
 
 def measure(names: list[str], minutes: float) -> list[dict[str, Any]]:
-    """A result for each condition that there was time for."""
+    """Return a result for each condition that the time allows."""
     deadline = time.monotonic() + 60 * minutes
     conditions = [Condition(game_name, latency_ms, names) for latency_ms in LATENCIES_MS for game_name in GAMES]
     with Workers() as workers:
-        for name in names:  # what an engine and a trainer make on first use
+        for name in names:  # warm up engines and trainers
             began = time.monotonic()
             attempt(workers, name, game_of("GuessNumber", episodes=FEW, latency_s=0.0))
             print(f"{name} is ready after {time.monotonic() - began:.0f} s", flush=True)
@@ -186,7 +186,7 @@ HEADER = (
 
 
 def table(measured: list[dict[str, Any]], game_name: str) -> Table:
-    """All latencies of a game, the best first."""
+    """Return the table of all latencies of a game, the best first."""
     rows: list[list[Cell]] = []
     for entry in measured:
         if entry["game"] != game_name:
@@ -200,7 +200,7 @@ def table(measured: list[dict[str, Any]], game_name: str) -> Table:
         for name, system in sorted(done.items(), key=lambda item: statistics.median(item[1]["seconds"])):
             seconds, steps = statistics.median(system["seconds"]), statistics.median(system["steps"])
             speed = statistics.median(system["sampled"]) / seconds
-            busy = statistics.median(system["processor_seconds"]) or None  # of servers nobody knows
+            busy = statistics.median(system["processor_seconds"]) or None  # unknown for servers
             # Of the same rounds: what is beside each other on this machine is comparable, an hour later is not.
             times = statistics.median(took / own for took, own in zip(system["seconds"], ours, strict=False))
             over = [steps / floors["steps"], busy, speed, seconds, seconds / floors["seconds"], times]
@@ -214,7 +214,7 @@ def table(measured: list[dict[str, Any]], game_name: str) -> Table:
 
 
 def notes_of(module: str) -> tuple[str, ...]:
-    """The ``NOTES`` of a system's module, which is not imported: its packages may be in another folder.
+    """Return the ``NOTES`` of a system's module without importing it: its packages may be in another folder.
 
     >>> notes_of("lockstep_threads") == notes_of("lockstep")
     True
@@ -229,13 +229,13 @@ def notes_of(module: str) -> tuple[str, ...]:
 
 
 def notes() -> Table:
-    """What a reader must know of each system."""
+    """Return the table of notes on the systems."""
     told = [(system.title, "; ".join(notes_of(system.module))) for system in SYSTEMS.values()]
     return Table("rollouts-notes", ("", "how it is played"), [[title, said] for title, said in told if said])
 
 
 def draw(measured: list[dict[str, Any]], figure: Any) -> None:
-    """Seconds over the floor, a bar for each system under each latency."""
+    """Draw the seconds over the floor, a bar for each system under each latency."""
     panels = figure.subplots(1, len(GAMES), sharey=True, squeeze=False)[0]
     names = [name for name in SYSTEMS if any(entry["systems"].get(name, {}).get("seconds") for entry in measured)]
     for panel, game_name in zip(panels, GAMES, strict=True):

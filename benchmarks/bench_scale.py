@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""What do 64 to 16,384 episodes in flight in one process cost: processor time per event, memory per episode, servers?
+"""Measure 64 to 16,384 concurrent episodes in one process: time per event, memory per episode, servers.
 
 $ python benchmarks/bench_scale.py [--quick]
 
@@ -47,20 +47,20 @@ from gym_trl.wrappers.parse_action import ParseAction
 COUNTS = (64, 256) if QUICK else (64, 256, 1024, 4096, 16_384)
 SERVERS = (1,) if QUICK else (1, 2, 4)
 EVENTS = 10_000 if QUICK else 100_000
-"""As many at least for each line, so that short lines are as exact as long ones."""
+"""Minimum number of events for each line, so that short lines are as exact as long ones."""
 TURNS = 4
 REPEATS = 1 if QUICK else 2
 
 
 class Nothing(ClosingPool):
-    """Environments that answer at once, and the last of ``TURNS`` times with an end."""
+    """Environments that respond at once and end after ``TURNS`` steps."""
 
     def __init__(self) -> None:
         self._replies: deque[tuple[str, EnvReply | EnvFailure]] = deque()
         self._left: dict[str, int] = {}
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin."""
+        """Start an episode."""
         self._left[key] = TURNS
         self._replies.append((key, EnvReply("x")))
 
@@ -70,13 +70,13 @@ class Nothing(ClosingPool):
         self._replies.append((key, EnvReply("x", terminated=not self._left[key])))
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """All there is."""
+        """Return all results."""
         replies = list(self._replies)
         self._replies.clear()
         return replies
 
     def release(self, key: str) -> None:
-        """Forget."""
+        """Forget the episode."""
         self._left.pop(key, None)
 
     def close(self) -> None:
@@ -84,11 +84,11 @@ class Nothing(ClosingPool):
 
 
 class Forgetful(ScriptedEngine):
-    """A scripted engine that keeps no log of what it was asked: that would count as the scheduler's memory."""
+    """Scripted engine without a log, which would count as the scheduler's memory."""
 
     def __init__(self, answer: Callable[[Request], TokenIds | Completion], seed: int = 0) -> None:
         chance = random.Random(seed)
-        # Answers take 1 to 64 steps, so that they come a few at a time, as from a real engine.
+        # Responses take 1 to 64 steps, so that a few arrive at a time, as from a real engine.
         super().__init__(answer, delay=lambda _: chance.randint(1, 64))
         self.requests = _Forgetting()
 
@@ -99,12 +99,12 @@ class _Forgetting(list[Request]):
 
 
 def events(played: list[Trajectory]) -> int:
-    """What the loop was told: of each episode its reset, and of each turn the engine's and the environment's answer."""
+    """Return the number of events: one reset per episode, and two per turn, of the engine and the environment."""
     return sum(1 + 2 * len(trajectory.turns) for trajectory in played)
 
 
 def scheduler_alone(count: int) -> dict[str, float]:
-    """Processor time per event, and what is alive at once."""
+    """Return the processor time per event, and the live objects."""
     chat = ByteChat()
     answer = chat.say("x")
     spent, told, collections = 0.0, 0, 0
@@ -123,7 +123,7 @@ def scheduler_alone(count: int) -> dict[str, float]:
 
 
 def as_python_collects(count: int) -> dict[str, float]:
-    """The same without what the loop does about full garbage collections."""
+    """Return the same with Python's default schedule of full garbage collections."""
     rollout._FULL_COLLECTIONS = 0
     return scheduler_alone(count)
 
@@ -133,7 +133,7 @@ def _episode(env_id: str, chat: Chat, seed: int) -> Episode:
 
 
 def with_a_game(count: int) -> dict[str, float]:
-    """Processor time per event and memory per episode of a real game with a real template."""
+    """Return processor time per event and memory per episode of a real game with a real template."""
     from gym_trl.tiny import tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
@@ -182,12 +182,12 @@ def with_a_game(count: int) -> dict[str, float]:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def serve() -> None:
-    """Be a server until standard input ends."""
+    """Run a server until standard input ends."""
     from vllm_double import VLLMDouble
 
     chance = random.Random(0)
@@ -198,7 +198,7 @@ def serve() -> None:
 
 
 def with_servers(count: int) -> dict[str, float]:
-    """Processor time of the client per request, and requests a second, with ``count`` servers."""
+    """Return the client's processor time per request, and requests per second, with ``count`` servers."""
     from gym_trl.engines.server import ServerEngine
 
     chat = ByteChat()
@@ -227,7 +227,7 @@ def with_servers(count: int) -> dict[str, float]:
 
 
 def in_a_process(what: str, count: int) -> dict[str, float]:
-    """One line, measured by a new interpreter, the best of some: other programs only ever make it slower."""
+    """Return one line, the best of some runs in new interpreters, as other load only slows them down."""
     words = [sys.executable, __file__, what, str(count), *(["--quick"] if QUICK else [])]
     made = []
     for _ in range(1 if what in ("game", "servers") else REPEATS):
@@ -241,7 +241,7 @@ def in_a_process(what: str, count: int) -> dict[str, float]:
 
 
 def draw(figure: Any, report: dict[str, dict[int, dict[str, float]]]) -> None:
-    """Cost and memory over the number of episodes."""
+    """Draw cost and memory over the number of episodes."""
     cost, memory = figure.subplots(1, 2)
     labels = {"alone": "the scheduler alone", "collecting": "the same, as Python collects", "game": "with a game"}
     for what, label in labels.items():

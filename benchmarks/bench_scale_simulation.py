@@ -1,4 +1,4 @@
-"""At what rate do 8, 64 and 1,000 GPUs saturate, and where? A simulation, checked against a real run of a tiny model.
+"""Simulate the saturation of 8, 64 and 1,000 GPUs, checked against a real run of a tiny model.
 
 $ python benchmarks/bench_scale_simulation.py [--quick]
 
@@ -50,23 +50,23 @@ PAGE = HERE.parent / "docs" / "scale.md"
 
 @dataclass(frozen=True)
 class EngineModel:
-    """How long the steps of one engine take: all that run get one token each, for ``step_s`` together."""
+    """Duration of an engine's steps: all running sequences get one token each in ``step_s``."""
 
     base_s: float
-    """Of a step, whatever its batch: reading the weights."""
+    """Seconds per step for reading the weights, whatever its batch."""
     sequence_s: float
-    """For each sequence of the batch."""
+    """Seconds for each sequence of the batch."""
     context_s: float
-    """For each token in the contexts of the batch: reading the cache."""
+    """Seconds for each token in the contexts of the batch: reading the cache."""
     prefill_s: float
-    """For each token of a prompt that is not in the prefix cache; nobody gets a token meanwhile."""
+    """Seconds for each uncached token of a prompt; generation pauses meanwhile."""
     slots: int = 256
-    """Sequences at once (``--max-num-seqs``)."""
+    """Concurrent sequences (``--max-num-seqs``)."""
     cache_tokens: int = 10**9
-    """Tokens that the cache holds, of all that run."""
+    """Tokens that the cache holds, over all running sequences."""
 
     def step_s(self, batch: int, context: float) -> float:
-        """Seconds of a step with ``batch`` sequences that have ``context`` tokens together."""
+        """Return the seconds of a step with ``batch`` sequences that have ``context`` tokens together."""
         return self.base_s + self.sequence_s * batch + self.context_s * context
 
 
@@ -95,20 +95,20 @@ TRAINED_TOKENS_S = 7500 * 3 / 4
 # The weights go to the servers after each step: 400 Gb/s, half of it used. An assumption.
 SYNC_S = WEIGHT_BYTES / (0.5 * 50e9)
 NODE_BYTES_S = 400e9 / 8
-"""What a node's network carries, for comparison with the bytes of prompts and answers."""
+"""Bandwidth of a node's network, for comparison with the bytes of prompts and responses."""
 BYTES_PER_TOKEN = 8
-"""Of a token id in a JSON body: six digits, a comma and a blank."""
+"""Bytes of a token id in a JSON body: six digits, a comma and a blank."""
 
 
 def client_s() -> float:
-    """Processor time of a process that plays, per request: environment, template, HTTP, JSON. ``bench_server.py``."""
+    """Return the client's processor time per request: environment, template, HTTP, JSON. ``bench_server.py``."""
     rows = json.loads((HERE / "results" / "server.json").read_text(encoding="utf-8"))["rows"]["ours"]
     return float(statistics.median(row["client_us"] for row in rows)) / 1e6
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is played: heavy-tailed numbers of turns, and answers of many lengths."""
+    """Workload: heavy-tailed numbers of turns, and responses of many lengths."""
 
     prompt: int = 500
     observation: int = 100
@@ -117,17 +117,17 @@ class Work:
     most_turns: int = 30
 
     def turns(self, chance: random.Random) -> int:
-        """Of an episode: at least 2, few have many."""
+        """Draw an episode's number of turns: at least 2, few have many."""
         return min(self.most_turns, int(2 * chance.paretovariate(1.5)))
 
     def answer(self, chance: random.Random) -> int:
-        """Tokens of an answer."""
+        """Draw the number of tokens of a response."""
         return max(1, min(self.longest_answer, round(chance.expovariate(1 / self.mean_answer))))
 
 
 @dataclass(frozen=True)
 class Latency:
-    """How long a step of an environment takes."""
+    """Duration of an environment's step."""
 
     name: str
     draw: Callable[[random.Random], float] = field(compare=False)
@@ -144,7 +144,7 @@ LATENCIES = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How GPUs are divided, and what plays beside them."""
+    """Division of GPUs, and the processes that play beside them."""
 
     name: str
     gpus: int
@@ -154,17 +154,17 @@ class Layout:
     clients: int
     """Processes that play episodes: the ranks of the trainer, or the one worker of asynchronous training."""
     workers: int
-    """Environments that can be stepped at once."""
+    """Number of environments that can be stepped at once."""
     colocated: bool = False
     """Training and generation take turns on the same GPUs, and the client shares its engine's process."""
     asynchronous: bool = False
     slice: int = 1
-    """What is simulated is this part of it: nothing in it but the weights and the end of a step goes across."""
+    """Fraction simulated is 1 / ``slice``; only weights and the end of a step cross its border."""
     engine: EngineModel = H100
     client_s: float = 0.0
 
     def part(self) -> "Layout":
-        """The part that is simulated."""
+        """Return the part that is simulated."""
         return replace(
             self,
             engines=self.engines // self.slice,
@@ -187,12 +187,12 @@ LAYOUTS = (
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clock and what waits on it
+# The clock and its queues
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class Clock:
-    """Virtual time: a heap of what happens when."""
+    """Virtual time: a heap of events."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -200,7 +200,7 @@ class Clock:
         self._order = count()
 
     def at(self, when: float, happens: Callable[[], None]) -> None:
-        """Let something happen, in the order of the calls where times are equal."""
+        """Schedule an event; events of equal time run in the order of the calls."""
         heapq.heappush(self._events, (max(when, self.now), next(self._order), happens))
 
     def advance(self) -> bool:
@@ -213,7 +213,7 @@ class Clock:
 
 
 class Queue:
-    """Places that each serve one after the other: whoever comes is served where it is free first."""
+    """Servers that each process one job at a time: a job takes the first free one."""
 
     def __init__(self, clock: Clock, places: int) -> None:
         self._clock = clock
@@ -221,7 +221,7 @@ class Queue:
         self.busy_s = 0.0
 
     def serve(self, seconds: float, then: Callable[[], None]) -> None:
-        """Wait for a place, hold it for some seconds, go on."""
+        """Wait for a free server, occupy it for some seconds, then call ``then``."""
         begins = max(self._clock.now, heapq.heappop(self._free))
         heapq.heappush(self._free, begins + seconds)
 
@@ -241,7 +241,7 @@ class _Running(NamedTuple):
 
 
 class SimulatedServer:
-    """One engine: whoever has a slot gets a token with every step, the others wait."""
+    """One engine: each sequence with a slot gets a token per step, the others wait."""
 
     def __init__(self, clock: Clock, model: EngineModel, lengths: Callable[[Request], int]) -> None:
         self._clock, self._model, self._lengths = clock, model, lengths
@@ -274,7 +274,7 @@ class SimulatedServer:
         return self._model.step_s(batch, self._prompts + batch * self._steps - self._offsets)
 
     def catch_up(self) -> None:
-        """Let the time pass that has passed since somebody looked."""
+        """Advance the state to the present time."""
         elapsed, self._seen = self._clock.now - self._seen, self._clock.now
         if not self._running:
             return
@@ -304,7 +304,7 @@ class SimulatedServer:
         self.most = max(self.most, len(self._running))
 
     def _plan(self) -> None:
-        """Look again when the first that runs has its last token; what was planned before is out of date."""
+        """Schedule the next update at the first running sequence's last token, replacing earlier plans."""
         self._version += 1
         if self._running:
             version = self._version
@@ -328,7 +328,7 @@ class SimulatedServer:
 
 
 class SimulatedEngine:
-    """The servers of a layout behind one ``Engine``, with the processes that ask them."""
+    """The servers of a layout behind one ``Engine``, with their client processes."""
 
     def __init__(self, clock: Clock, layout: Layout, lengths: Callable[[Request], int]) -> None:
         self._clock, self._layout = clock, layout
@@ -360,19 +360,19 @@ class SimulatedEngine:
             client.serve(self._layout.client_s, lambda: server.submit(request, fresh, answered))
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """What has been answered at this moment, or at the next one at which anything happens."""
+        """Return the completions of this moment, or of the next event's."""
         while not self._ready and self._clock.advance() and block:
             pass
         ready, self._ready = self._ready, []
         return ready
 
     def cancel(self, request_id: str) -> None:
-        """Nothing here is cancelled."""
+        """Ignore the cancellation."""
         raise NotImplementedError
 
 
 class SimulatedPool(ClosingPool):
-    """Environments that answer at their time, as many at once as there are workers."""
+    """Environments that respond after their delay, as many at once as there are workers."""
 
     def __init__(
         self,
@@ -396,20 +396,20 @@ class SimulatedPool(ClosingPool):
         self.steps = 0
 
     def reset(self, key: str, task: Task) -> None:
-        """Begin at once."""
+        """Start at once."""
         self._count(1)
         self.began[key], self._taken[key] = self._clock.now, 0
         self._clock.at(self._clock.now, lambda: self._ready.append((key, EnvReply(self._prompt))))
 
     def step(self, key: str, action: str) -> None:
-        """Take a worker for as long as the step takes."""
+        """Occupy a worker for the duration of the step."""
         taken = self._taken[key] = self._taken[key] + 1
         self.steps += 1
         reply = EnvReply(self._observation, terminated=taken >= self._turns(int(key)))
         self.workers.serve(self._delay(int(key), taken - 1), lambda: self._ready.append((key, reply)))
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """What has been answered."""
+        """Return the finished results."""
         while block and not self._ready and self._clock.advance():
             pass
         ready, self._ready = self._ready, []
@@ -435,7 +435,7 @@ class SimulatedPool(ClosingPool):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rollout took and where its time went; rates are of all of it, shares between 0 and 1."""
+    """Duration of a rollout and the use of its time; rates cover all of it, shares are from 0 to 1."""
 
     episodes: int
     seconds: float
@@ -443,18 +443,18 @@ class Outcome:
     steps: int
     requests: int
     tokens_s: float
-    """While as many as may be are alive, without beginning and end: what a stream of episodes would get."""
+    """Tokens per second with all places in use, without beginning and end, as in a stream of episodes."""
     steps_s: float
     alive: float
-    """Mean number of episodes that are alive."""
+    """Mean number of running episodes."""
     sojourn_s: float
     """Mean time of an episode."""
     tail_s: float
-    """From when 95% of the episodes have ended until all have."""
+    """Seconds from the end of 95% of the episodes to the end of all."""
     shares: dict[str, float]
-    """How much of each was in use in that time."""
+    """Utilization of each resource in that time."""
     busy_s: dict[str, float]
-    """For how long each was in use in all, as if it were one."""
+    """Total busy seconds of each resource, as if it were one."""
     bytes_s: float
     trained_tokens: int
     most_running: int
@@ -562,7 +562,7 @@ class _Point(NamedTuple):
 
 
 def _once(length: Callable[[Request], int]) -> Callable[[Request], int]:
-    """A server may look at a request's length several times before it has room for it."""
+    """Cache a request's length, which a server may read several times before it has room for it."""
     known: dict[str, int] = {}
 
     def look(request: Request) -> int:
@@ -574,7 +574,7 @@ def _once(length: Callable[[Request], int]) -> Callable[[Request], int]:
 
 
 def _steady(progress: list[_Point], episodes: int, in_flight: int) -> tuple[_Point, _Point]:
-    """From when a quarter has ended until nobody is left to take a free place; all of it if that is nothing."""
+    """Return the interval from a quarter of the ends until no episode is left to start; all of it if empty."""
     inside = [point for point in progress if episodes / 4 <= point.ended <= episodes - in_flight]
     if inside and inside[-1].now > inside[0].now:
         return inside[0], inside[-1]
@@ -582,7 +582,7 @@ def _steady(progress: list[_Point], episodes: int, in_flight: int) -> tuple[_Poi
 
 
 def bottleneck(outcome: Outcome) -> str:
-    """What is closest to its limit; engines that are always busy but have free slots wait for more episodes."""
+    """Return the resource closest to its limit; busy engines with free slots wait for more episodes."""
     shares = {name: share for name, share in outcome.shares.items() if name not in ("prefill", "engine busy")}
     name = max(shares, key=lambda one: shares[one])
     if shares[name] < 0.8:
@@ -591,12 +591,12 @@ def bottleneck(outcome: Outcome) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Comparison with what is real
+# Comparison with real measurements
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def published() -> list[dict[str, float]]:
-    """What the model says of the machine and the load that its bandwidth is from, beside what was measured there."""
+    """Return the model's prediction for a published machine and load, beside the measurement."""
     gh200 = replace(H100, base_s=WEIGHT_BYTES / (4.0e12 * USED), context_s=TOKEN_BYTES / (4.0e12 * USED))
     rows = []
     for concurrency, measured in PUBLISHED.items():
@@ -680,7 +680,7 @@ def validate() -> list[dict[str, float]]:
 
 
 def _measured_engine(llm: Any, ids: list[int], slots: int) -> EngineModel:
-    """What steps of a real engine take, alone and together."""
+    """Measure the steps of a real engine, alone and batched."""
     from gym_trl.engines.vllm import VLLMEngine
 
     def seconds(batch: int, prompt: int, tokens: int) -> float:
@@ -705,7 +705,7 @@ def _measured_engine(llm: Any, ids: list[int], slots: int) -> EngineModel:
 def _measured_client(
     llm: Any, ids: list[int], episodes: Callable[[], list[Episode]], game: Callable[[], Any], requests: int = 200
 ) -> float:
-    """What the process that plays does for a request: environment, template, and handing it to the engine."""
+    """Measure the client's work per request: environment, template, and the hand-over to the engine."""
     from gym_trl.engines.vllm import VLLMEngine
 
     made = []
@@ -735,7 +735,7 @@ WAVE = 16 if QUICK else 256
 
 
 def study(layout: Layout, latency: Latency, work: Work) -> dict[str, Any]:
-    """One layout with one kind of environment: a stream of ever more episodes, and a trainer's step."""
+    """Study a layout with one kind of environment: streams of more and more episodes, and a trainer's step."""
     part = layout.part()
     curve: list[dict[str, Any]] = []
     for each in PER_ENGINE:
@@ -775,7 +775,7 @@ def study(layout: Layout, latency: Latency, work: Work) -> dict[str, Any]:
 
 
 def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
-    """One panel for each layout: tokens a second over episodes in flight, a line for each kind of environment."""
+    """Draw one panel per layout: tokens per second over episodes in flight, a line per kind of environment."""
     panels = figure.subplots(2, 3, sharex=True).flat
     for axes, layout in zip(panels, LAYOUTS, strict=True):
         for row in (row for row in rows if row["layout"] == layout.name):
@@ -798,12 +798,12 @@ def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def with_tables(page: str) -> str:
-    """``docs/scale.md`` with the tables of the results, and its own copy of the figure."""
+    """Return ``docs/scale.md`` with the tables of the results, and its own copy of the figure."""
     return report.with_tables(page).replace("](results/scale_simulation.png)", "](scale.png)")
 
 
 def write_page() -> None:
-    """Bring figure and tables to ``docs/``, which cannot show what lies outside of it."""
+    """Copy figure and tables to ``docs/``, which cannot show files outside of it."""
     shutil.copyfile(HERE / "results" / "scale_simulation.png", PAGE.with_suffix(".png"))
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 

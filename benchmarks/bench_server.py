@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""How much of what ``vllm serve`` can do is left when 256 episodes play on it? Ours, bare clients, big requests.
+"""Compare throughput of ``vllm serve`` for 256 episodes: our engine, bare clients, large requests.
 
 $ python benchmarks/bench_server.py [tokens per turn] [apart]
 
@@ -53,20 +53,20 @@ FLAGS = ["--max-num-seqs", str(EPISODES), "--max-num-batched-tokens", str(EPISOD
 
 
 class Noting(ServerEngine):
-    """Keeps what was asked, as it is sent."""
+    """Engine that keeps the requests as they are sent."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self.bodies: dict[str, bytes] = {}
 
     def submit(self, request: Request) -> None:
-        """Take a request."""
+        """Record and send a request."""
         self.bodies[request.id] = self._sender._body(self._servers[0], request)
         super().submit(request)
 
 
 def play(engine: ServerEngine, chat: TemplateChat) -> int:
-    """All games to their ends; how many tokens were sampled."""
+    """Play all games to their ends; return the number of sampled tokens."""
     episodes = [
         Episode(
             Task("TrlEnv/GuessNumber-v0", index // 8),
@@ -83,18 +83,18 @@ def play(engine: ServerEngine, chat: TemplateChat) -> int:
 
 
 def chains(bodies: dict[str, bytes]) -> list[list[bytes]]:
-    """Each episode's requests, in order."""
+    """Return each episode's requests, in order."""
     order = sorted(bodies, key=lambda name: (int(name.split("-")[0]), int(name.split("-")[1])))
     return [[bodies[name] for name in names] for _, names in groupby(order, key=lambda name: name.split("-")[0])]
 
 
 def count_tokens(answer: bytes) -> int:
-    """How many tokens an answer has; a client has to read it."""
+    """Return the number of tokens of a response, which a client has to parse."""
     return sum(len(choice["token_ids"]) for choice in json.loads(answer)["choices"])
 
 
 async def follow(work: list[list[bytes]], post: Callable[[bytes], Awaitable[bytes]]) -> int:
-    """Every chain at once, each one request after the other."""
+    """Send every chain concurrently, each one request after the other."""
 
     async def one(chain: list[bytes]) -> int:
         return sum([count_tokens(await post(body)) for body in chain])
@@ -103,7 +103,7 @@ async def follow(work: list[list[bytes]], post: Callable[[bytes], Awaitable[byte
 
 
 async def drain(bodies: Iterator[bytes], post: Callable[[bytes], Awaitable[bytes]]) -> int:
-    """All requests, ``EPISODES`` at a time."""
+    """Send all requests, ``EPISODES`` at a time."""
 
     async def worker() -> int:
         return sum([count_tokens(await post(body)) for body in bodies])
@@ -112,7 +112,7 @@ async def drain(bodies: Iterator[bytes], post: Callable[[bytes], Awaitable[bytes
 
 
 async def with_aiohttp(url: str, work: list[list[bytes]], *, free: bool) -> int:
-    """The bare client."""
+    """Run the bare client."""
     connector = aiohttp.TCPConnector(limit=EPISODES)
     headers, timeout = {"Content-Type": "application/json"}, aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
@@ -128,7 +128,7 @@ async def with_aiohttp(url: str, work: list[list[bytes]], *, free: bool) -> int:
 
 
 async def with_httpx(url: str, work: list[list[bytes]]) -> int:
-    """One shared client and its pool of connections."""
+    """Run one shared client with its pool of connections."""
     limits = httpx.Limits(max_connections=EPISODES, max_keepalive_connections=EPISODES)
     async with httpx.AsyncClient(limits=limits, timeout=600, headers={"Content-Type": "application/json"}) as client:
 
@@ -139,7 +139,7 @@ async def with_httpx(url: str, work: list[list[bytes]]) -> int:
 
 
 def in_batches(url: str, batches: list[list[bytes]]) -> int:
-    """One POST for each batch; all its prompts have one seed, which would sample alike, so none, and one length."""
+    """Send one POST per batch, without a seed, which would sample all its prompts alike, and with one length."""
     sampled = 0
     with httpx.Client(timeout=600) as client:
         for batch in batches:
@@ -155,19 +155,19 @@ def in_batches(url: str, batches: list[list[bytes]]) -> int:
 
 
 def by_turns(work: list[list[bytes]]) -> list[list[bytes]]:
-    """The first requests of all chains, then the second ones, ..."""
+    """Return the first requests of all chains, then the second ones, and so on."""
     longest = max(len(chain) for chain in work)
     return [[chain[turn] for chain in work if turn < len(chain)] for turn in range(longest)]
 
 
 def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
-    """Every way, ``ROUNDS`` times."""
-    with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES) as engine:  # which also warms the server up
+    """Measure every way, ``ROUNDS`` times."""
+    with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES) as engine:  # also warms up the server
         play(engine, chat)
         work, sample = chains(engine.bodies), sum(len(body) for body in engine.bodies.values())
 
     def ours() -> int:
-        # As in a training, which has checked the server at its first rollout.
+        # As in training, which checks the server at its first rollout.
         with ServerEngine(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES, check=False) as engine:
             return play(engine, chat)
 
@@ -185,7 +185,7 @@ def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
         # Each way has another place in each round: machines that are shared drift.
         names = list(ways)[round_ % len(ways) :] + list(ways)[: round_ % len(ways)]
         for name in names:
-            if name == "httpx" and (round_ or QUICK):  # takes minutes
+            if name == "httpx" and (round_ or QUICK):  # slow: minutes
                 continue
             httpx.post(f"{server.url}/reset_prefix_cache", timeout=60).raise_for_status()
             steps = server.metric("iteration_tokens_total_count")

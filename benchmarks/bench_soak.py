@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Does a long run grow? Memory, objects, open files and threads along hundreds of thousands of episodes.
+"""Measure memory, objects, open files and threads over hundreds of thousands of episodes.
 
 $ python benchmarks/bench_soak.py                    # all parts; what is done is kept when it is stopped
 $ python benchmarks/bench_soak.py --quick
@@ -60,7 +60,7 @@ MEASURES = ("uss_kb", "children_uss_kb", "traced_kb", "blocks", "objects", "file
 
 
 def sample(episodes: int) -> dict[str, Any]:
-    """How the process is."""
+    """Return the measurements of the process."""
     gc.collect()
     process = psutil.Process()
     children = process.children(recursive=True)
@@ -80,7 +80,7 @@ def sample(episodes: int) -> dict[str, Any]:
 
 
 def rollouts(pool: EnvPool, engine: Callable[[], Engine], chat: Chat, number: int) -> Iterator[int]:
-    """Play ``number`` episodes, as many at once as a large batch has; after each rollout, how many there were."""
+    """Play ``number`` episodes in large batches; yield the total after each rollout."""
     played = 0
     at_once = min(AT_ONCE, number // SAMPLES or number)
     while played < number:
@@ -110,7 +110,7 @@ def scripted(executor: str, number: int) -> Iterator[int]:
 
 
 def traced(number: int) -> Iterator[int]:
-    """The same, with every allocation counted."""
+    """Return the same, with every allocation counted."""
     tracemalloc.start()
     yield from scripted("inline", number)
 
@@ -136,7 +136,7 @@ def vllm(number: int) -> Iterator[int]:
 
 
 def training(number: int) -> Iterator[int]:
-    """Train for as many steps as play so many episodes; in a thread, so that it can be looked at between them."""
+    """Train for the steps that play so many episodes, in a thread, to sample between steps."""
     import os
     from queue import SimpleQueue
 
@@ -153,7 +153,7 @@ def training(number: int) -> Iterator[int]:
     go_on: SimpleQueue[None] = SimpleQueue()
 
     class Tell(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-        """Wait between two steps until the sample is taken."""
+        """Callback that waits between two steps until the sample is taken."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             """Say how many episodes there were."""
@@ -218,7 +218,7 @@ PARTS: dict[str, Callable[[int], Iterator[int]]] = {
 
 
 def run_part(name: str) -> None:
-    """Play a part, and write a line a sample into its file."""
+    """Play a part, and write one line per sample into its file."""
     number = EPISODES[name]
     path = KEPT / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,19 +235,19 @@ def run_part(name: str) -> None:
 
 
 def samples_of(name: str) -> list[dict[str, Any]]:
-    """The samples of a part so far."""
+    """Return the samples of a part so far."""
     path = KEPT / f"{name}.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def whole(name: str) -> bool:
-    """Whether a part has been played to its end."""
+    """Return whether a part has been played to its end."""
     samples = samples_of(name)
     return bool(samples) and samples[-1]["episodes"] >= EPISODES[name]
 
 
 def slope(samples: Sequence[dict[str, Any]], measure: str) -> tuple[float, float]:
-    """By how much a measure grows in 1,000 episodes, after the warm-up, and two standard errors of that."""
+    """Return the growth of a measure in 1,000 episodes, after the warm-up, and two standard errors of it."""
     warm = [line for line in samples if line["episodes"] > WARM_UP * samples[-1]["episodes"]]
     thousands, values = [line["episodes"] / 1000 for line in warm], [line[measure] for line in warm]
     (grows, _), covariance = np.polyfit(thousands, values, 1, cov=True)
@@ -255,13 +255,13 @@ def slope(samples: Sequence[dict[str, Any]], measure: str) -> tuple[float, float
 
 
 def shown(grows: tuple[float, float]) -> str:
-    """A slope with its error; what is below a hundredth is nothing."""
+    """Return a slope with its error as text; below a hundredth it is zero."""
     value, error = (round(number, 2) + 0.0 for number in grows)
     return f"{value:g} ± {error:g}" if error else f"{value:g}"
 
 
 def draw(found: dict[str, list[dict[str, Any]]], figure: Any) -> None:
-    """Memory above, files and threads below."""
+    """Draw memory above, files and threads below."""
     memory, files = figure.subplots(2, 1, sharex=True)
     for name, samples in found.items():
         done = [100 * line["episodes"] / samples[-1]["episodes"] for line in samples]
@@ -274,7 +274,7 @@ def draw(found: dict[str, list[dict[str, Any]]], figure: Any) -> None:
 
 
 def main() -> None:
-    """Play the parts that have not been, and report."""
+    """Play the missing parts, and report."""
     if "--report" not in sys.argv:
         for name in PARTS:
             if not whole(name):

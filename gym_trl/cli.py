@@ -268,7 +268,7 @@ def info(
     seed: Annotated[int, typer.Option(min=0, help="Of the game that is shown.")] = 0,
     debug: DebugOption = False,
 ) -> None:
-    """Describe an environment: its arguments, its instructions, how well it can be played, and a game."""
+    """Show an environment's arguments, instructions, measured scores and an example episode."""
     kwargs = _pairs(env)
     game = _make(env_id, kwargs)
     if description := _description(env_id):
@@ -797,7 +797,7 @@ def view(
     ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Write a run as one page of HTML that needs no network: its curves, and its episodes down to the token."""
+    """Write a run as one offline HTML page with its curves and its episodes down to the token."""
     if live and out is not None:
         raise ConfigError("--live serves the page and writes none: leave out --out")
     if port and not live:
@@ -845,10 +845,10 @@ def serve(
     env: EnvOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Serve an environment to OpenEnv clients, an instance for each.
+    """Serve an environment to OpenEnv clients, with a separate instance for each.
 
     gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a client. An action is {"message": TEXT};
-    reset takes a seed and the environment's own options. Messages of more than a megabyte are refused.
+    reset takes a seed and the environment's own options. Messages over one megabyte are rejected.
     """
     kwargs = _pairs(env)
     _make(env_id, kwargs).close()
@@ -1282,9 +1282,9 @@ def replay(
     out: Annotated[Path | None, typer.Option(help="Write the records with the new rewards, as JSON Lines.")] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Play recorded answers again, and say what goes otherwise; with --env or --reward, pay them otherwise.
+    """Replay recorded actions and report differences; with --env or --reward, score them with other rewards.
 
-    Exit status 1 if an observation, a reward or an end is not what was recorded.
+    Exit status 1 if an observation, a reward or an end differs from the record.
     """
     from gym_trl.records import read_records, write_json_lines
     from gym_trl.replay import replay as play_again
@@ -1354,7 +1354,7 @@ def export(
     thinking: Annotated[bool, typer.Option("--thinking", help="Put thinking before answers, in <think>.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Make a data set of records: conversations to imitate, pairs of a better and a worse one, or a table."""
+    """Convert records to a data set: conversations for SFT, preference pairs, or a table."""
     from gym_trl.export import preference_rows, sft_rows
     from gym_trl.records import read_records, write_json_lines, write_parquet
 

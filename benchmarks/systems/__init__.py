@@ -1,4 +1,4 @@
-"""The systems that are compared on whole rollouts: the same games, the same tiny model, the same engine.
+"""Systems compared on whole rollouts: the same games, the same tiny model, the same engine.
 
 A system is a module of this package with a function::
 
@@ -40,30 +40,30 @@ from gym_trl.pool import read_instructions
 
 @dataclass(frozen=True)
 class Game:
-    """What is played: real games whose environments answer late and whose number of turns is heavy-tailed by seed."""
+    """Workload: real games with delayed environments and numbers of turns that are heavy-tailed by seed."""
 
     env_id: str
     kwargs: Mapping[str, Any]
     seeds: tuple[int, ...]
-    """One for each episode; the members of a group follow each other and share theirs."""
+    """Seed of each episode; the members of a group are adjacent and share theirs."""
     group_size: int
     latency_s: float
-    """The mean of what a step takes; each step draws its own from (seed, turn)."""
+    """Mean seconds of a step; each step draws its own from (seed, turn)."""
     tokens_per_turn: int = 64
     tokens: int = 1400
-    """Of a completion: all turns and what the environment said between them."""
+    """Most tokens of a completion: all turns and the environment's text between them."""
     turns: int | None = None
-    """How many every game has; by default its seed says."""
+    """Turns of every game; by default drawn from its seed."""
 
     def make(self) -> gym.Env[str, str]:
-        """A new instance, for one episode after the other."""
+        """Return a new instance, for consecutive episodes."""
         from systems.game import make
 
         return make(self.env_id, dict(self.kwargs), self.latency_s, self.turns)
 
     @property
     def most_turns(self) -> int:
-        """No game has more."""
+        """Return the largest number of turns of a game."""
         from systems.game import MOST_TURNS
 
         return self.turns or MOST_TURNS
@@ -71,41 +71,41 @@ class Game:
 
 @dataclass(frozen=True)
 class Played:
-    """What a system hands to the trainer of one episode."""
+    """Data that a system hands to the trainer for one episode."""
 
     seed: int | None
-    """Of the game that was really played, from the prompt: ``seed_of``."""
+    """Seed of the game actually played, from the prompt: ``seed_of``."""
     prompt_ids: list[int]
     completion_ids: list[int]
     mask: list[int] | None
-    """1 where the model sampled; ``None`` where the system has no mask, which trains on everything."""
+    """1 for sampled tokens; ``None`` for a system without a mask, which trains on everything."""
     logprobs: list[float | None] | None
     reward: float | None
     turns: int
     rows: tuple["Played", ...] = ()
-    """Where the trainer gets several rows of one episode, one per turn for example: all of them, the last as above."""
+    """All rows, if the trainer gets several for one episode, one per turn for example; the last as above."""
 
 
 class Call(NamedTuple):
-    """What the engine really saw and sampled for one request."""
+    """Tokens that the engine saw and sampled for one request."""
 
     prompt_ids: list[int]
     ids: list[int]
     logprobs: list[float] | None
-    """Of the sampled ids; ``None`` where the system did not ask for them."""
+    """Logprobs of the sampled ids; ``None`` if the system did not request them."""
 
 
 @dataclass
 class Counts:
-    """What a rollout took, as the engine saw it."""
+    """Cost of a rollout, as recorded at the engine."""
 
     seconds: float = 0.0
     processor_seconds: float = 0.0
-    """Of this process; on a machine that others use it says more than ``seconds``."""
+    """Processor seconds of this process; more reliable than ``seconds`` on a shared machine."""
     steps: int = 0
     sampled: int = 0
     prefilled: int = 0
-    """Prompt tokens that were computed; those from the prefix cache are not among them."""
+    """Prompt tokens that were computed, without those from the prefix cache."""
     calls: list[Call] = field(default_factory=list)
 
 
@@ -119,15 +119,15 @@ class Run:
 
 @dataclass(frozen=True)
 class System:
-    """A line of the tables."""
+    """Line of the tables."""
 
     title: str
     module: str
-    """Of this package."""
+    """Module of this package."""
     folder: str | None = None
-    """Of its packages below ``.venv/.bench`` or ``.venv/.peers``; ``None`` for those that live with ours."""
+    """Folder of its packages below ``.venv/.bench`` or ``.venv/.peers``; ``None`` if installed with ours."""
     one_by_one: bool = False
-    """It plays one episode after the other, which takes so long that it is measured once."""
+    """True if it plays one episode after the other, which is slow and so measured once."""
 
 
 SYSTEMS: dict[str, System] = {
@@ -143,9 +143,9 @@ SYSTEMS: dict[str, System] = {
     "verifiers": System("verifiers 0.4.0", "verifiers_env", "verifiers"),
     "gem": System("GEM 0.1.0, vector", "gem_vector"),
 }
-"""By the name that commands and results use. Peers of other folders are added here."""
+"""Systems by the name in commands and results, including peers of other folders."""
 
 
 def first_message(env: gym.Env[str, str], observation: str) -> str:
-    """What the first user message says."""
+    """Return the text of the first user message."""
     return "\n\n".join(part for part in (read_instructions(env), observation) if part)

@@ -22,11 +22,11 @@ _CALLS = response_template(r"\\boxed\{", r"\}")
 
 
 class _RolledOutError(Exception):
-    """Carries what ``_generate`` returned past the scoring and the forward passes."""
+    """Exception that carries the result of ``_generate`` past the scoring and the forward passes."""
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """The part of a step that resets the environments and generates."""
+    """Run the part of a step that resets the environments and generates."""
     from datasets import Dataset
 
     tokenizer = generator.new_tokenizer()

@@ -18,7 +18,7 @@ NOTES = (
 
 @dataclass
 class Seen:
-    """What OpenEnv's clients return."""
+    """Result type of OpenEnv's clients."""
 
     observation: str
     reward: float | None = None
@@ -26,14 +26,14 @@ class Seen:
 
 
 class GameClient:
-    """The game as an OpenEnv client; it cannot be told a seed, so it draws one."""
+    """The game as an OpenEnv client, which accepts no seed and draws one."""
 
     def __init__(self, game, turns):
         self._env, self._turns = game.make(), turns
         turns.append(0)
 
     def reset(self):
-        """Begin some game."""
+        """Start a random game."""
         return Seen(self._env.reset()[0])
 
     def step(self, action):
@@ -43,17 +43,17 @@ class GameClient:
         return Seen(observation, float(reward), terminated or truncated)
 
     def close(self):
-        """As OpenEnv's clients can."""
+        """Close the client, as OpenEnv's clients can."""
         self._env.close()
 
 
 def play(game, generator):
-    """One call of the rollout function, as ``GRPOTrainer`` would make it."""
+    """Call the rollout function once, as ``GRPOTrainer`` would."""
     rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     os.environ["HOME"] = str(HOME)  # it logs every turn to SQLite, there
     os.environ["EP_DISABLE_AUTO_BROWSER"] = "1"
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # asks nobody on the network
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no network requests
     from eval_protocol.pytest.integrations.openenv_trl_vllm import create_openenv_vllm_rollout_func
 
     from gym_trl.grpo.dataset import make_dataset

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""What no system can beat with this engine: the same tokens in one batch, and the longest episode alone."""
+"""Lower bounds for every system with this engine: the same tokens in one batch, and the longest episode alone."""
 
 import time
 from itertools import groupby
@@ -13,7 +13,7 @@ _STEP_S = 0.002  # of the engine with one request, to guess which episode takes 
 
 
 def generation(played: list[Played], generator: Generator) -> Counts:
-    """As many tokens for each episode as were sampled in it, all in one call."""
+    """Generate the sampled numbers of tokens of all episodes in one call."""
     llm, lengths = generator.llm, [sum(episode.mask or []) for episode in played]
     prompts = [{"prompt_token_ids": episode.prompt_ids} for episode in played]
     with generator.measured() as counts:
@@ -22,7 +22,7 @@ def generation(played: list[Played], generator: Generator) -> Counts:
 
 
 def longest_alone(game: Game, played: list[Played], generator: Generator) -> Counts:
-    """The turns of the episode that takes longest, one after the other: as many tokens, as long a wait."""
+    """Play the turns of the longest episode in sequence, with the same tokens and waits."""
 
     def seconds(row: int) -> float:
         episode = played[row]
@@ -38,7 +38,7 @@ def longest_alone(game: Game, played: list[Played], generator: Generator) -> Cou
 
 
 def _turns(episode: Played) -> list[tuple[list[int], int]]:
-    """What the model was shown before each turn, and how many tokens it said."""
+    """Return the prompt before each turn, and the number of tokens sampled in it."""
     turns, at = [], 0
     for sampled, ids in groupby(episode.mask or []):
         length = len(list(ids))

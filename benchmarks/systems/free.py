@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""An engine that answers at once, always the same: what is left of a rollout's time is the system's own.
+"""Engine that responds at once and constantly, so that a rollout's time is the system's own.
 
 It stands where vLLM would, with what the systems use of it, so that each pays for its own way to ask: requests,
 sampling parameters, answers with vLLM's own classes, and tokenizing where prompts are text, as ``LLM.generate`` does.
@@ -22,7 +22,7 @@ from typing import Any
 from systems import Counts, Game
 
 ANSWER = '<tool_call>\n{"name": "act", "arguments": {"action": "\\\\boxed{500000}"}}\n</tool_call><|im_end|>'
-"""A call for the systems that play with tools only; for the others an answer with an action in a box."""
+"""A tool call for the systems that play with tools only; for the others a response with an action in a box."""
 _DONE = "Done.<|im_end|>"
 _LENGTH = 10**7
 _FOLDERS = Path(__file__).parents[2] / ".venv" / ".bench"
@@ -30,13 +30,13 @@ _LOGPROB = -0.5
 
 
 def game_of(turns: int) -> Game:
-    """Two episodes of so many turns, of a game that is never won."""
+    """Return two episodes of so many turns, of a game that is never won."""
     numbers = {"low": 1, "high": 10**9, "turns": 10**6}
     return Game("TrlEnv/GuessNumber-v0", numbers, (0, 0), 2, 0.0, tokens_per_turn=64, tokens=10**6, turns=turns)
 
 
 class FreeGenerator:
-    """In place of ``systems.generator.Generator``; its seconds are those of the processor."""
+    """Replacement of ``systems.generator.Generator``; its seconds are processor seconds."""
 
     def __init__(self, vocabulary: int, *, calls: int | None = None) -> None:
         self.vocabulary, self.folder = vocabulary, saved_model(vocabulary)
@@ -44,16 +44,16 @@ class FreeGenerator:
         self.llm = FreeLLM(self.tokenizer, calls)
 
     def new_tokenizer(self) -> Any:
-        """One of its own, for who changes it."""
+        """Return a separate tokenizer, for systems that change it."""
         return qwen3_tokenizer(self.vocabulary)
 
     def seed_of(self, prompt_ids: list[int]) -> int | None:
-        """Nobody asks here."""
+        """Return ``None``: seeds are not needed here."""
         return None
 
     @contextmanager
     def measured(self) -> Iterator[Counts]:
-        """The processor's seconds of this process, all threads together."""
+        """Record the processor seconds of this process, all threads together."""
         self.llm.calls = 0
         counts, began = Counts(), time.process_time()
         yield counts
@@ -61,7 +61,7 @@ class FreeGenerator:
 
     @contextmanager
     def serving(self, *flags: str) -> Iterator[Any]:
-        """The same as a server."""
+        """Provide the same engine as a server."""
         answer = json.dumps(self.llm.answer.token_ids)
         command = [sys.executable, "-m", "systems.free", answer]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -74,7 +74,7 @@ class FreeGenerator:
 
 
 class FreeLLM:
-    """What systems use of ``vllm.LLM``; after so many ``calls`` of ``generate`` it says that it is done."""
+    """Used part of ``vllm.LLM``; signals the end after so many ``calls`` of ``generate``."""
 
     def __init__(self, tokenizer: Any, most_calls: int | None) -> None:
         self._tokenizer, self._most_calls, self.calls = tokenizer, most_calls, 0
@@ -82,7 +82,7 @@ class FreeLLM:
         self.llm_engine = FreeEngine(self.answer)
 
     def generate(self, prompts: list[Any], sampling_params: Any = None, *, use_tqdm: bool = True) -> list[Any]:
-        """One answer for each."""
+        """Return one response for each prompt."""
         self.calls += 1
         sampled = self._done if self._most_calls is not None and self.calls > self._most_calls else self.answer
         return [_output("", self._ids(prompt), sampled) for prompt in prompts]
@@ -92,11 +92,11 @@ class FreeLLM:
         return ids
 
     def reset_prefix_cache(self) -> None:
-        """There is none."""
+        """Do nothing: there is no cache."""
 
 
 class FreeEngine:
-    """What is used of ``LLMEngine``."""
+    """Used part of ``LLMEngine``."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -104,19 +104,19 @@ class FreeEngine:
         self.model_config = SimpleNamespace(max_model_len=_LENGTH, logprobs_mode="processed_logprobs")
 
     def is_sleeping(self) -> bool:
-        """Never."""
+        """Return ``False``."""
         return False
 
     def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
-        """It is answered at the next step."""
+        """Queue a request for the next step."""
         self._waiting.append((request_id, prompt["prompt_token_ids"]))
 
     def abort_request(self, request_ids: list[str]) -> None:
-        """Forget them."""
+        """Drop requests."""
         self._waiting = [(id_, prompt) for id_, prompt in self._waiting if id_ not in request_ids]
 
     def step(self) -> list[Any]:
-        """All answers."""
+        """Return all responses."""
         waiting, self._waiting = self._waiting, []
         return [_output(id_, prompt, self._answer) for id_, prompt in waiting]
 
@@ -136,7 +136,7 @@ def _sampled(tokenizer: Any, text: str) -> Any:
 
 @cache
 def _vocabulary(size: int) -> Any:
-    """Byte-level BPE with so many entries: all bytes, pairs of what can be printed, and those with a letter more."""
+    """Return byte-level BPE with so many entries: all bytes, printable pairs, and pairs with a third letter."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     marks = [AddedToken(mark, special=True) for mark in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
@@ -157,7 +157,7 @@ def _vocabulary(size: int) -> Any:
 
 
 def qwen3_tokenizer(size: int) -> Any:
-    """A tokenizer of that size with Qwen3's chat template, as TRL ships it."""
+    """Return a tokenizer of that size with Qwen3's chat template, as TRL ships it."""
     from transformers import PreTrainedTokenizerFast
     from trl.chat_template_utils import qwen3_chat_template
 
@@ -167,7 +167,7 @@ def qwen3_tokenizer(size: int) -> Any:
 
 @cache
 def saved_model(vocabulary: int) -> Path:
-    """A folder with a model that is never run and the tokenizer, which trainers and renderers load; made once."""
+    """Return a folder with a never-run model and the tokenizer, for trainers and renderers; created once."""
     from gym_trl.tiny import tiny_model
 
     folder, tokenizer = _FOLDERS / f"free-{vocabulary}", qwen3_tokenizer(vocabulary)
@@ -185,7 +185,7 @@ def saved_model(vocabulary: int) -> Path:
 
 
 def play(module: str, turns: int, vocabulary: int, repeats: int, _: Any) -> float:
-    """Microseconds of the processor a turn: the system's and the game's, the best of some repeats."""
+    """Return processor microseconds per turn, of the system and the game: the best of some repeats."""
     from importlib import import_module
 
     game = game_of(turns)
@@ -201,7 +201,7 @@ def play(module: str, turns: int, vocabulary: int, repeats: int, _: Any) -> floa
 
 
 def game_alone(turns: int, repeats: int, _: Any) -> float:
-    """Microseconds of the processor a turn of the game itself."""
+    """Return processor microseconds per turn of the game itself."""
     game, best = game_of(turns), float("inf")
     for _ in range(repeats):
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""The games: real ones whose environments answer late, as on another machine, and whose length is heavy-tailed."""
+"""Real games with delayed environments, as on another machine, and heavy-tailed lengths."""
 
 import re
 import time
@@ -16,7 +16,7 @@ _SEED = re.compile(r"Game (\d+)\.")
 
 
 def turns_of(seed: int) -> int:
-    """How many turns the game of this seed has at most: 2 + a Pareto variable, so that few games have many.
+    """Return the most turns of a seed's game: 2 + a Pareto variable, so that few games have many.
 
     >>> [turns_of(seed) for seed in range(12)]
     [8, 2, 2, 2, 20, 2, 3, 4, 2, 8, 2, 2]
@@ -25,12 +25,12 @@ def turns_of(seed: int) -> int:
 
 
 def delays(seed: int, mean_s: float) -> list[float]:
-    """How long each step of this seed's game takes: exponential, the same for every system."""
+    """Return the delay of each step of a seed's game: exponential, the same for every system."""
     return [float(delay) for delay in mean_s * np.random.default_rng([seed, 2]).exponential(size=MOST_TURNS)]
 
 
 def seed_of(text: str) -> int | None:
-    """Which game a prompt is of.
+    """Return the seed of the game in a prompt.
 
     >>> seed_of("Find it. Game 17. Guess 1 to 50.")
     17
@@ -40,7 +40,7 @@ def seed_of(text: str) -> int | None:
 
 
 class FarAway(gym.Wrapper[str, str, str, str]):
-    """Says which game it is, ends it after as many turns as its seed says, and takes its time."""
+    """Wrapper that states the game's seed, ends it after its number of turns, and delays its steps."""
 
     def __init__(self, env: gym.Env[str, str], latency_s: float, turns: int | None = None) -> None:
         super().__init__(env)
@@ -51,11 +51,11 @@ class FarAway(gym.Wrapper[str, str, str, str]):
 
     @property
     def instructions(self) -> str:
-        """The game's own."""
+        """The game's own instructions."""
         return read_instructions(self.env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin the game of this seed, or of one that is drawn."""
+        """Start the game of this seed, or of one that is drawn."""
         seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
         observation, info = self.env.reset(seed=seed, options=options)
         self._turn, self._turns = 0, self._all_turns or turns_of(seed)
@@ -63,7 +63,7 @@ class FarAway(gym.Wrapper[str, str, str, str]):
         return f"Game {seed}. {observation}", info
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Act, and wait."""
+        """Step after a delay."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if self._delays:
             time.sleep(self._delays[self._turn])
@@ -72,10 +72,10 @@ class FarAway(gym.Wrapper[str, str, str, str]):
 
 
 def far_away(env: gym.Env[str, str], latency_s: float, turns: int | None = None) -> gym.Env[str, str]:
-    """A game whose actions are whole answers with the action in a box."""
+    """Return a game whose actions are whole responses with the action in a box."""
     return FarAway(ParseAction(env, "boxed"), latency_s, turns)
 
 
 def make(env_id: str, kwargs: dict[str, Any], latency_s: float, turns: int | None = None) -> gym.Env[str, str]:
-    """The game as all systems play it."""
+    """Return the game as all systems play it."""
     return far_away(gym.make(env_id, **kwargs), latency_s, turns)

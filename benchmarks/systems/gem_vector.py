@@ -18,7 +18,7 @@ _INVALID = "<｜INVALID_ACTION｜>"  # noqa: RUF001 -- GEM's own
 
 
 class GameEnv(Env):
-    """The game as GEM's environments are."""
+    """The game as an environment of GEM."""
 
     def __init__(self, game):
         from systems import first_message
@@ -38,7 +38,7 @@ class GameEnv(Env):
 
 
 def play(game, generator):
-    """Until the last of them is over."""
+    """Play until the last episode is over."""
     from vllm import SamplingParams
 
     from systems import Run

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""What all systems sample with: one tiny model, one engine, and a recorder at the engine."""
+"""Sampling for all systems: one tiny model, one engine, and a recorder at the engine."""
 
 import atexit
 import json
@@ -26,21 +26,21 @@ GAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "GuessNumber": ("TrlEnv/GuessNumber-v0", {"high": 1000, "turns": 64}),
     "Wordle": ("TrlEnv/Wordle-v0", {"guesses": 64, "turns": 64}),
 }
-"""More turns than ``MOST_TURNS``, so that a game's length is its seed's (but for a lucky guess)."""
+"""Games with more turns than ``MOST_TURNS``, so that the seed decides the length (except after a lucky guess)."""
 _WORDS = ("crane", "slope", "night", "audio", "bluff", "wordy")
 _STEPS = 200
 _SHARPER = 1.3  # the logits, so that what is not meant is hardly ever sampled after so little learning
 
 
 def game_of(name: str, *, episodes: int, latency_s: float, group_size: int = 4, first: int = 0) -> Game:
-    """One of the games, for so many episodes."""
+    """Return one of the games, for so many episodes."""
     env_id, kwargs = GAMES[name]
     seeds = tuple(first + index // group_size for index in range(episodes))
     return Game(env_id, kwargs, seeds, group_size, latency_s)
 
 
 class Recorder:
-    """Stands between everybody and a ``vllm.LLM``'s engine: sees what is really asked for and sampled."""
+    """Proxy of a ``vllm.LLM``'s engine that records its requests and samples."""
 
     def __init__(self, llm: Any) -> None:
         self._outputs: list[Any] = []
@@ -56,11 +56,11 @@ class Recorder:
         return outputs
 
     def begin(self) -> None:
-        """Forget what was."""
+        """Discard earlier records."""
         self._outputs, self._steps = [], 0
 
     def fill(self, counts: Counts) -> None:
-        """Write down what has been since."""
+        """Write the counts since ``begin``."""
         counts.steps = self._steps
         for output, prompt_ids in self._outputs:
             sampled = output.outputs[0]
@@ -74,7 +74,7 @@ class Recorder:
 
 
 class Generator:
-    """The model, and the ways to sample from it; what is not asked for is not started."""
+    """The model, and the ways to sample from it, each started on first use."""
 
     def __init__(self, max_num_seqs: int = 256) -> None:
         self.max_num_seqs = max_num_seqs
@@ -85,16 +85,16 @@ class Generator:
 
     @cached_property
     def folder(self) -> Path:
-        """The model's."""
+        """Folder of the model."""
         return saved_model()
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The model's, with its chat template."""
+        """Tokenizer of the model, with its chat template."""
         return self.new_tokenizer()
 
     def new_tokenizer(self) -> Any:
-        """One of its own, for who changes it."""
+        """Return a separate tokenizer, for systems that change it."""
         from gym_trl.tiny import tiny_tokenizer
 
         return tiny_tokenizer()
@@ -118,7 +118,7 @@ class Generator:
 
     @contextmanager
     def measured(self) -> Iterator[Counts]:
-        """Counts what happens in the ``with`` block, from an empty prefix cache."""
+        """Record the calls in the ``with`` block, from an empty prefix cache."""
         self.llm.reset_prefix_cache()
         counts = Counts()
         self._recorder.begin()
@@ -139,12 +139,12 @@ class Generator:
         yield self._servers[flags]
 
     def seed_of(self, prompt_ids: list[int]) -> int | None:
-        """Which game a prompt is of, by its own words."""
+        """Return the seed of the game in a prompt, from its text."""
         return seed_of(self.tokenizer.decode(prompt_ids))
 
 
 def saved_model(folder: Path = MODEL) -> Path:
-    """The folder of the tiny model after some seconds of learning how answers are written; made once.
+    """Return the folder of the tiny model after seconds of training on the format of responses; created once.
 
     Untrained, it would hardly ever end a turn, and so could no system's tools be called. It learns from transcripts of
     the games themselves to say "Hmmm", as long as a geometric distribution says, and then an action in a box, which is
@@ -158,7 +158,7 @@ def saved_model(folder: Path = MODEL) -> Path:
 
 
 def learn(folder: Path, tokenizer: Any, transcript: Callable[..., tuple[list[int], list[int]]]) -> None:
-    """Train a tiny model to go on as ``transcript(chat, tokenizer, rng)`` does, and save both."""
+    """Train a tiny model to continue as ``transcript(chat, tokenizer, rng)`` does, and save both."""
     import torch
 
     from gym_trl.chat import TemplateChat
@@ -170,7 +170,7 @@ def learn(folder: Path, tokenizer: Any, transcript: Callable[..., tuple[list[int
     loss = torch.tensor(math.nan)
     for step in range(_STEPS):
         rows = [transcript(chat, tokenizer, rng) for _ in range(8)]
-        if step % 8:  # whole games are slow to learn from, and teach little beside their beginnings
+        if step % 8:  # whole games are slow to train on and add little to their beginnings
             rows = [(ids[:320], mask[:320]) for ids, mask in rows]
         length = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([[*ids, *[tokenizer.pad_token_id] * (length - len(ids))] for ids, _ in rows])
@@ -210,7 +210,7 @@ def transcript(
     game: Game | None = None,
     turns: int | None = None,
 ) -> tuple[list[int], list[int]]:
-    """A game as this model is to play it: ids, and a 1 where it speaks."""
+    """Return a game as this model is to play it: ids, and a mask of the model's own."""
     from systems import first_message
 
     env = game.make() if game else make(*GAMES[rng.choice(list(GAMES))], 0.0)

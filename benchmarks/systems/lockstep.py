@@ -21,12 +21,12 @@ NOTES = (
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """Environments one after the other."""
+    """Step environments one after the other."""
     return play_in_lockstep(game, generator, each=map)
 
 
 def play_in_lockstep(game: Game, generator: Generator, *, each: Callable[..., Iterable[Any]]) -> Run:
-    """``each`` is ``map``, or that of threads."""
+    """Play in lockstep; ``each`` is ``map``, or that of threads."""
     turns: list[int] = []
     rollout_func = turn_by_turn(game, turns, each)
     rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
@@ -38,7 +38,7 @@ def play_in_lockstep(game: Game, generator: Generator, *, each: Callable[..., It
 
 
 def turn_by_turn(game: Game, turns: list[int], each: Callable[..., Iterable[Any]]) -> RolloutFunc:
-    """The function for the trainer; it writes how many turns each episode had into ``turns``."""
+    """Return the function for the trainer; it writes each episode's number of turns into ``turns``."""
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         tokenizer = trainer.processing_class

@@ -10,6 +10,6 @@ __all__ = ["NOTES", "play"]
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """As many threads as there are episodes."""
+    """Play with as many threads as there are episodes."""
     with ThreadPoolExecutor(len(game.seeds)) as threads:
         return play_in_lockstep(game, generator, each=threads.map)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""What shows where ids are lost: a tokenizer with merges, a model that does not write as it would, a game of odd words.
+"""Stress test for token ids: a tokenizer with merges, an unusual model, and a game of odd observations.
 
 Sampled ids are seldom those that their text would be encoded to, because merges could have been made otherwise; answers
 are empty sometimes; and what the game says holds control tokens, other scripts, nothing at all, or blanks at its ends.
@@ -45,20 +45,20 @@ _WORDS = (
 
 
 class OddTalk(gym.Env[str, str]):
-    """Says odd things, whatever it is told."""
+    """Environment with odd observations, whatever the action."""
 
     observation_space = gym.spaces.Text(1000)
     action_space = gym.spaces.Text(1000)
     instructions = "Talk about numbers."
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin somewhere."""
+        """Start at a position that depends on the seed."""
         super().reset(seed=seed)
         self._at = int(self.np_random.integers(len(_SAID)))
         return "Go on.", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """The next of them."""
+        """Return the next observation."""
         self._at += 1
         return _SAID[self._at % len(_SAID)], 0.0, False, False, {}
 
@@ -67,20 +67,20 @@ gym.register("Benchmark/OddTalk-v0", "systems.odd:OddTalk", disable_env_checker=
 
 
 def odd_game(episodes: int) -> Game:
-    """So many episodes of six turns."""
+    """Return so many episodes of six turns."""
     seeds = tuple(index // 4 for index in range(episodes))
     return Game("systems.odd:Benchmark/OddTalk-v0", {}, seeds, 4, 0.0, turns=_TURNS)
 
 
 class OddGenerator(Generator):
-    """The other tokenizer and its model."""
+    """Generator with another tokenizer and its model."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = saved_model()
 
     def new_tokenizer(self) -> Any:
-        """As everybody reads it from the model's folder."""
+        """Return the tokenizer as loaded from the model's folder."""
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(self.folder)
@@ -96,20 +96,20 @@ _PROCESS = _Process()
 
 
 def play(module: str, game: Game, _: Generator) -> Run:
-    """What a system makes of it, in a worker."""
+    """Run a system in a worker."""
     run: Run = import_module(f"systems.{module}").play(game, _PROCESS.generator)
     return run
 
 
 def saved_model() -> Path:
-    """A model that has learnt to say some words and then a box; made once."""
+    """Return a model trained to write some words and then a box; created once."""
     if not (FOLDER / "learnt.json").exists():
         learn(FOLDER, _tokenizer(), _transcript)
     return FOLDER
 
 
 def _tokenizer() -> Any:
-    """Byte-level BPE trained on our own sources, with the tiny tokenizer's control tokens and template."""
+    """Return byte-level BPE trained on our own sources, with the tiny tokenizer's control tokens and template."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

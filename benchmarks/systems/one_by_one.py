@@ -13,7 +13,7 @@ __all__ = ["NOTES", "play"]
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """Each prompt by itself."""
+    """Generate each prompt separately."""
     turns: list[int] = []
     rollout_func = _one_by_one(game, turns)
     rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])

@@ -16,7 +16,7 @@ NOTES = (
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """Its sessions, its adapter and its limits; the step of the model is what its interface asks a user to write."""
+    """Play with its sessions, adapter and limits; the model step is the code its interface requires of users."""
     from openenv.core.harness import HarnessRunLimits, MCPHarnessAdapter, build_harness_rollout_func
 
     sessions = _Sessions(game)
@@ -35,7 +35,7 @@ def play(game: Game, generator: Generator) -> Run:
 
 
 class _Client:
-    """An environment with the interface of OpenEnv's clients."""
+    """Environment with the interface of OpenEnv's clients."""
 
     def __init__(self, game: Game) -> None:
         self.env = game.make()
@@ -87,7 +87,7 @@ def _model_step(trainer: Any, session: Any) -> Any:
     tokenizer = trainer.processing_class
 
     def step(messages: list[dict[str, Any]], tools: list[Any], sampling: dict[str, Any]) -> Any:
-        # What a tool answers is said as a user says it, so that the tokens are those of the other systems.
+        # Tool results become user messages, so that the tokens equal those of the other systems.
         said = [
             {"role": "user" if message["role"] == "tool" else message["role"], "content": message["content"]}
             for message in messages
@@ -95,7 +95,7 @@ def _model_step(trainer: Any, session: Any) -> Any:
         prompt = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
         _, [ids], [nats], _ = trainer.vllm_generation.generate([prompt], images=None, num_generations=1)
         text = tokenizer.decode(ids, skip_special_tokens=True)
-        # Whatever is said is the action, as for all: without a call its adapter would end the episode.
+        # The whole response is the action, as in all systems: without a call the adapter would end the episode.
         response = LLMResponse(content=text, tool_calls=[ToolCall(id="0", name="act", args={"action": text})])
         return ModelStepResult(response, prompt_ids=prompt, completion_ids=ids, logprobs=[nat[0] for nat in nats])
 

@@ -12,7 +12,7 @@ from systems.trainers import as_played, make_trainer, prompts_of
 
 
 def spec_of(game: Game) -> GymSpec:
-    """The game as a user names it."""
+    """Return the spec of the game, as a user writes it."""
     return GymSpec(
         game.env_id,
         env_kwargs=game.kwargs,
@@ -24,7 +24,7 @@ def spec_of(game: Game) -> GymSpec:
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """All of it in one call."""
+    """Play all episodes in one call."""
     spec = spec_of(game)
     rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
     trainer = make_trainer(game, generator, rows, rollout_func=spec.rollout_func)

@@ -14,7 +14,7 @@ NOTES = ("its own loop and engine, without a trainer, whose server mode sends th
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """What ``rollout_func`` does with a trainer's server."""
+    """Play as ``rollout_func`` does with a trainer's server."""
     chat, eos = TemplateChat(generator.tokenizer), generator.tokenizer.eos_token_id
     limits = Limits(game.tokens_per_turn, game.tokens, CONTEXT)
     episodes = [

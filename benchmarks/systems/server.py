@@ -21,7 +21,7 @@ _START_S = 600.0  # of which a quiet machine needs thirty
 
 @contextmanager
 def served(folder: Path, context: int, *flags: str) -> Iterator["RecordedServer"]:
-    """A server for the model in ``folder``, which ends with the ``with`` block."""
+    """Return a server for the model in ``folder``, which ends with the ``with`` block."""
     with tempfile.TemporaryDirectory() as scratch:
         server = RecordedServer(folder, Path(scratch), context, flags)
         try:
@@ -32,7 +32,7 @@ def served(folder: Path, context: int, *flags: str) -> Iterator["RecordedServer"
 
 
 class RecordedServer:
-    """``vllm serve`` on a port of its own, and what its engine saw."""
+    """``vllm serve`` on a port of its own, with a record of its engine."""
 
     def __init__(self, folder: Path, scratch: Path, context: int, flags: tuple[str, ...]) -> None:
         sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -54,7 +54,7 @@ class RecordedServer:
                 os.environ["PYTHONPATH"] = paths
 
     def wait(self) -> None:
-        """Return when it answers."""
+        """Return when it responds."""
         deadline = time.monotonic() + _START_S
         while not self._server.answers():
             if self._server.process.poll() is not None or time.monotonic() > deadline:
@@ -67,7 +67,7 @@ class RecordedServer:
 
     @contextmanager
     def measured(self) -> Iterator[Any]:
-        """Counts what happens in the ``with`` block, from an empty prefix cache."""
+        """Record the calls in the ``with`` block, from an empty prefix cache."""
         import httpx
 
         from systems import Call, Counts
@@ -89,7 +89,7 @@ class RecordedServer:
                     counts.prefilled += len(noted["prompt_ids"]) - noted["cached"]
 
     def _steps(self) -> Any:
-        """Of the engine; its counters arrive a moment after its answers."""
+        """Return the engine's steps; its counters arrive a moment after its responses."""
         deadline, before = time.monotonic() + _SETTLE_S, -1.0
         while (now := self._server.metric("iteration_tokens_total_count")) != before and time.monotonic() < deadline:
             before = now
@@ -98,7 +98,7 @@ class RecordedServer:
 
 
 def _serve() -> None:
-    """``vllm serve``, whose engine is listened to; it ends when who started it does."""
+    """Run ``vllm serve`` with a recorded engine; it ends with its parent."""
     import ctypes
     import runpy
     import signal

@@ -19,7 +19,7 @@ TEMPLATE = (
 
 
 def response_template(opens: str, closes: str) -> dict[str, Any]:
-    """What reads a call between two patterns."""
+    """Return the template that parses a call between two patterns."""
     return {
         "defaults": {"role": "assistant"},
         "start_anchor": "<|assistant|>",
@@ -42,7 +42,7 @@ def tool_environment(
     write: Callable[[str], str],
     begin: Callable[[gym.Env[str, str], str], str],
 ) -> type:
-    """The class that ``GRPOTrainer`` is given: a game by what makes it, writes its actions and says how it begins."""
+    """Return the class for ``GRPOTrainer``, from functions that make a game, write its actions and begin it."""
 
     class Playing:
         """As TRL's documentation writes environments: what is public is what the model can call."""

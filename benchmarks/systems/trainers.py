@@ -15,7 +15,7 @@ from systems.generator import Generator
 
 
 def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any) -> Any:
-    """With batches of all episodes and the game's limits; the engine is the one that is there."""
+    """Return a trainer with batches of all episodes and the game's limits, on the existing engine."""
     from trl import GRPOConfig, GRPOTrainer
     from trl.generation import vllm_generation
 
@@ -52,7 +52,7 @@ def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any)
 
 
 def prompts_of(game: Game) -> list[Any]:
-    """A prompt for each episode, which carries its task."""
+    """Return a prompt for each episode, which carries its task."""
     env = game.make()
     observation, _ = env.reset(seed=0)
     rules = first_message(env, observation).rpartition("\n\n")[0]
@@ -61,12 +61,12 @@ def prompts_of(game: Game) -> list[Any]:
 
 
 def seeds_of(prompts: list[Any]) -> list[int]:
-    """What the tasks that prompts carry say."""
+    """Return the seeds of the tasks that prompts carry."""
     return [Task.from_json(prompt[-1]["task"]).seed for prompt in prompts]
 
 
 def as_played(generator: Generator, columns: dict[str, list[Any]], rewards: str, turns: list[int]) -> list[Played]:
-    """A ``rollout_func``'s columns."""
+    """Convert a ``rollout_func``'s columns."""
     count = len(columns["prompt_ids"])
     masks = columns.get("env_mask") or [None] * count
     logprobs = columns.get("logprobs") or [None] * count

@@ -25,7 +25,7 @@ class _OlderPython(SourceFileLoader):
 
 
 def package():
-    """The modules of trl-env that a rollout needs."""
+    """Import the modules of trl-env that a rollout needs."""
     spec = importlib.util.find_spec("trl_env")
     if spec is None:
         raise ModuleNotFoundError("trl-env is not installed: see tests/compat/peers/trl-env.txt")
@@ -66,7 +66,7 @@ class GameEnv:
 
 
 class OneEngine:
-    """trl-env's factory without the engine of its own."""
+    """trl-env's factory with the shared engine."""
 
     def __init__(self, trainer, game):
         from trl_env.decoder_vllm import VLLMDecoder
@@ -81,12 +81,12 @@ class OneEngine:
         self._decoder = VLLMDecoder(vllm=vllm)
 
     def make_decoder(self, trainer):
-        """The one that there is."""
+        """Return the existing decoder."""
         return self._decoder
 
 
 def processor_of(theirs, tokenizer):
-    """The preset for Qwen3 where the tokenizer is of that family; else the same class with the template's own marks."""
+    """Return the Qwen3 preset for such tokenizers; else the same class with the template's own marks."""
     if "<|im_start|>" in tokenizer.get_vocab():
         return theirs.processor.qwen3_processor
     marks = {"prefix_system": "", "suffix_system": "", "prefix_user": "<|user|>", "begin_answer": "</think>"}
@@ -95,7 +95,7 @@ def processor_of(theirs, tokenizer):
 
 
 def play(game, generator):
-    """One call of the rollout function that trl-env makes for the trainer."""
+    """Call trl-env's rollout function once."""
     from gym_trl.grpo.dataset import make_dataset
     from gym_trl.types import Task
     from systems import Played, Run

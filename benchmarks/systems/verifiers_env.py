@@ -22,15 +22,15 @@ NOTES = (
 _PLUGIN = "gym_trl_benchmark_plugin"  # verifiers looks plugins up by the names of top-level modules
 sys.modules[_PLUGIN] = sys.modules[__name__]
 _PLAYING = {}
-"""What the plugins of this process play: they are made from settings, which hold no environments."""
+"""Games of this process's plugins, which are made from settings and cannot hold environments."""
 
 
 class ChatHarnessConfig(vf.HarnessConfig):
-    """Without settings."""
+    """Configuration without settings."""
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):
-    """One answer, through the interception server, with the client that verifiers' own harness uses."""
+    """Harness of one response, through the interception server, with the client of verifiers' own harness."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True
@@ -38,7 +38,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None):  # noqa: PLR0917
-        """What verifiers calls for each segment of an episode."""
+        """Run one segment of an episode, as called by verifiers."""
         said = data.prompt
         messages = [{"role": "user", "content": said}] if isinstance(said, str) else list(map(message_to_wire, said))
         client = _PLAYING["clients"].get((endpoint, secret))
@@ -49,7 +49,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
 
 
 class GameData(vf.TaskData):
-    """The seed beside the first message."""
+    """Task data: the seed beside the first message."""
 
     seed: int = 0
 
@@ -59,14 +59,14 @@ class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):
 
 
 class GamesConfig(vf.TasksetConfig):
-    """Without settings."""
+    """Configuration without settings."""
 
 
 class Games(vf.Taskset[GameTask, GamesConfig]):
-    """A task per group."""
+    """Taskset with a task per group."""
 
     def load(self):
-        """Each with the first observation as its prompt."""
+        """Load the tasks, each with the first observation as its prompt."""
         from systems import first_message
 
         game = _PLAYING["game"]
@@ -77,16 +77,16 @@ class Games(vf.Taskset[GameTask, GamesConfig]):
 
 
 class PlayConfig(vf.EnvConfig):
-    """One player, on this machine."""
+    """Configuration of one player, on this machine."""
 
     player: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 
 
 class Play(vf.Env[PlayConfig]):
-    """As verifiers' own TextArena environment plays, with the game's steps in threads, because they wait."""
+    """Environment like verifiers' own TextArena environment, with the game's steps in threads."""
 
     async def run(self, task, agents):
-        """One episode."""
+        """Play one episode."""
         env = _PLAYING["game"].make()
         env.reset(seed=task.data.seed)
         earned = 0.0
@@ -102,7 +102,7 @@ class Play(vf.Env[PlayConfig]):
 
 
 def play(game, generator):
-    """All episodes at once, as its evaluation runs them."""
+    """Play all episodes at once, as its evaluation runs them."""
     from systems import Run
 
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -113,7 +113,7 @@ def play(game, generator):
 
 
 async def rollout(game, generator, url, *, measured=None):
-    """Verifiers' episodes of this game, in the order of the seeds, and their counts; one to warm up if not measured."""
+    """Return verifiers' episodes in the order of the seeds, and their counts; one as a warm-up if not measured."""
     from renderers import DefaultRendererConfig, Qwen3RendererConfig
 
     renderer = Qwen3RendererConfig if "<|im_start|>" in generator.tokenizer.get_vocab() else DefaultRendererConfig
@@ -143,7 +143,7 @@ async def rollout(game, generator, url, *, measured=None):
 
 
 def _as_played(generator, episode):
-    """A row to train on for each branch of the trace: a prompt that does not go on from the last begins one."""
+    """Return a row for each branch of the trace: a prompt that does not continue the last begins one."""
     from systems import Played
 
     if not episode.traces or not episode.traces[0].branches:

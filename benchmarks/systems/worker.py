@@ -27,11 +27,11 @@ _END_S = 20.0
 
 
 class PlayError(Exception):
-    """A system raised; the message is the last line of its traceback, and the rest is in its log."""
+    """Error for a system that raised; the message is the last line of its traceback, the rest is in its log."""
 
 
 class Worker:
-    """A process with the packages of ``folder`` before all others."""
+    """Process with the packages of ``folder`` first on its path."""
 
     def __init__(self, folder: str | None = None) -> None:
         path = [str(HERE), str(HERE.parent / "tests")]
@@ -60,7 +60,7 @@ class Worker:
                 raise PlayError(f"its process did not start within {_START_S:.0f} s, see {self.log}") from error
 
     def call(self, module: str, function: str, *arguments: Any, timeout_s: float = 300.0) -> Any:
-        """What ``systems.MODULE.FUNCTION(*arguments, generator)`` returns there.
+        """Return the result of ``systems.MODULE.FUNCTION(*arguments, generator)`` in the process.
 
         Raises:
             PlayError: it raised, took too long, or its process died; this worker is of no use in the last two.
@@ -79,11 +79,11 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be called."""
+        """Return whether the process accepts calls."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End the process and all that it started."""
+        """Terminate the process and all that it started."""
         self._connection.close()  # which ends it; what it has started ends with it
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_END_S)
@@ -105,7 +105,7 @@ class Worker:
 
 
 def serve(address: str) -> None:
-    """Do what is asked for until nobody asks any more."""
+    """Execute calls until the connection closes."""
     from systems.generator import Generator
 
     generator = Generator()
@@ -115,7 +115,7 @@ def serve(address: str) -> None:
             try:
                 returned = getattr(import_module(f"systems.{module}"), function)(*arguments, generator)
                 connection.send((None, returned))
-            except Exception as error:  # whatever a system raises is its row
+            except Exception as error:  # any error of a system becomes its row
                 traceback.print_exc()
                 connection.send((f"{type(error).__name__}: {error}".splitlines()[0][:300], None))
 
