@@ -34,7 +34,8 @@ class PettingZoo(Adapter):
     a board with two planes the agent's pieces are ``x`` and the opponent's ``o``. Actions are numbers, in chess moves
     such as ``e2e4``. ``info["admissible_actions"]`` lists those that the game's mask allows; any other is invalid, does
     not reach the game, and can be corrected in the next turn. The reward is the sum of the agent's rewards until its
-    next turn; ``success`` is an end with a positive return.
+    next turn. PettingZoo names no winner; the rewards are the outcome of its games. ``success`` is a return above
+    every other player's at the end, and is undeclared if all players are paid alike, as in cooperative games.
 
     Args:
         game: Id in PettingZoo's registry of turn-based games.
@@ -77,6 +78,7 @@ class PettingZoo(Adapter):
         self._opponent_from, self._opponents = opponent or _random, dict[str, Policy]()
         self._observe, self._named = observe, named or _NAMES.get(game, _number)
         self._total = 0.0
+        self._paid: dict[str, float] = {}
         try:
             self._game = self._make("aec", game, **settings)
         except (PettingZooRegistryError, ImportError, TypeError) as error:
@@ -101,7 +103,7 @@ class PettingZoo(Adapter):
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._start(seed)
-        self._total = 0.0
+        self._total, self._paid = 0.0, {}
         others = [player for player in self._game.possible_agents if player != self._me]
         self._opponents = {player: self._opponent_from(seed + place) for place, player in enumerate(others)}
         self._let_others_play()
@@ -121,7 +123,7 @@ class PettingZoo(Adapter):
             paid,
             terminated=not truncated,
             truncated=truncated,
-            success=self._total > 0,
+            success=self._won(),
         )
 
     def _start(self, seed: int) -> None:
@@ -150,7 +152,15 @@ class PettingZoo(Adapter):
 
     def _move(self, chosen: tuple[str, int] | None) -> float:
         self._game.step(None if chosen is None else chosen[1])
+        for player, paid in self._game.rewards.items():
+            self._paid[player] = self._paid.get(player, 0.0) + float(paid)
         return float(self._game.rewards.get(self._me, 0.0))
+
+    def _won(self) -> bool | None:
+        mine, others = self._total, [paid for player, paid in self._paid.items() if player != self._me]
+        if mine and all(paid == mine for paid in others):
+            return None
+        return mine > max(others, default=0.0)
 
     def _over(self) -> bool:
         game = self._game

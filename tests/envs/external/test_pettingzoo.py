@@ -241,3 +241,13 @@ def test_an_agent_who_is_out_is_at_its_end(countdown):
     assert env.reset(seed=0)[0] == "9"
     assert env.step("1")[:3] == ("6", 0.0, False)
     assert env.step("1")[:3] == ("5\nThe game is over. You got 0.", 0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "won"),
+    [(1, [-1], True), (0, [0], False), (3, [3], None), (2, [5, 1], False), (-1, [-9, -2], True)],
+)
+def test_a_game_is_won_by_more_than_all_others_were_paid_and_by_nobody_who_is_paid_alike(mine, others, won):
+    env = game().unwrapped
+    env._total, env._paid = mine, {env._me: mine} | {f"other_{place}": paid for place, paid in enumerate(others)}
+    assert env._won() is won
