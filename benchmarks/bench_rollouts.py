@@ -1,4 +1,4 @@
-"""Whole rollouts of real games, next to other systems and to what no system can beat: the real vLLM on a CPU.
+"""Compare whole rollouts of real games with other systems and lower bounds: the real vLLM on a CPU.
 
 $ python benchmarks/bench_rollouts.py [--quick] [minutes] [names of systems]
 

@@ -1,9 +1,9 @@
-"""What a vector step costs, beside the bare loop, Gymnasium's vectors and GEM's.
+"""Measure the cost of a vector step, beside the bare loop, Gymnasium's vectors and GEM's.
 
     python benchmarks/bench_vectors.py            # GEM's too, where bench_envs.py --peers has installed it
     python benchmarks/bench_vectors.py --steps    # not how well sleeping workers share, which needs a machine at rest
 
-All step 64 environments of the same game. Everybody's turns come alternately, so that a busy machine is busy for all.
+All step 64 environments of the same game. The measurements alternate, so that other load affects all alike.
 """
 
 import json
@@ -23,7 +23,7 @@ LATENCY_S = 0.020
 
 
 def microseconds(step: Callable[[], Any], steps: int = STEPS) -> float:
-    """A step's processor time."""
+    """Return the processor microseconds of a step."""
     began = time.process_time()
     for _ in range(steps):
         step()
@@ -31,7 +31,7 @@ def microseconds(step: Callable[[], Any], steps: int = STEPS) -> float:
 
 
 def in_process() -> dict[str, float]:
-    """Medians over rounds in which all take turns; Gymnasium's processes on the wall clock."""
+    """Return medians over alternating rounds; Gymnasium's processes by the wall clock."""
     import gymnasium as gym
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
@@ -78,7 +78,7 @@ def in_process() -> dict[str, float]:
 
 
 def gems() -> float:
-    """GEM's vector of the same game, in its own environment."""
+    """Measure GEM's vector of the same game, in its own environment."""
     import gem
 
     envs = gem.make_vec(["game:GuessTheNumber-v0-hard"] * COUNT)
@@ -88,7 +88,7 @@ def gems() -> float:
 
 
 def sleeping() -> Any:
-    """Make a game whose steps take 20 ms in which nothing is computed."""
+    """Make a game whose steps sleep for 20 ms."""
     import gymnasium as gym
     from gymnasium.wrappers import TransformAction
 
@@ -101,7 +101,7 @@ def sleeping() -> Any:
 
 
 def scaling() -> dict[str, dict[int, float]]:
-    """The ideal time of a step (each worker sleeps for its own share, one after the other) over the real one."""
+    """Return the ratio of a step's ideal time (each worker sleeps through its share in turn) to the real one."""
     from gym_trl.vector import TextVectorEnv
 
     shares: dict[str, dict[int, float]] = {}

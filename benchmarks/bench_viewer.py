@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""How long does the page of 20,000 episodes take to open, and does it answer quickly afterwards?
+"""Measure the time to open the page of 20,000 episodes, and its response times.
 
 $ python benchmarks/bench_viewer.py
 
@@ -40,7 +40,7 @@ done(gaps);
 
 
 def timed(look: Look, action: str, until: str) -> float:
-    """Milliseconds from an action in the page until what it leads to has been drawn."""
+    """Return the milliseconds from an action in the page until its result is drawn."""
     script = f"""
     const done = arguments[arguments.length - 1];
     (async () => {{
@@ -55,7 +55,7 @@ def timed(look: Look, action: str, until: str) -> float:
 
 
 def opened(url: str) -> dict[str, float]:
-    """What one new Chromium takes to open the page, and to be used."""
+    """Return the times in which a new Chromium opens the page until it is usable."""
     with chromium() as look:
         look.driver.execute_cdp_cmd("Performance.enable", {})
         look.open(url)
@@ -95,7 +95,7 @@ def opened(url: str) -> dict[str, float]:
 
 
 def longest(look: Look, action: str, until: str) -> float:
-    """The longest that the page was deaf during an action, in milliseconds; 0 for less than 50."""
+    """Return the longest blocking of the page during an action, in milliseconds; 0 for less than 50."""
     look.driver.execute_script(
         "window.tasks = []; new PerformanceObserver((list) => window.tasks.push(...list.getEntries()"
         ".map((one) => one.duration))).observe({type: 'longtask'})"

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Does anything wait for the slowest episode? The real vLLM on a CPU: engine steps, and seconds with slow environments.
+"""Measure waits for the slowest episode with the real vLLM on a CPU: engine steps, and seconds.
 
 $ python benchmarks/bench_vllm_schedule.py
 """
@@ -33,7 +33,7 @@ LATENCIES_MS, ROUNDS = ((0, 20), 1) if QUICK else ((0, 20, 100), 3)
 
 
 class Talk(gym.Env[str, str]):
-    """A game of 1 to 10 turns: the seed says how many, and few have many."""
+    """Game of 1 to 10 turns, drawn from the seed; few games have many."""
 
     observation_space = gym.spaces.Text(100)
     action_space = gym.spaces.Text(1000)
@@ -51,7 +51,7 @@ class Talk(gym.Env[str, str]):
 
 
 class SlowPool(InlinePool):
-    """Environments that answer late, as on another machine: each step by its own draw, the same in every run."""
+    """Environments with delayed results, as on another machine: each step by its own draw, equal in every run."""
 
     def __init__(self, latency_s: float, *, first: int = 0) -> None:
         super().__init__(lambda _: Talk())
@@ -61,7 +61,7 @@ class SlowPool(InlinePool):
         self._steps: dict[str, int] = {}
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """Return what is due, and with ``block`` wait for it."""
+        """Return the due results; if ``block``, wait for one."""
         for key, reply in super().collect(block=True):
             self._due[key] = (time.perf_counter() + self._delay(key), reply)
         if block and self._due:
@@ -71,16 +71,16 @@ class SlowPool(InlinePool):
 
     def _delay(self, key: str) -> float:
         step = self._steps[key] = self._steps.get(key, -1) + 1
-        return delays(self._first + int(key), self._latency_s)[step - 1] if step else 0.0  # resets take no time
+        return delays(self._first + int(key), self._latency_s)[step - 1] if step else 0.0  # no delay for resets
 
 
 def delays(index: int, latency_s: float) -> list[float]:
-    """How long the environment of an episode takes for each of its steps."""
+    """Return the seconds of each step of an episode's environment."""
     return [float(delay) for delay in np.random.default_rng(index).exponential(latency_s, size=10)]
 
 
 def talks(chat: Chat, count: int = EPISODES) -> list[Episode]:
-    """Episodes of 1 to 10 turns of up to 40 tokens."""
+    """Return episodes of 1 to 10 turns of up to 40 tokens."""
     limits = Limits(tokens_per_turn=40, context=512)
     return [
         Episode(Task("Talk", index), chat=chat, limits=limits, seed=derive_seed("talk", index))
@@ -89,12 +89,12 @@ def talks(chat: Chat, count: int = EPISODES) -> list[Episode]:
 
 
 def talker(llm: Any, chat: TemplateChat, tokenizer: Any) -> VLLMEngine:
-    """Ten ids of a hundred end a turn, so that turns have one to forty tokens."""
+    """Return an engine where ten ids of a hundred end a turn, so that turns have one to forty tokens."""
     return VLLMEngine(llm, eos_ids={*chat.stop_ids, *tokenizer.encode("etaoinshr", add_special_tokens=False)})
 
 
 def lockstep(episodes: Sequence[Episode], pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
-    """What a loop does that plays turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
+    """Play turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
     finished: dict[str, Trajectory] = {}
     for index, episode in enumerate(episodes):
         pool.reset(str(index), episode.task)
@@ -122,12 +122,12 @@ def _all(pool: InlinePool, count: int) -> list[tuple[str, EnvReply | EnvFailure]
 
 
 def continuous(episodes: Sequence[Episode], pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
-    """What this library does."""
+    """Play with this library's scheduler."""
     return run_episodes(episodes, pool=pool, engine=engine)
 
 
 def measure(llm: Any, chat: TemplateChat, tokenizer: Any) -> list[dict[str, Any]]:
-    """One row per latency; seconds are medians."""
+    """Return one row per latency; seconds are medians."""
     rows = []
     for latency_ms in LATENCIES_MS:
         row: dict[str, Any] = {"latency_ms": latency_ms}
@@ -151,7 +151,7 @@ def measure(llm: Any, chat: TemplateChat, tokenizer: Any) -> list[dict[str, Any]
 def slowest_alone(
     llm: Any, chat: TemplateChat, tokenizer: Any, played: Sequence[Trajectory], latency_s: float
 ) -> float:
-    """The seconds of the episode that takes longest, with nobody else there."""
+    """Return the seconds of the longest episode, played alone."""
 
     def estimate(index: int) -> float:
         return sum(delays(index, latency_s)[: len(played[index].turns)]) + 0.002 * sum(played[index].mask)
@@ -164,7 +164,7 @@ def slowest_alone(
 
 
 def all_tokens_s(llm: Any, chat: TemplateChat, tokenizer: Any) -> float:
-    """The seconds of a rollout's tokens in one batch, without turns: as many for each episode as were sampled in it."""
+    """Return the seconds of a rollout's tokens in one batch, without turns: per episode as many as sampled."""
     from vllm import SamplingParams
 
     with SlowPool(0.0) as pool:
@@ -190,7 +190,7 @@ def main() -> None:
         _, tokenizer = vllm_cpu.save_model(Path(folder))
         with vllm_cpu.small_llm(Path(folder), max_num_seqs=EPISODES) as llm:
             chat = TemplateChat(tokenizer)
-            with SlowPool(0.0) as pool:  # the first rollout pays for what vLLM makes on first use
+            with SlowPool(0.0) as pool:  # warm up vLLM
                 continuous(talks(chat), pool, talker(llm, chat, tokenizer))
             rows = measure(llm, chat, tokenizer)
             generation = all_tokens_s(llm, chat, tokenizer)

@@ -241,7 +241,7 @@ def list_(
         bool, typer.Option("--all", help="List every id that Gymnasium knows, not only this library's.")
     ] = False,
 ) -> None:
-    """List the environments."""
+    """List the available environments."""
     if everything:
         for env_id in sorted(gym.registry):
             _say(env_id)

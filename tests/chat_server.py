@@ -1,4 +1,4 @@
-"""A server with OpenAI's interface, of which a test says what it answers."""
+"""Server with OpenAI's interface, whose responses a test defines."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
 
 
 class ChatServer(ThreadingHTTPServer):
-    """Answers ``POST /v1/chat/completions`` as OpenAI's interface says, with ``answer(body, times asked before)``."""
+    """Server of ``POST /v1/chat/completions`` that responds with ``answer(body, times asked before)``."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Tests that take minutes run only when they are asked for (``pytest -m full``); fixtures of several files."""
+"""Shared fixtures, and the selection of slow tests, which run with ``pytest -m full`` only."""
 
 import re
 import signal
@@ -19,7 +19,7 @@ from gym_trl.sandbox.isolation import bubblewrap_problem
 if TYPE_CHECKING:
     from for_viewer import Look
 
-# How long an example takes depends on what else the machine does.
+# The duration of an example depends on the load of the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
@@ -53,14 +53,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _runs_programs(doctest: pytest.DoctestItem) -> bool:
-    """Whether an example makes a sandbox, whose default is bubblewrap."""
+    """Return whether an example makes a sandbox, whose default is bubblewrap."""
     examples = doctest.dtest.examples if doctest.dtest else []
     return any(re.search(r"\b(Sandbox|CodeAgent|LocalExecuter|grade)\(", example.source) for example in examples)
 
 
 @pytest.fixture
 def without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine on which bubblewrap is not installed."""
+    """Simulate a machine without bubblewrap."""
     monkeypatch.setenv("PATH", "/nowhere")
     bubblewrap_problem.cache_clear()
     yield
@@ -69,7 +69,7 @@ def without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def textworld_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two games that tw-make makes, which takes it seconds; the same files for the same seed."""
+    """Return a folder with two games made by tw-make in seconds; the same files for the same seed."""
     folder = tmp_path_factory.mktemp("games")
     program = str(Path(sys.executable).with_name("tw-make"))
     size = ["--world-size", "2", "--nb-objects", "4", "--quest-length", "3"]
@@ -92,7 +92,7 @@ def textworld_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def look() -> "Iterator[Look]":
-    """One Chromium for all tests of a process."""
+    """Provide one Chromium for all tests of a process."""
     from for_viewer import chromium
 
     with chromium() as opened:
@@ -101,7 +101,7 @@ def look() -> "Iterator[Look]":
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of a small run."""
+    """Return the page of a small run."""
     from for_viewer import write_run
 
     from gym_trl.viewer.page import write_page
@@ -113,5 +113,5 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pages can be written."""
+    """Return a folder for pages."""
     return tmp_path_factory.mktemp("pages")

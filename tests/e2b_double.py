@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""A stand-in for E2B's servers: what its SDK asks for over HTTP, answered from sandboxes of this machine.
+"""Double of E2B's servers: the HTTP requests of its SDK, served from local sandboxes.
 
-The real service was never asked. What it answers was read in the SDK (e2b 2.63.0, e2b-code-interpreter 2.11.5).
+The real service was not used. Its responses were derived from the SDK (e2b 2.63.0, e2b-code-interpreter 2.11.5).
 """
 
 import json
@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class E2BDouble:
-    """Use it in a ``with`` block; ``options`` are for the SDK."""
+    """Context manager that runs the double; ``options`` are for the SDK."""
 
     def __init__(self):
         self.made, self.alive = [], {}

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Runs to look at, and a real Chromium that looks at them."""
+"""Example runs, and a real Chromium that displays them."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def played(
     stop_reason: StopReason = StopReason.SUCCESS,
     error: str | None = None,
 ) -> Trajectory:
-    """An episode with a token for each character, the environment's included."""
+    """Return an episode with a token for each character, the environment's included."""
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float | None] = []
@@ -67,7 +67,7 @@ def played(
 
 
 def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, tokens: bool = True) -> Path:
-    """The folder of a run in which the longer answers win."""
+    """Write the folder of a run in which the longer responses win."""
     folder.mkdir(parents=True, exist_ok=True)
     with RecordWriter(folder) as records, (folder / "metrics.jsonl").open("w") as metrics:
         for step in range(1, steps + 1):
@@ -103,7 +103,7 @@ def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, t
 
 
 def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int = 24, different: int = 20_000) -> Path:
-    """A run of many episodes with their tokens, put together from so many ``different`` turns."""
+    """Write a run of many episodes with their tokens, composed of so many ``different`` turns."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     vocabulary = [f" {rng.randrange(36**4):x}" for _ in range(4000)]
@@ -155,7 +155,7 @@ def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int =
 
 
 class Look:
-    """A page in Chromium."""
+    """Page in Chromium."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -172,7 +172,7 @@ class Look:
         self.until(until)
 
     def js(self, expression: str) -> Any:
-        """What an expression is."""
+        """Return the value of an expression."""
         return self.driver.execute_script(f"return ({expression})")
 
     def until(self, expression: str) -> None:
@@ -184,7 +184,7 @@ class Look:
             time.sleep(0.02)
 
     def texts(self, selector: str) -> list[str]:
-        """What the elements that are there say."""
+        """Return the texts of the matching elements."""
         texts: list[str] = self.js(
             f"[...document.querySelectorAll({json.dumps(selector)})].filter((one) => !one.hidden)"
             ".map((one) => one.textContent)"
@@ -199,17 +199,17 @@ class Look:
             ActionChains(self.driver, duration=0).send_keys(key).perform()
 
     def click(self, selector: str) -> None:
-        """Click what is there."""
+        """Click the matching element."""
         self.driver.find_element("css selector", selector).click()
 
     def complaints(self) -> list[str]:
-        """What the browser's console has said since it was last asked."""
+        """Return the browser console's messages since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
 @contextmanager
 def chromium(*switches: str) -> Iterator[Look]:
-    """A Chromium of its own."""
+    """Provide a separate Chromium."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

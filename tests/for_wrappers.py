@@ -1,21 +1,21 @@
-"""What the tests give to wrappers by its name, as a spec that is JSON does."""
+"""Arguments of wrappers that tests pass by name, as a JSON spec does."""
 
 from random import Random
 from typing import Any
 
 
 def guesses_made(env: Any) -> float:
-    """A potential that grows with every guess."""
+    """Return a potential that grows with every guess."""
     return float(env.turns - env._guesses_left)
 
 
 def middle(low: int, high: int) -> int:
-    """The middle of two integers."""
+    """Return the middle of two integers."""
     return (low + high) // 2
 
 
 class Guesser:
-    """An opponent that guesses at random, from its seed."""
+    """Opponent that guesses at random, from its seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)

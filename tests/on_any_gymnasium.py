@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
-"""What has to work on every Gymnasium that is supported: run by the tests with each, in a process of its own.
+"""Checks that must pass on every supported Gymnasium: run by the tests with each, in a process of its own.
 
 Prints Gymnasium's version, and where it lies, at its end.
 """
@@ -40,12 +40,12 @@ def played(env, actions):
 
 
 def newest(name):
-    """The id of Gymnasium's own game; their versions differ from release to release."""
+    """Return the id of Gymnasium's own game; versions differ from release to release."""
     return max(env_id for env_id in gym.registry if env_id.partition("-v")[0] == name)
 
 
 def games():
-    """Each of the library's own passes Gymnasium's checker and is played by its solver."""
+    """Check that each of the library's games passes Gymnasium's checker and is played by its solver."""
     ours = [one for one in gym.registry.values() if one.namespace == "TrlEnv"]
     ours = [one for one in ours if issubclass(load_env_creator(one.entry_point), TextEnv)]  # type: ignore[arg-type]
     assert len(ours) > 20
@@ -63,7 +63,7 @@ def games():
 
 
 def textified():
-    """Gymnasium's own, in words, also made again from their specs."""
+    """Check Gymnasium's own environments as text, also remade from their specs."""
     for env_id in [*map(newest, TOY_TEXT), "CartPole-v1", "MountainCarContinuous-v0"]:
         env: Any = wrappers.as_text(gym.make(env_id))
         policy = env.random_policy(0)
@@ -75,7 +75,7 @@ def textified():
 
 
 def wrapped():
-    """Stacks are recorded in specs, as JSON too, are made again from them, and pickle."""
+    """Check that stacks are recorded in specs and JSON, can be remade from them, and pickle."""
     env: Any = gym.make(GUESS)
     for wrapper, kwargs in STACK:
         env = wrapper(env, **kwargs)
@@ -88,7 +88,7 @@ def wrapped():
 
 
 def vectors():
-    """Ours in every mode, and Gymnasium's own with text, also in shared memory."""
+    """Check our vectors in every mode, and Gymnasium's own with text, also in shared memory."""
     actions = ["25", "12", "40"]
     for mode in ("NextStep", "SameStep", "Disabled"):
         envs: Any = gym.make_vec(GUESS, 3, autoreset_mode=mode, turns=2)
@@ -115,7 +115,7 @@ def vectors():
 
 
 def specs():
-    """``GymSpec`` makes data sets of any of them."""
+    """Check that ``GymSpec`` makes data sets of each environment."""
     for env in (GUESS, newest("FrozenLake"), [GUESS, "TrlEnv/Echo-v0"]):
         spec = gym_trl.GymSpec(env, num_tasks=4, turn_limit=5)
         rows = spec.train_dataset

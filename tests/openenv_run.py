@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
-"""Runs OpenEnv servers for the tests, each in a process of its own with a deadline."""
+"""Run OpenEnv servers for the tests, each in a process of its own with a deadline."""
 
 import atexit
 import os
@@ -20,13 +20,13 @@ from free_port import free_port
 
 TESTS = Path(__file__).parent
 OLD = Path(sys.prefix) / ".peers" / "openenv-core"
-"""Where openenv-core 0.3.0 lies, which has the modules of openenv 0.10."""
+"""Location of openenv-core 0.3.0, which has the modules of openenv 0.10."""
 STARTING = 90
 
 
 @contextmanager
 def zoo(*, old: bool = False) -> Iterator[str]:
-    """The servers of ``openenv_zoo``; ``old`` runs them with openenv-core 0.3.0."""
+    """Run the servers of ``openenv_zoo``; ``old`` uses openenv-core 0.3.0."""
     port = free_port()
     command = ["-m", "uvicorn", "openenv_zoo:app", "--port", str(port), "--log-level", "error"]
     with _process(command, old=old) as process:
@@ -41,7 +41,7 @@ def zoo(*, old: bool = False) -> Iterator[str]:
 
 @cache
 def shared_zoo() -> str:
-    """The servers of ``openenv_zoo``, for all tests of this process."""
+    """Return the address of the ``openenv_zoo`` servers shared by all tests of this process."""
     running = ExitStack()
     atexit.register(running.close)
     return running.enter_context(zoo())
@@ -49,14 +49,14 @@ def shared_zoo() -> str:
 
 @contextmanager
 def serving(*args: str, old: bool = False) -> Iterator[str]:
-    """What ``gym-trl serve`` serves, until the block ends."""
+    """Run ``gym-trl serve`` until the block ends."""
     with started(*args, old=old) as (url, _):
         yield url
 
 
 @contextmanager
 def started(*args: str, old: bool = False) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The address that ``gym-trl serve`` serves at, and its process, until the block ends."""
+    """Provide the address and process of ``gym-trl serve`` until the block ends."""
     with _process(["-m", "gym_trl", "serve", *args, "--port", "0"], old=old) as process:
         yield address(process), process
 
@@ -97,7 +97,7 @@ def _answers(url: str) -> bool:
 
 
 class Cable:
-    """A connection to a server that can be cut."""
+    """Connection to a server that can be cut."""
 
     def __init__(self, url: str) -> None:
         host, port = re.findall(r"//([^:/]+):([0-9]+)", url)[0]
@@ -116,7 +116,7 @@ class Cable:
         self.cut()
 
     def cut(self) -> None:
-        """Break every connection, as a network does: at once and without a word."""
+        """Break every connection at once without a closing handshake, as a network does."""
         sockets, self._sockets = self._sockets, []
         for one in sockets:
             with suppress(OSError):

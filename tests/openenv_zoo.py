@@ -26,7 +26,7 @@ from pydantic import Field
 
 app = FastAPI()
 asked: Counter[str] = Counter()
-"""How often each message reached the environment ``/slow``."""
+"""Number of deliveries of each message to the environment ``/slow``."""
 answered: Counter[str] = Counter()
 
 
@@ -65,7 +65,7 @@ class Echoed(Observation):
 
 
 class Echo(Base):
-    """The Echo of OpenEnv's documentation: a tenth for every character, and no end."""
+    """Echo of OpenEnv's documentation: a tenth for every character, and no end."""
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         self._state = State(episode_id=episode_id, step_count=0)
@@ -83,7 +83,7 @@ class Said(Observation):
 
 
 class Slow(Base):
-    """Answers every message with the message, after the seconds that it asks for; ``fail`` raises, ``end`` ends."""
+    """Environment that echoes after a requested delay; ``fail`` raises, ``end`` ends."""
 
     count = 0  # so that it answers without a reset, as many do
 
@@ -103,7 +103,7 @@ class Slow(Base):
 
 
 class Tools(MCPEnvironment):
-    """Adds with a tool; every call is worth a half, and the third one is the last."""
+    """Environment with an adding tool; every call pays a half, and the third one is the last."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -154,7 +154,7 @@ class Where(Observation):
 
 
 class Form(Base):
-    """Takes two numbers."""
+    """Environment that takes two numbers."""
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         return Where(place=[0, 0])
@@ -178,7 +178,7 @@ class SpielObservation(Observation):
 
 
 class Catch(Base):
-    """OpenSpiel's Catch: ten rows of five cells, a ball that falls and a paddle that moves 0, 1 or 2 less one."""
+    """OpenSpiel's Catch: ten rows of five cells, a falling ball and a paddle that moves by 0, 1 or 2 less one."""
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         self.row, self.paddle, self.column = 0, 2, random.Random(seed).randrange(5)
@@ -204,7 +204,7 @@ class Arena(Observation):
 
 
 class Wordle(Base):
-    """Wordle as TextArena says it: in one message that grows."""
+    """Wordle in TextArena's format: one growing message."""
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         self.secret = random.Random(seed).choice(["crane", "slate", "pious"])
@@ -227,7 +227,7 @@ class Wordle(Base):
 
 
 class Sudoku(Base):
-    """A small Sudoku as TextArena shows it: messages, the last of which is the board."""
+    """Small Sudoku in TextArena's format: messages, the last of which is the board."""
 
     SOLUTION = ("1234", "3412", "2143", "4321")
 

@@ -1,4 +1,4 @@
-"""Policies that take their time, for an evaluation that is killed: ``gym-trl eval --policy slow_policy:solver``."""
+"""Slow policies for an evaluation that is killed: ``gym-trl eval --policy slow_policy:solver``."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ Policy = Callable[[str], str]
 
 
 def solver(env: Any) -> Policy:
-    """Plays perfectly, half a millisecond a turn."""
+    """Return the solver with a delay of half a millisecond per turn."""
     policy: Policy = env.get_wrapper_attr("solver")()
 
     def slow(observation: str) -> str:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""What the command line does on a disk that fills up, cannot be written, and then has room: run by the tests.
+"""Run the command line on a disk that fills up, cannot be written, and then has room: run by the tests.
 
 It is started in a mount namespace of its own (``unshare -rm``), so that it may mount; the argument is an empty folder,
 and what a command said and left there is printed as JSON.
@@ -32,7 +32,7 @@ def command(*words):
 
 
 def left(run):
-    """The steps and episodes that are on record, each line whole, and the checkpoint that would be gone on from."""
+    """Return the recorded steps and episodes, each line whole, and the checkpoint that a resumption would use."""
     from gym_trl.run_folder import last_checkpoint
 
     checkpoint = last_checkpoint(run)

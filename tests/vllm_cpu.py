@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""The real vLLM on a CPU, for tests: what must be set before it is imported, and a model that it can run.
+"""The real vLLM on a CPU, for tests: settings to make before its import, and a small model.
 
 The CPU backend packs each weight for its own kernels after loading and drops the original, so that TRL, which loads
 the trained weights into the running engine, finds nowhere to put them. ``keep_weights`` leaves them as they are
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def own_port() -> dict[str, str]:
-    """A port for the process group of a colocated vLLM: tests beside each other would all take TRL's default."""
+    """Return a port for a colocated vLLM's process group: parallel tests would all use TRL's default."""
     return {"MASTER_PORT": str(free_port())}
 
 
@@ -37,7 +37,7 @@ ENGINE = {
 
 
 def prepare() -> None:
-    """What must be done before an engine is made."""
+    """Prepare the process for an engine."""
     os.environ.update(SETTINGS)
     import torch
 
@@ -71,7 +71,7 @@ def save_model(folder: Path, *, seed: int = 0):
 
 @contextmanager
 def small_llm(folder: Path, **options):
-    """An engine for the model in ``folder``; nothing of it stays in the process, where trainers would find it."""
+    """Return an engine for the model in ``folder`` without leaving process state that trainers would find."""
     import torch
 
     environment, threads = dict(os.environ), torch.get_num_threads()
@@ -92,7 +92,7 @@ def small_llm(folder: Path, **options):
 
 
 def prepare_trl() -> None:
-    """Let TRL make its engine as ``small_llm`` does: it has no argument for these."""
+    """Make TRL create its engine as ``small_llm`` does: it has no argument for these settings."""
     prepare()
     from functools import partial
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""An honest double of ``vllm serve``: the endpoints that the engine uses, over real sockets, without a model.
+"""Double of ``vllm serve``: the endpoints that the engine uses, over real sockets, without a model.
 
 It answers as vLLM 0.31 does (status codes, fields, wording of errors), notices when a client hangs up, and misbehaves
 on demand.
@@ -25,12 +25,12 @@ REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
 
 
 def guess(body):
-    """A player that depends on nothing but the seed, as a seeded engine does."""
+    """Return a response that depends on the seed alone, as that of a seeded engine."""
     return CHAT.say(random.Random(body["seed"]).choice(["7", "13", "19", "many", ""]))
 
 
 class VLLMDouble:
-    """Answers with ``answer(body)`` after ``delay(body)`` seconds, unless ``fault(body, attempt)`` says how not to.
+    """Server of ``answer(body)`` after ``delay(body)`` seconds, or of the fault ``fault(body, attempt)``.
 
     ``attempt`` counts from 0 how often the same body was sent. Faults: a status code, ``"close"`` (before anything is
     sent), ``"half"`` (of the body), ``"hang"``, ``"junk"``, ``"abort"`` (vLLM ends what it is working on).
@@ -126,7 +126,7 @@ class VLLMDouble:
         return self._write(writer, *((200, known[path]) if path in known else (404, {"detail": "Not Found"})))
 
     def _about(self):
-        """What it says at other addresses."""
+        """Return the response at other addresses."""
         config = {"model_config": {"logprobs_mode": self.mode}, "weight_transfer_config": self.transfer}
         request: dict[str, object] = {"properties": {name: {} for name in sorted(FIELDS)}}
         return {

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""Runs the command line or a script as a user would, with what vLLM needs on a CPU done before.
+"""Run the command line or a script as a user would, after vLLM's preparation for a CPU.
 
 $ python tests/vllm_run.py gym_trl train --vllm colocate
 $ python tests/vllm_run.py examples/train_vllm_server.py --vllm_server_base_url http://localhost:8000
@@ -16,7 +16,7 @@ import vllm_cpu
 
 
 def run(*command):
-    """Do it in a process of its own, which vLLM and the trainer both want for themselves; what it prints."""
+    """Run a command in a process of its own, as vLLM and the trainer require; return its output."""
     done = subprocess.run(
         [sys.executable, __file__, *map(str, command)],
         env={**os.environ, **vllm_cpu.SETTINGS, **vllm_cpu.own_port()},
@@ -30,7 +30,7 @@ def run(*command):
 
 
 def main(what, *arguments):
-    """With a server, everything of TRL's is as it is but the way of the weights, which is NCCL and needs GPUs."""
+    """Run with TRL unchanged, except that a server gets no weights, which need NCCL and GPUs."""
     vllm_cpu.prepare_trl()
     from trl.generation.vllm_client import VLLMClient
 

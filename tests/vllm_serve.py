@@ -28,7 +28,7 @@ TRL = [
 
 
 class Server:
-    """``vllm serve`` of the model in ``folder``, on one port however often it is started."""
+    """``vllm serve`` of the model in ``folder``, on one port across restarts."""
 
     def __init__(self, folder, *flags):
         self.port = free_port()

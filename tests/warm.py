@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
-"""Runs scripts in forks of a process that has imported torch and TRL, and done nothing with them.
+"""Run scripts in forks of a process that has imported torch and TRL, and done nothing with them.
 
 A script still has a process of its own, but not the seconds that the imports take.
 """
@@ -18,7 +18,7 @@ IMPORTED = ["datasets", "torch", "transformers", "trl.trainer.grpo_trainer"]
 
 
 def run(*command, env, timeout):
-    """As ``subprocess.run([sys.executable, *command], env=env, ...)``: its exit status, and all that it said."""
+    """Run like ``subprocess.run([sys.executable, *command], env=env, ...)``; return its exit status and output."""
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "said"
         process = start(*command, env=env, said=said)
@@ -32,7 +32,7 @@ def run(*command, env, timeout):
 
 
 def run_ranks(script, folder, *arguments, processes=1, timeout=200):
-    """Run a script as each of some processes that train together; the JSON that each wrote to ``folder/rankN.json``."""
+    """Run a script as each of some distributed processes; return the JSON of each from ``folder/rankN.json``."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -55,7 +55,7 @@ def run_ranks(script, folder, *arguments, processes=1, timeout=200):
 
 
 def start(*command, env, said):
-    """As ``subprocess.Popen``, with what it says in a file; a process of ``multiprocessing``."""
+    """Start like ``subprocess.Popen``, with the output in a file; return a process of ``multiprocessing``."""
     forks = get_context("forkserver")
     forks.set_forkserver_preload(IMPORTED)
     before, os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS"), "1"
@@ -69,7 +69,7 @@ def start(*command, env, said):
 
 
 def become(command, env, said):
-    """Be the script."""
+    """Replace the fork's process by the script."""
     with Path(said).open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

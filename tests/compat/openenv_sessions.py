@@ -17,7 +17,7 @@ MOVE = Tool(
 
 
 class Sessions:
-    """Makes sessions, as OpenEnv's ``ResourceSessionFactory``; ``verify`` pays those that never moved for letters."""
+    """Factory like OpenEnv's ``ResourceSessionFactory``; ``verify`` pays sessions that never moved for letters."""
 
     def __init__(self, url):
         self.url = url

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""Trains the tiny model for two steps with each kind of ``Environment``, and writes down what was trained on."""
+"""Train the tiny model for two steps with each kind of ``Environment``, and record the trained tokens."""
 
 import json
 import sys
@@ -22,19 +22,19 @@ from gym_trl.types import FinishReason
 TOKENIZER = tiny_tokenizer()
 ISOLATION: Isolation = "limits" if bubblewrap_problem() else "bubblewrap"
 PROBLEMS: dict[str, Any] = {"isolation": ISOLATION, "steps": 1, "turns": 3}
-FOLDER = Path(sys.argv[-1])  # whoever looks for doctests imports this with no argument
+FOLDER = Path(sys.argv[-1])  # doctest collection imports this without an argument
 ENGINE: Any = TransformersEngine
 
 
 class Own(Environment):
-    """What the documentation shows."""
+    """Environment from the documentation."""
 
     def generate(self, vllm_client, generation_config, prompts):
         return vllm_client.generate(prompts=prompts, **vars(generation_config))
 
 
 class Continued(Environment):
-    """Glues texts together, as such environments did: an answer, something that is said to it, another answer."""
+    """Environment that concatenates texts, as older ones did: a response, a reply to it, another response."""
 
     def generate(self, vllm_client, generation_config, prompts):
         options = {**vars(generation_config), "max_tokens": 6}
@@ -91,7 +91,7 @@ def make(environment, **options):
 
 
 def remembered(taken):
-    """Write down every answer of the engine, by its prompt, where it comes out."""
+    """Record every response of the engine by its prompt."""
     collect = ENGINE.collect
     prompts = {}
     submit = ENGINE.submit
@@ -113,7 +113,7 @@ SCRIPTS: list[Any] = []
 
 
 def scripted():
-    """Have the engine sample what a script says: a random model would take years to write a program."""
+    """Make the engine sample a script's text, since a random model would not write a program."""
     collect, submit = ENGINE.collect, ENGINE.submit
     asked = {}
 
@@ -137,7 +137,7 @@ def writes_a_program(prompt):
 
 
 def tries_and_submits(prompt, turns=count()):  # noqa: B008 -- one for the process
-    """Runs a program, and then hands in the solution every second time."""
+    """Run a program, and then submit the solution every second time."""
     env = CodeAgent(**PROBLEMS)
     if prompt.count("<|assistant|>") == 1:
         said = "run:\nprint(6 * 7)"

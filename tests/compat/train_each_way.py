@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs, allow-subclassing-any
-"""Trains a tiny model for two steps through each way in, and writes what happened: run by the tests, in a process.
+"""Train a tiny model for two steps through each interface, and record the results: run by the tests, in a process.
 
 Arguments: a folder to write to, and the names of the ways.
 """
@@ -53,7 +53,7 @@ torch.set_num_threads(1)
 
 
 class GuessEnv(Env):
-    """In the manner of trl-env's own example; the functional protocol."""
+    """Environment like trl-env's own example, in the functional protocol."""
 
     def reset(self, seed: Seed) -> tuple[Env, Delta]:
         self.target, self.turn, self.reward, self.alive = int(seed), 0, 0.0, True
@@ -69,7 +69,7 @@ class GuessEnv(Env):
 
 
 class OldGuessEnv(Env):
-    """The protocol of trl-env 0.1.8."""
+    """Environment in the protocol of trl-env 0.1.8."""
 
     def __init__(self):
         self.env = GuessEnv()
@@ -88,7 +88,7 @@ class OldGuessEnv(Env):
 
 
 class Trained:
-    """Keeps what a rollout function returned, and what a reward function made of it."""
+    """Record of a rollout function's results, and of a reward function's rewards for them."""
 
     def __init__(self, rollout_func, reward_func):
         self.columns, self.rewards, self.warnings = [], [], []
@@ -109,7 +109,7 @@ class Trained:
 
 
 def model_that_stops(tokenizer):
-    """A tiny model that likes digits and to end its turn, so that not all of its actions are cut off."""
+    """Return a tiny model that likes digits and to end its turn, so that not all of its actions are cut off."""
     model = tiny_model(tokenizer)
     bias = torch.zeros(model.lm_head.out_features)
     bias[tokenizer.convert_tokens_to_ids(list("0123456789"))] = 2.0
@@ -162,7 +162,7 @@ def fail_apply_chat_template(*args, **kwargs):
 
 
 def trl_env(folder):
-    """In the manner of trl-env's example, which forbids the trainer its chat template."""
+    """Train like trl-env's example, which passes no chat template to the trainer."""
     tokenizer = TransformerTokenizer(tiny_tokenizer())
     tokenizer.processing_class.apply_chat_template = fail_apply_chat_template
     marks = Type1ProcessorConfig("<|system|>", "<|end|>", "<|user|>", "<|end|><|assistant|>", "</think>", "<|end|>")
@@ -226,7 +226,7 @@ def trl_env_train(folder):
 
 
 def legacy(folder):
-    """The function of TRL's OpenEnv page as it is, with an Echo client that is here and not in a container."""
+    """Train with the unchanged function of TRL's OpenEnv page and a local Echo client."""
 
     class EchoAction:
         def __init__(self, message):
@@ -290,7 +290,7 @@ class Seen:
 
 
 class Page:
-    """A client with OpenEnv's calls: a page with one button, whose number the seed draws."""
+    """Client with OpenEnv's calls: a page with one button, whose number the seed draws."""
 
     opened = closed = 0
 
@@ -345,7 +345,7 @@ def eval_protocol(folder):
 
 
 class Servers:
-    """A provider whose containers are real OpenEnv servers in threads, which play the task of their variables."""
+    """Provider whose containers are real OpenEnv servers in threads, with the task of their variables."""
 
     started: ClassVar[list[dict[str, str]]] = []
     seeds: ClassVar[list[int]] = []
@@ -413,7 +413,7 @@ def make_reward_of_steps(completions, **kwargs):
 
 
 def real_trl_env(folder):
-    """trl-env's own rollout on our environments and processors, beside ours on the same decoder."""
+    """Compare trl-env's own rollout with ours, on our environments and the same decoder."""
     package = Path(os.environ["TRL_ENV"]) / "trl_env"
     for name in ("environment", "decoder", "processor", "tokenizer", "rollout"):
         source = (package / f"{name}.py").read_text()
@@ -458,7 +458,7 @@ def _append(said, role, content):
 
 
 class Bisecting:
-    """A decoder that plays GuessNumber, without a model."""
+    """Decoder that plays GuessNumber without a model."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""One process of a real group that plays its share of some episodes: run by ``test_collective.py``.
+"""Play one process's share of some episodes in a real process group: run by ``test_collective.py``.
 
 Arguments: a file to meet at, the rank, the size of the group, and ``dies`` for one that is killed in mid-rollout.
 """

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model twice in one process, resumes it there, and resumes it with other settings: run by the tests.
+"""Train a tiny model twice in one process, resume it there, and with other settings: run by the tests.
 
 Arguments: a folder, and a JSON object of options (``grpo``, ``plain``, ``exact``, ``changed``).
 """

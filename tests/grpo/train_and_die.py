@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model on changing tasks and writes down what it played: to its end, until it is killed, or resumed.
+"""Train a tiny model on changing tasks and record its episodes: to the end, until it is killed, or resumed.
 
 Arguments: a folder, a JSON object of options (``grpo``, ``exact``, ``dies_at``, ``moves``), what to do: ``whole``
 trains to the end in ``FOLDER/whole``, ``killed`` does the same in ``FOLDER/killed`` until the step ``dies_at``, at
@@ -33,7 +33,7 @@ LEVELS = [{"high": high, "turns": 2} for high in (2, 4, 8, 16, 32)]
 
 
 class Die(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Kills the process in the middle of a step."""
+    """Callback that kills the process in the middle of a step."""
 
     def __init__(self, at):
         self.at = at
@@ -44,7 +44,7 @@ class Die(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
 
 def train(folder: Path, options, *, dies=False, resumes=False):
-    """Train, with a line for each rollout in ``played-RANK.jsonl``, and say what came of it."""
+    """Train, with a line for each rollout in ``played-RANK.jsonl``, and return the result."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"played-{RANK}.jsonl").open("a") as played:
@@ -58,7 +58,7 @@ def train(folder: Path, options, *, dies=False, resumes=False):
 
         spec = GymSpec(
             "TrlEnv/GuessNumber-v0",
-            # Every rollout's result moves it, so that one that begins again is seen.
+            # Every rollout's result moves it, which makes a restart visible.
             curriculum=Curriculum(LEVELS, rise=0.3, fall=0.25, episodes=20),
             num_tasks=8,
             num_eval_tasks=4,

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model with the real AsyncGRPOTrainer and our rollout worker on a CPU, and writes what happened.
+"""Train a tiny model with the real AsyncGRPOTrainer and our rollout worker on a CPU, and record the results.
 
 Three things of TRL's cannot be had on a CPU and are replaced: the FlashAttention-3 kernel that its packed rows are
 computed with (by the same attention in plain torch), the name of the GPU (which it wants for its statistics), and NCCL,
@@ -34,7 +34,7 @@ from gym_trl.tiny import save_tiny, tiny_tokenizer
 
 
 def varlen_attention(query, key, value, *segments, softmax_scale, causal, window_size):
-    """What ``flash_attn_varlen_func`` computes: each segment's queries see its keys, aligned at their ends."""
+    """Compute ``flash_attn_varlen_func``: each segment's queries see its keys, aligned at their ends."""
     assert causal
     assert window_size == (-1, -1)
     q_ends, k_ends, _, _ = segments
@@ -51,7 +51,7 @@ def varlen_attention(query, key, value, *segments, softmax_scale, causal, window
 
 
 class Lowercase(gym.Wrapper):
-    """Pays for lowercase letters, of which a model says some by chance."""
+    """Wrapper that pays for lowercase letters, some of which a model samples by chance."""
 
     def step(self, action):
         observation, _, terminated, truncated, info = super().step(action)
@@ -59,7 +59,7 @@ class Lowercase(gym.Wrapper):
 
 
 class Live:
-    """A copy of the model that is sampled from: an engine, and the trainer's way to give it new weights."""
+    """Copy of the model that is sampled from: an engine, and the trainer's way to give it new weights."""
 
     def __init__(self, folder):
         self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -100,7 +100,7 @@ class Live:
 
 
 class Frozen(Live):
-    """For a server: the trainer's weights are those that it was started with."""
+    """Server engine, which keeps the trainer's initial weights."""
 
     def send_weights(self, iterator):
         for _ in iterator:
@@ -108,7 +108,7 @@ class Frozen(Live):
 
 
 class Watching(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is untyped
-    """Keeps every micro-batch's importance ratios, and the samples that it was made of."""
+    """Trainer that keeps every micro-batch's importance ratios, and the samples of the batch."""
 
     def compute_loss(self, model, inputs, *arguments, **options):
         loss = super().compute_loss(model, inputs, *arguments, **options)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model on several processes with environments on a Ray cluster and a vLLM server for each process.
+"""Train a tiny model on several processes with environments on Ray and a vLLM server for each process.
 
 Run by the tests. Arguments: a folder to write to, and a JSON object of options (``urls``, ``model``, ``nodes``,
 ``grpo``). ``RAY_ADDRESS`` is the cluster's. What TRL says to the server itself, the weights, goes over NCCL and is left
@@ -33,7 +33,7 @@ vllm_generation.VLLMGeneration.sync_weights = lambda *_: None
 
 
 class Told(gym.Wrapper):
-    """Says on which machine it is, and takes its time."""
+    """Wrapper that reports its machine and delays its steps."""
 
     def reset(self, *, seed=None, options=None):
         observation, info = self.env.reset(seed=seed, options=options)
@@ -49,7 +49,7 @@ class Told(gym.Wrapper):
 
 
 def small_ids(completion_ids, **_):
-    """A reward that an untrained model earns unevenly, so that every step changes the weights."""
+    """Return a reward that an untrained model earns unevenly, so that every step changes the weights."""
     return [-sum(ids) / len(ids) for ids in completion_ids]
 
 

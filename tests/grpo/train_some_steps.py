@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model for some steps and writes what happened: run by the tests, alone or on several processes.
+"""Train a tiny model for some steps and record the results: run by the tests, alone or on several processes.
 
 Arguments: a folder to write to, and a JSON object of options (``plain``, ``grpo``, ``spec``, ``curriculum``,
 ``faults``).
@@ -114,7 +114,7 @@ def main(folder: Path, options):
 
 
 def logprob_difference(columns, trainer):
-    """The mean difference between the rollout's logprobs and those of the model in training, on whole rows."""
+    """Return the mean difference of the rollout's logprobs and the training model's, on whole rows."""
     args, differences = trainer.args, []
     names = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
     for prompt, completion, logprobs, mask in zip(*(columns[name] for name in names), strict=True):

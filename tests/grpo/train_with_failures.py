@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model on episodes of which some fail: run by the tests, alone or as one of two processes.
+"""Train a tiny model on episodes of which some fail: run by the tests, alone or as one of two processes.
 
 Arguments: a folder to write to, what to do (``rewards``, ``metrics``), and a JSON object of options.
 """
@@ -30,7 +30,7 @@ RANK = int(os.environ.get("RANK", "0"))
 
 
 class Unlucky(gym.Wrapper):
-    """An environment that fails at some actions, or in the second of every two games."""
+    """Environment that fails at some actions, or in the second of every two games."""
 
     def __init__(self, env, share=0.0, odd=None):
         super().__init__(env)
@@ -47,7 +47,7 @@ class Unlucky(gym.Wrapper):
 
 
 class Judge(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """A reward model: the mean of the ids as a logit, and more for some rows."""
+    """Reward model: the mean of the ids as a logit, and more for some rows."""
 
     def __init__(self, more):
         super().__init__()
@@ -96,12 +96,12 @@ def guess(**options):
     )
 
 
-# What a reward function says of a row may depend on anything, and be a number for a failed one too.
+# A reward may depend on anything, and be a number for a failed row too.
 FUNCTIONS = st.tuples(st.sampled_from(["sync", "async", "model"]), st.integers(0, 2**16), st.sampled_from([0, 3]))
 
 
 def reward(kind, salt, blank, unscored):
-    """A reward function; ``unscored`` is None, or what it says of a failed row."""
+    """Return a reward function; ``unscored`` is None, or its reward for a failed row."""
 
     def say(completion_ids, stop_reason, **_):
         numbers = []
@@ -118,7 +118,7 @@ def reward(kind, salt, blank, unscored):
 
 
 class Halved(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
-    """Somebody's trainer with rewards of its own."""
+    """Trainer of a user with rewards of its own."""
 
     def _calculate_rewards(self, *given, **named):
         return super()._calculate_rewards(*given, **named) / 2
@@ -186,7 +186,7 @@ def rewards(folder, options):
 
 
 def masked(folder, spec, rows, length):
-    """Stop reasons, trained tokens and warnings where what a budget cut off is masked."""
+    """Return stop reasons, trained tokens and warnings with masked truncated completions."""
     options = {"mask_truncated_completions": True, "max_completion_length": length}
     trainer = make(folder, spec, spec.reward_funcs, per_device_train_batch_size=rows, **options)
     trainer.model.train()
@@ -211,7 +211,7 @@ def metrics(folder, options):
         max_steps=2,
         **options["grpo"],
     )
-    trainer.evaluate()  # in which the trainer is attached
+    trainer.evaluate()  # which attaches the trainer
     before = trainer.state.log_history
     trainer.train()
     trainer.evaluate()

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model with a vLLM server and writes what happened: run by the tests, alone or on several processes.
+"""Train a tiny model with a vLLM server and record the results: run by the tests, alone or on several processes.
 
 Arguments: a folder to write to, the server's address, and a JSON object of options (``model``, ``grpo``). What TRL
 says to the server itself, the weights, goes over NCCL and is left out: the server keeps the first ones, and the

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model that calls tools, in TRL's own loop, and writes what happened: run by the tests.
+"""Train a tiny model that calls tools, in TRL's own loop, and record the results: run by the tests.
 
 A tiny model calls nothing by itself, so its turns are written by the players below, and all else is the trainer's: the
 rendering, the parsing of calls, the loop, the masks, the loss. Argument: a folder to write to.
@@ -26,7 +26,7 @@ PENALTY = 0.25
 
 
 def tool_tokenizer():
-    """Characters, and Qwen3's template, which TRL knows how to read calls from."""
+    """Return a character tokenizer with Qwen3's template, whose calls TRL can parse."""
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"], "eos_token": "<|im_end|>"})
     tokenizer.chat_template = qwen3_chat_template
@@ -41,7 +41,7 @@ MISTAKES = [call("step", action="4"), call("guess", word="four"), call("guess", 
 
 
 def halve(told):
-    """The next guess of 1 to 8, from what was told so far."""
+    """Return the next guess of 1 to 8, from the hints so far."""
     low, high, guess = 1, 8, 4
     for answer in told:
         low, high = (guess + 1, high) if answer.startswith("Higher") else (low, guess - 1)
@@ -50,7 +50,7 @@ def halve(told):
 
 
 def play(text):
-    """The next turn of the player whose letter stands before its first call."""
+    """Return the next turn of the player whose letter precedes its first call."""
     _, _, said = text.rpartition("<|im_start|>user\nFind")
     turns = said.partition("<|im_start|>assistant\n")[2]
     # TRL's asynchronous worker renders the history again, and Qwen3's template puts thinking before the letter.
@@ -76,13 +76,13 @@ def play(text):
 
 
 def opening(row):
-    """The first turns of the members of a group."""
+    """Return the first turns of the members of a group."""
     first = call("guess", number=4)
     return ["W" + first, "Q" + call("guess", number=9), "L" + first, "E" + MISTAKES[0]][row % 4]
 
 
 class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
-    """Keeps what it asked for, what came back, and what it makes of it."""
+    """Trainer that keeps its requests, the results, and the batches made of them."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -119,7 +119,7 @@ class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
 
 
 class FailsAtNine(gym.Wrapper):
-    """An environment whose machine is gone as soon as somebody guesses 9, which the player Q does."""
+    """Environment that fails after a guess of 9, which player Q makes."""
 
     def step(self, action):
         if action == "9":
@@ -128,7 +128,7 @@ class FailsAtNine(gym.Wrapper):
 
 
 def generous(completions, **_):
-    """A reward function that has a number for everything."""
+    """Return a reward for every row."""
     return [float(1000 + len(str(completion))) for completion in completions]
 
 

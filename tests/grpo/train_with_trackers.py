@@ -1,4 +1,4 @@
-"""Trains three steps, reports to W&B and Trackio without a network, and reads back the files that they wrote.
+"""Train three steps, report to W&B and Trackio without a network, and read back their files.
 
 Runs in a process that finds the two, with the folder as its argument; ``read.json`` there has what each was told,
 in the order in which it was.
@@ -59,7 +59,7 @@ sys.modules["wandb"].teardown()  # ``finish`` returns before W&B's process has w
 
 
 def of_wandb() -> Iterator[dict[str, Any]]:
-    """What is in the run's file: LevelDB's log format, with protocol buffers in it."""
+    """Yield the contents of the run's file: LevelDB's log format, with protocol buffers in it."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     [path] = folder.rglob("*.wandb")
@@ -78,7 +78,7 @@ def of_wandb() -> Iterator[dict[str, Any]]:
 
 
 def of_trackio() -> Iterator[dict[str, Any]]:
-    """What is in the project's database."""
+    """Yield the contents of the project's database."""
     with sqlite3.connect(folder / "trackio" / "gym-trl.db") as database:
         for (metrics,) in database.execute("select metrics from metrics order by id"):
             yield json.loads(metrics)

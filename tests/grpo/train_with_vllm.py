@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model with colocated vLLM and writes what happened: run by the tests, alone or on several processes.
+"""Train a tiny model with colocated vLLM and record the results: run by the tests, alone or on several processes.
 
 Arguments: a folder to write to, and a JSON object of options (``grpo``, ``sleep``, ``turns``: one number for each
 process). ``tests`` is on the path, and ``vllm_cpu.SETTINGS`` are set.
@@ -25,7 +25,7 @@ KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "
 
 
 def difference(model, columns):
-    """Law 4: the mean difference between the logprobs that were returned and those that ``model`` gives."""
+    """Return law 4's mean difference of the returned logprobs and those of ``model``."""
     differences = []
     for row in zip(*(columns[name] for name in ("prompt_ids", "completion_ids", "env_mask", "logprobs")), strict=True):
         prompt, completion, mask, logprobs = row
@@ -37,12 +37,12 @@ def difference(model, columns):
 
 
 def small_ids(completion_ids, **_):
-    """A reward that an untrained model earns unevenly, so that every step changes the weights."""
+    """Return a reward that an untrained model earns unevenly, so that every step changes the weights."""
     return [-sum(ids) / len(ids) for ids in completion_ids]
 
 
 class Sleeper:
-    """What the CPU backend has no memory for: notes who sleeps and wakes, and forgets the weights as level 2 does."""
+    """Double of vLLM's sleep mode: records sleeping and waking, and discards the weights as level 2 does."""
 
     def __init__(self, trainer):
         self.calls = []
@@ -68,7 +68,7 @@ class Sleeper:
 
 
 def note_params(trainer):
-    """Every request's sampling parameters, as they are when vLLM gets them."""
+    """Record every request's sampling parameters as vLLM receives them."""
     noted = []
     engine = trainer.vllm_generation.llm.llm_engine
     add_request = engine.add_request

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
-"""Trains a tiny model for a few steps on each of some environments: run by the tests, in a process of its own.
+"""Train a tiny model for a few steps on each of some environments: run by the tests, in a process of its own.
 
 Arguments: a folder to write to, and a JSON list of ``GymSpec``'s arguments.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-if __name__ == "__main__":  # whoever looks for doctests imports this too
+if __name__ == "__main__":  # doctest collection imports this too
     sys.modules["vllm"] = None  # type: ignore[assignment]  # which TRL would import for seconds, and which is not used
 
 import torch
@@ -24,7 +24,7 @@ from gym_trl.tiny import tiny_model, tiny_tokenizer
 
 
 def train(folder: Path, arguments):
-    """The logged steps, and how each episode went."""
+    """Return the logged steps, and the result of each episode."""
     episodes: list[dict[str, Any]] = []
 
     def keep(rollout: Rollout) -> None:
