@@ -342,7 +342,7 @@ class TextEnv(gym.Env[str, str], ABC):
 
     @property
     def owes(self) -> bool:
-        """Whether ``settlement`` is ever anything but 0."""
+        """True if ``settlement`` can differ from 0."""
         return self.reward == "shaped" or (self.reward not in _PAID_FOR_SUCCESS and self.loss_reward != 0)
 
     @property
