@@ -319,6 +319,28 @@ def test_no_blind_policy_of_any_preset_beats_the_published_blind_baseline(game: 
     searched_again(game, min(next(iter(published(game).values())).steps, 50_000))
 
 
+def constants(game: Game) -> None:
+    env = game.make()
+    env.reset(seed=0)
+    for action in (env.get_wrapper_attr("admissible_actions")() or ())[:8]:
+        for objective, one in published(game).items():
+            reached = play_blind(game.make, [action], episodes=one.measured.episodes, seed=HELD_OUT_SEED)
+            level = reached.success.mean if objective == "success" else reached.mean_return.mean
+            assert level is not None
+            assert level <= one.high, action
+
+
+@pytest.mark.parametrize("game", games(["TrlEnv/KuhnPoker-v0"]), ids=str)
+def test_no_constant_policy_beats_the_published_blind_baseline(game: Game) -> None:
+    constants(game)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("game", EVERY_PRESET, ids=names)
+def test_no_constant_policy_of_any_preset_beats_the_published_blind_baseline(game: Game) -> None:
+    constants(game)
+
+
 @settings(max_examples=2, deadline=None, phases=[Phase.generate])
 @given(st.lists(st.sampled_from(["1 1", "1 2", "2 1", "2 2"]), min_size=2, max_size=6))
 def test_measuring_again_never_lowers_what_is_published(actions: list[str]) -> None:
