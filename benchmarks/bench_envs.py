@@ -3,8 +3,8 @@
     python benchmarks/bench_envs.py            # every game of ours
     python benchmarks/bench_envs.py --peers    # and GEM's and TextArena's, from PyPI in an environment of their own
 
-A step is timed without the policy: the actions of random games are written down first and played again. Beside peers
-everybody plays the same random actions, each in its own words, and resets count too.
+A step is timed without the policy: the actions of random games are written down first and played again. In the
+comparison all libraries play the same random actions, each in its own format, and resets count too.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 $ python benchmarks/bench_import.py [--quick]
 
-Each package lies with all that pip installs with it (no extras) in a folder of its own: those of
+Each package is installed with its dependencies (no extras) in a folder of its own: those of
 ``benchmarks/peers/alone-*.txt``, which ``make bench`` installs from PyPI, and ours as this checkout's wheel. A bare
 interpreter (``-I -S``) sees that folder only; bytecode is compiled, files are in the system's cache; processor time,
 medians. Sizes are without bytecode. What is not installed, or cannot be imported or started, has a gap in its row; the

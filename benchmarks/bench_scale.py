@@ -6,7 +6,7 @@ $ python benchmarks/bench_scale.py [--quick]
 Every line is a process of its own, so that none finds what another has left in memory.
 
 * The scheduler alone: ``run_episodes`` and its episodes with a chat, an environment and an engine that do next to
-  nothing. An event is one thing that the loop is told: a reset's, a step's or the engine's answer.
+  nothing. An event is one result that the loop receives: of a reset, a step or the engine.
 * With a game: the same with ``TrlEnv/GuessNumber-v0``, ``ParseAction`` and the tiny model's tokenizer and template.
   Memory is what the process holds more (its resident set) when three quarters of the game are over. The tokens are
   in it: ids, mask and logprobs as lists and numbers. What few episodes need fits into what it had before.

@@ -2,10 +2,10 @@
 
 $ python benchmarks/bench_scale_simulation.py [--quick]
 
-Real are ``run_episodes``, its episodes and their transcripts: the code that users run decides what is asked when.
-Modelled are the times: nothing sleeps, a clock jumps from one event to the next (``Clock``). The engine, the
-environments and the processor time of the processes that ask are queues with the parameters below, of which each says
-where it is from. No such machines were at hand: the figures are the model's, and as good as its parameters.
+``run_episodes``, its episodes and their transcripts are the real code, which decides the order of requests. The times
+are modelled: nothing sleeps, a clock jumps from one event to the next (``Clock``). The engine, the environments and the
+processor time of the processes that ask are queues with the parameters below, of which each says where it is from. No
+such machines were available: the figures come from the model and depend on its parameters.
 
 What the model leaves out: NCCL and start-up times, a server's own front end (one process of ``vllm serve`` takes some
 thousand requests a second; it has ``--api-server-count``), preemption, failures, and whatever else is on the network.

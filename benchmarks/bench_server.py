@@ -10,7 +10,7 @@ Every way makes the server answer the very same requests, from an empty prefix c
 * ours: ``run_episodes`` with ``ServerEngine``, environments, templates and all;
 * bare: an aiohttp client that knows all requests beforehand and sends an episode's next one when the last is answered;
 * bare, free: the same with all requests independent, 256 at a time;
-* httpx: as bare, with one shared ``httpx.AsyncClient``, which is what most programs would write (once: it takes long);
+* httpx: as bare, with one shared ``httpx.AsyncClient``, the most common design (measured once, as it is slow);
 * by turns: one POST for each turn with the prompts of all episodes that have one, which is what a lockstep loop does;
 * at once: one POST with everything.
 """

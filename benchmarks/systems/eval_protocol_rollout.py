@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
-"""Eval Protocol's own ``create_openenv_vllm_rollout_func`` around a game that speaks as an OpenEnv client does."""
+"""Eval Protocol's own ``create_openenv_vllm_rollout_func`` around a game with an OpenEnv client's interface."""
 
 import logging
 import os

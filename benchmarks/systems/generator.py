@@ -146,9 +146,9 @@ class Generator:
 def saved_model(folder: Path = MODEL) -> Path:
     """Return the folder of the tiny model after seconds of training on the format of responses; created once.
 
-    Untrained, it would hardly ever end a turn, and so could no system's tools be called. It learns from transcripts of
-    the games themselves to say "Hmmm", as long as a geometric distribution says, and then an action in a box, which is
-    a number or a word by chance, and to say "Done." when the game is over.
+    Untrained, it would hardly ever end a turn or call a tool. It learns from transcripts of the games to write "Hmmm"
+    of geometrically distributed length, then a box with a random number or word as the action, and "Done." when the
+    game is over.
     """
     if not (folder / "learnt.json").exists():
         from gym_trl.tiny import tiny_tokenizer

@@ -41,7 +41,7 @@ class RecordedServer:
         self._calls = scratch / "calls.jsonl"
         self._calls.touch()
         os.environ[CALLS] = str(self._calls)
-        inside = scratch / "model"  # the log lies beside it
+        inside = scratch / "model"  # the log is beside it
         inside.symlink_to(folder)
         self._server = vllm_serve.Server(inside, *vllm_serve.TRL, "--max-model-len", str(context), *flags)
         self._server._command[1:3] = [__file__]

@@ -3,7 +3,7 @@
     with Worker("trl-env") as worker:
         run = worker.call("trl_env", "play", game)
 
-``python -m systems.worker ADDRESS`` is what runs there.
+The process runs ``python -m systems.worker ADDRESS``.
 """
 
 import os
