@@ -1,6 +1,5 @@
 """Conversations as token ids that are appended to and never re-rendered."""
 
-import math
 import re
 import sys
 import time
@@ -13,7 +12,7 @@ from gym_trl.continuation import FIRST_PLACE, PLACE, Continuation, DiffersError
 from gym_trl.errors import ChatTemplateError, TranscriptError
 from gym_trl.parsing import split_thinking
 from gym_trl.rendering import Frame, find_frame
-from gym_trl.types import Answer, Logprobs, Message, TokenIds
+from gym_trl.types import Answer, Logprobs, Message, TokenIds, without_nan
 
 # Unicode reserves these code points for internal use ("noncharacters"), so `_Codec.plain` can remove them from messages
 # and they are free as marks here.
@@ -637,9 +636,7 @@ class Transcript:
             raise TranscriptError(f"every sampled id needs a logprob, got {len(ids)} ids and {len(logprobs)} logprobs")
         self._ids += [*delta, *ids]
         self._mask += [0] * len(delta) + [1] * len(ids)
-        self._logprobs += [0.0] * len(delta) + [
-            None if logprob is None or math.isnan(logprob) else logprob for logprob in logprobs
-        ]
+        self._logprobs += [0.0] * len(delta) + without_nan(logprobs)
 
 
 class _Written(NamedTuple):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import index
@@ -16,6 +16,15 @@ Logprobs: TypeAlias = list[float | None]
 
 Policy: TypeAlias = Callable[[str], str]
 """Function that plays one episode: it is called with each observation and returns an action."""
+
+
+def without_nan(values: Iterable[float | None]) -> Logprobs:
+    """Return log probabilities with ``None`` in place of NaN.
+
+    >>> without_nan([-0.5, float("nan"), None])
+    [-0.5, None, None]
+    """
+    return [value if value == value else None for value in values]  # noqa: PLR0124 -- a quarter of isnan's time
 
 
 class StopReason(StrEnum):

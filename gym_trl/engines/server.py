@@ -19,7 +19,7 @@ from urllib.request import getproxies
 
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.keys import bearer, hidden
-from gym_trl.types import Completion, FinishReason, Logprobs, Request
+from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
 if TYPE_CHECKING:
     import aiohttp
@@ -549,7 +549,7 @@ def _read(response: _Reply, request: Request) -> Completion:
 def _sampled(choice: Mapping[str, Any]) -> tuple[list[int] | None, Logprobs | None]:
     logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
     if logprobs is not None:
-        logprobs = [None if value is None or math.isnan(value) else value for value in logprobs]
+        logprobs = without_nan(logprobs)
     return choice.get("token_ids"), logprobs
 
 

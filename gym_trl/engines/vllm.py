@@ -1,14 +1,15 @@
 """Generation with a vLLM engine in this process, one step at a time, so that no request waits for a batch to end."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from itertools import count
 from typing import Any
 
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.types import Completion, FinishReason, Request
+from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
 # vLLM's FINISH_REASON_STRINGS (vllm/v1/engine/__init__.py, 0.31).
 _FINISH = {
@@ -74,9 +75,9 @@ class VLLMEngine:
         options = {name: value for name, value in (sampling or {}).items() if value is not None}
         self._max_tokens = options.pop("max_tokens", math.inf)
         self._min_tokens = options.pop("min_tokens", 0)
-        self._params = _sampling_params(options, eos_ids, stop_strings)
+        make_params = _sampling_params(options, eos_ids, stop_strings)
         self._refusals = _refusals()
-        self._check_params()
+        self._params = self._checked(make_params)
 
     def submit(self, request: Request) -> None:
         """Accept a request; it is in the batch of the next step."""
@@ -105,22 +106,29 @@ class VLLMEngine:
             self._running.remove(request_id)
             self._engine.abort_request([self._prefix + request_id])
 
-    def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int | None, seed: int) -> None:
+    def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int, seed: int) -> None:
+        # vLLM copies what it is given, and checks options only where they are made: once, in _checked.
+        params = copy(self._params)
+        params.max_tokens, params.seed = max_tokens, seed
+        # The last turn may have room for fewer tokens than the minimum.
+        params.min_tokens = min(self._min_tokens, max_tokens)
+        self._enqueue(request_id, prompt_ids, params)
+
+    def _enqueue(self, request_id: str, prompt_ids: list[int], params: Any) -> None:
         # With a type, vLLM uses the prompt unchanged; raw prompts are deprecated (input_processor.py, 0.31).
         prompt = {"type": "token", "prompt_token_ids": prompt_ids}
-        # The last turn may have room for fewer tokens than the minimum.
-        least = self._min_tokens if max_tokens is None else min(self._min_tokens, max_tokens)
-        params = self._params(max_tokens=max_tokens, min_tokens=least, seed=seed)
         self._engine.add_request(self._prefix + request_id, prompt, params)
 
-    def _check_params(self) -> None:
-        """Have vLLM check the sampling options once, with a request that never runs."""
+    def _checked(self, make_params: Callable[..., Any]) -> Any:
+        """Return the sampling options of all requests, which vLLM has checked with a request that never runs."""
         refusals: tuple[type[Exception], ...] = (TypeError, *self._refusals)
         try:
-            self._add("check", [0], None, 0)
+            params = make_params(max_tokens=None, min_tokens=self._min_tokens, seed=0)
+            self._enqueue("check", [0], params)
         except refusals as error:
             raise ConfigError(f"vLLM cannot sample so: {error}") from error
         self._engine.abort_request([f"{self._prefix}check"])
+        return params
 
     def _step(self) -> list[Completion]:
         self.steps += 1
@@ -211,9 +219,5 @@ def _completion(output: Any, request_id: str) -> Completion:
     if finish in (FinishReason.CANCELLED, FinishReason.ERROR):
         return Completion(request_id, [], [], finish, f"vLLM ended the request with {sampled.finish_reason!r}")
     ids = list(sampled.token_ids)
-    logprobs = [_nats(entry[id_].logprob) for id_, entry in zip(ids, sampled.logprobs, strict=True)]
-    return Completion(request_id, ids, logprobs, finish)
-
-
-def _nats(logprob: float) -> float | None:
-    return None if math.isnan(logprob) else logprob
+    logprobs: Logprobs = [entry[id_].logprob for id_, entry in zip(ids, sampled.logprobs, strict=True)]
+    return Completion(request_id, ids, without_nan(logprobs), finish)

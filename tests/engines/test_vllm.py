@@ -26,6 +26,7 @@ from gym_trl.pool import InlinePool
 from gym_trl.rollout import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import FinishReason, Request, Task
+from gym_trl.wrappers import ParseAction
 
 pytestmark = [
     pytest.mark.vllm,
@@ -119,7 +120,8 @@ def recomputed(tiny, prompt_ids, completion_ids, temperature=1.0):
 
 
 def make(env_id):
-    return gym.make(env_id, high=100, turns=6)
+    # A random model hardly ever ends its turn; rejected, its actions would be answered with a long sentence.
+    return ParseAction(gym.make(env_id, high=100, turns=6), format=None, cut_actions="accept")
 
 
 def games(tiny, count, *, tokens_per_turn=12):
