@@ -333,6 +333,7 @@ def learn(
         "num_tasks": episodes // group_size,
         "num_eval_tasks": held_out,
         "max_tokens_per_turn": WORD["word_length"],
+        "cut_actions": "accept",  # a word of exactly this many tokens has no end token
     }
     elsewhere: dict[str, Any] = {
         "executor": "process",

@@ -166,6 +166,7 @@ def games(game: Game, seed: int) -> gym_trl.GymSpec:
         env_kwargs=game.kwargs,
         wrappers=[marked],
         action_format=None,
+        cut_actions="accept",  # as TRL's loop does
         instructions="",
         num_tasks=STEPS * EPISODES // GROUP,
         num_eval_tasks=0,

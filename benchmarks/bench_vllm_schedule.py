@@ -37,6 +37,8 @@ class Talk(gym.Env[str, str]):
 
     observation_space = gym.spaces.Text(100)
     action_space = gym.spaces.Text(1000)
+    reads_responses = True
+    """A response that is cut off is an action like any other."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Draw the number of turns."""

@@ -25,6 +25,8 @@ SMALL = [
     *("--max_steps=2", "--per_device_train_batch_size=4", "--gradient_accumulation_steps=2", "--num_generations=4"),
     *("--use_cpu=true", "--bf16=false", "--disable_tqdm=true", "--logging_steps=1", "--report_to=none"),
     "--save_strategy=no",
+    # The tiny model hardly ever ends its turn by itself, and an action that is cut off is not executed.
+    '--generation_kwargs={"sequence_bias": [[[1], 5.0]]}',
 ]
 LENGTH = {"echo": 32, "sudoku": 500}
 # One process for all, because loading the trainer takes longer than the training.

@@ -48,7 +48,7 @@ def test_nothing_is_lost_whatever_environments_and_servers_do(capsys):
 @pytest.mark.processes
 def test_a_trainer_goes_on_through_faults_and_counts_them():
     lesson = {"steps": 4, "episodes": 32, "group_size": 8, "held_out": 8, "seed": 0, "workers": 4}
-    words = json.dumps({"faults": {"raises": 0.1, "dies": 0.02, "garbage": 0.05}, **lesson})
+    words = json.dumps({"faults": {"disconnects": 0.1, "dies": 0.02, "garbage": 0.05}, **lesson})
     done = warm.run(bench_faults.__file__, "learn", words, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     learnt = json.loads(done.stderr.splitlines()[-1])

@@ -61,7 +61,7 @@ def test_a_file_with_one_environment_needs_no_more(folder: Path) -> None:
         ("nothing_here.py", "there is no file nothing_here.py"),
         ("nothing_here:First", "there is no module 'nothing_here', not in"),
         ("several:Fourth", "several has nothing called 'Fourth' that makes an environment; its classes: First, Second"),
-        ("empty.py", "empty.py has none"),
+        ("empty.py", "empty.py has no environment"),
         ("broken:First", "importing broken raised ZeroDivisionError: division by zero"),
         ("wanting:First", "importing wanting raised ModuleNotFoundError: No module named 'not_to_be_had'"),
         ("json.py", "cannot be imported: another module is called 'json'"),

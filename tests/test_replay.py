@@ -95,7 +95,7 @@ def test_a_function_says_what_an_episode_is_worth() -> None:
     again = [found.record for found in replay(records, reward=lambda record: -float(record["num_turns"]))]
     assert [record["return"] for record in again] == [-record["num_turns"] for record in records]
     assert all(record["turns"][-1]["reward"] == record["return"] for record in again)
-    with pytest.raises(ConfigError, match="must be a finite number, got nan"):
+    with pytest.raises(ConfigError, match="reward must return a finite number, got nan"):
         list(replay(records, reward=lambda record: float("nan")))
 
 

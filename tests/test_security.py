@@ -289,7 +289,7 @@ def test_an_environment_that_is_served_says_nothing_of_the_tokens_around_it():
         timeout=120,
         check=False,
     )
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert KEY not in process.stdout + process.stderr
 
 

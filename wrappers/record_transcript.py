@@ -24,9 +24,9 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     The fields are those of the records of training (``docs/records.md``), without those of a model:
     ``task``, ``opening``, ``turns`` (``observation``, ``thinking``, ``answer``, ``action``, ``reward``,
-    ``action_valid``), ``last_observation``, ``return``, ``success``, ``terminated``, ``truncated`` and ``stop_reason``,
-    which is ``None`` during the episode; and ``instructions``. A record can be replayed, because the task has the seed
-    and the options.
+    ``action_valid``, ``action_cut``), ``last_observation``, ``return``, ``success``, ``terminated``, ``truncated`` and
+    ``stop_reason``, which is ``None`` during the episode; and ``instructions``. A record can be replayed, because the
+    task has the seed and the options.
 
     An episode is written when it ends, or when ``reset`` or ``close`` aborts it (``"cancelled"``). Each record is one
     append, so many environments, even in several processes, can share a file.
@@ -95,6 +95,7 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             "action": info["action"] if isinstance(info.get("action"), str) else None,
             "reward": float(reward),
             "action_valid": bool(info.get("action_valid", True)),
+            "action_cut": bool(info.get("action_cut", False)),
         }
         record["turns"].append(turn)
         self._declares = self._declares or info.get("success") is not None

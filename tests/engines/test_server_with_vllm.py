@@ -27,6 +27,7 @@ from gym_trl.pool import InlinePool
 from gym_trl.rollout import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import FinishReason, Request, StopReason, Task
+from gym_trl.wrappers import ParseAction
 
 pytestmark = [
     pytest.mark.vllm,
@@ -114,7 +115,8 @@ def recomputed(tiny, prompt_ids, completion_ids, temperature=1.0):
 
 
 def make(env_id):
-    return gym.make(env_id, high=100, turns=4)
+    # A random model hardly ever ends its turn; rejected, its actions would be answered with a long sentence.
+    return ParseAction(gym.make(env_id, high=100, turns=4), format=None, cut_actions="accept")
 
 
 def games(tiny, count):

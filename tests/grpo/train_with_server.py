@@ -39,6 +39,7 @@ def main(folder: Path, url, options):
         num_tasks=40,
         action_format="plain",
         max_tokens_per_turn=2 + rank,
+        cut_actions="accept",  # the server's answers never end by themselves
     )
     rollouts = []
 
