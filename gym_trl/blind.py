@@ -21,7 +21,7 @@ from gym_trl.pool import TextEnvironment, close_env, read_declares_success, read
 from gym_trl.scores import Estimate, mean_estimate, share_estimate
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.textify import counted
-from gym_trl.types import Policy
+from gym_trl.types import Policy, declared_in
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
@@ -315,7 +315,7 @@ class _Arena:
                 _, reward, terminated, truncated, info = self.step(actions[turn % length])
                 total.append(float(reward))
                 if terminated or truncated:
-                    return _Played(_declared(info), math.fsum(total), turn + 1)
+                    return _Played(declared_in(info), math.fsum(total), turn + 1)
                 if turn >= patience and instead_of is not None and math.fsum(total) < instead_of.total:
                     break
             return _Played(False if "success" in info else None, math.fsum(total), len(total))
@@ -349,7 +349,7 @@ class _Arena:
                 shadow.valid.append(bool(info.get("action_valid", True)))
                 if terminated or truncated:
                     total = math.fsum(shadow.rewards)
-                    shadow.played = _Played(_declared(info), total, turn + 1)
+                    shadow.played = _Played(declared_in(info), total, turn + 1)
                     break
             return shadow
         except _Spent:
@@ -357,11 +357,6 @@ class _Arena:
         except Exception:  # an environment or a solver can raise anything
             self._renew()
             return None
-
-
-def _declared(info: Mapping[str, Any]) -> bool | None:
-    said = info.get("success")
-    return None if said is None else bool(said)
 
 
 _Seeing: TypeAlias = Callable[[str, Mapping[str, Any]], str]

@@ -130,7 +130,7 @@ _OF_A_NAME = frozenset(
     )
 )
 _OF_NAMES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""What the system says of a file's name that an action may have chosen; subclasses of libraries mean something else."""
+"""Errors about a file name, which an action may have chosen; subclasses of libraries mean something else."""
 _BY_NAME = frozenset(
     {
         ("httpx", "TransportError"),

@@ -98,7 +98,7 @@ def _counts(layer: Any) -> bool:
 
 
 def _owes(layer: Any) -> bool:
-    """Whether a layer may owe something where nothing inside of it does."""
+    """True if a layer may owe something although nothing inside of it does."""
     if not (hasattr(layer, "settle") or hasattr(layer, "settlement")):
         return _name(layer) in _STEP_COSTS or _name(layer) in _LOSSES
     kinds = [vars(layer), *map(vars, type(layer).__mro__)]

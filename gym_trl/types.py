@@ -85,7 +85,7 @@ def why_it_ended(info: Mapping[str, Any], *, terminated: bool) -> StopReason:
     named = info.get("stop_reason")
     if isinstance(named, str) and named in StopReason.__members__.values() and named not in _BY_SUCCESS.values():
         return StopReason(named)
-    return _BY_SUCCESS[_declared(info)] if terminated else StopReason.TURN_LIMIT
+    return _BY_SUCCESS[declared_in(info)] if terminated else StopReason.TURN_LIMIT
 
 
 def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -> bool | None:
@@ -109,13 +109,14 @@ def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -
     """
     if not reason.scored:
         return None
-    said = _declared(info)
+    said = declared_in(info)
     if said is None and declares and reason is not StopReason.TERMINATED:
         return False
     return said
 
 
-def _declared(info: Mapping[str, Any]) -> bool | None:
+def declared_in(info: Mapping[str, Any]) -> bool | None:
+    """Return the success that ``info`` declares, or ``None``."""
     said = info.get("success")
     return None if said is None else bool(said)
 

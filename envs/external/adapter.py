@@ -108,7 +108,7 @@ class Adapter(gym.Env[str, str], ABC):
 
     @property
     def owes(self) -> bool:
-        """Whether ``settlement`` is ever anything but 0."""
+        """True if ``settlement`` can be anything but 0."""
         return self.loss_reward != 0
 
     @abstractmethod
