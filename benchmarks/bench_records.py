@@ -56,7 +56,11 @@ def share(
     """Return the processor time of recording, per episode and as a share of the rollout."""
     games = [
         Episode(
-            Task("TrlEnv/GuessNumber-v0", seed), chat=chat, limits=Limits(tokens_per_turn=tokens_per_turn), seed=seed
+            Task("TrlEnv/GuessNumber-v0", seed),
+            chat=chat,
+            # A model that never ends its turn would play for ever: an action that is cut off is rejected.
+            limits=Limits(tokens_per_turn=tokens_per_turn, tokens=400),
+            seed=seed,
         )
         for seed in range(episodes)
     ]

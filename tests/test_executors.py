@@ -523,6 +523,11 @@ def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, requ
         faultless = run_episodes(games(150), pool=pool, engine=ScriptedEngine(guess))
     reasons = {game.stop_reason for game in played}
     assert {StopReason.ENV_ERROR, StopReason.CRASHED, StopReason.SUCCESS, StopReason.FAILURE} <= reasons
-    scored = [(one, other) for one, other in zip(played, faultless, strict=True) if one.scored]
+    # A crash on an action is scored, and its episode ends early.
+    scored = [
+        (one, other)
+        for one, other in zip(played, faultless, strict=True)
+        if one.scored and one.stop_reason is not StopReason.CRASHED
+    ]
     assert 50 < len(scored) < 150
     assert all(one.completion_ids == other.completion_ids for one, other in scored)

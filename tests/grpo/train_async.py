@@ -139,8 +139,9 @@ def main(folder, options):
             "num_generations": 4,
             "max_completion_length": 64,
             "token_budget": 0 if not server else None,
-            "max_inflight_tasks": 16,
-            "queue_maxsize": 32,
+            # 24 of the 32 samples at most can be of the first weights: 8 in training, 8 queued, 8 being played.
+            "max_inflight_tasks": 8,
+            "queue_maxsize": 8,
             "gradient_checkpointing": False,
             "disable_tqdm": True,
             "vllm_server_base_url": server or "http://localhost:1",

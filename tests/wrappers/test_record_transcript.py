@@ -37,6 +37,7 @@ def test_every_episode_becomes_a_line(tmp_path: Path) -> None:
         "action": "25",
         "reward": 0.0,
         "action_valid": True,
+        "action_cut": False,
     }
     assert [turn["action_valid"] for turn in won["turns"]] == [True, False, True]
     assert (won["return"], won["success"], won["stop_reason"], won["last_observation"]) == (
