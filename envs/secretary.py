@@ -6,13 +6,11 @@ from functools import lru_cache
 from math import factorial
 from typing import Any, ClassVar
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
-from gym_trl.errors import ConfigError
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _SHOWN = re.compile(r"Applicant ([0-9]+) of ([0-9]+): rank ([0-9]+) ")
-_MOST = 1000
 _MOVES = ("accept", "skip")
 
 
@@ -62,25 +60,16 @@ class Secretary(TextEnv):
         "medium": {"applicants": 50, "turns": 60},
         "hard": {"applicants": 100, "turns": 110},
     }
+    ranges: ClassVar = {"applicants": (1, 1000), "turns": (1, None)}
     reward_modes = ("success", "shaped")
     garbage = "accept 1"
+    constant_action = "accept"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        applicants: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(applicants=applicants, turns=turns)
-        check_integers(applicants=chosen["applicants"], turns=chosen["turns"], at_least=1)
-        if chosen["applicants"] > _MOST:
-            raise ConfigError(f"applicants must be at most {_MOST}, got {chosen['applicants']}")
-        self.applicants: int = chosen["applicants"]
-        self.turns: int = chosen["turns"]
+    applicants: int
+    turns: int
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._ranks: list[int] = []
         self._seen = 0
         self._turns_left = self.turns
@@ -104,11 +93,6 @@ class Secretary(TextEnv):
     def optimal_success(self) -> float:
         """Share of orders in which perfect play accepts the best."""
         return _chances(self.applicants, min(self.applicants, self.turns))[0]
-
-    @property
-    def constant_action(self) -> str:
-        """The action ``accept``."""
-        return "accept"
 
     def admissible_actions(self) -> list[str]:
         """Both actions, in every turn."""

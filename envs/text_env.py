@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
+from inspect import Parameter, Signature, signature
 from itertools import count
 from json import loads
 from operator import index
@@ -103,7 +104,7 @@ class Steady:
         return self._said
 
 
-def check_integers(*, at_least: int | None = None, **arguments: object) -> None:
+def check_integers(*, at_least: int | None = None, at_most: int | None = None, **arguments: object) -> None:
     """Check arguments that must be integers, as a command line or a file may give them.
 
     >>> check_integers(turns=3, at_least=1)
@@ -113,13 +114,15 @@ def check_integers(*, at_least: int | None = None, **arguments: object) -> None:
     gym_trl.errors.ConfigError: turns must be an integer, got '3'
 
     Raises:
-        ConfigError: one of them is not an integer, or smaller than ``at_least``.
+        ConfigError: one of them is not an integer, smaller than ``at_least`` or larger than ``at_most``.
     """
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{name} must be an integer, got {value!r}")
         if at_least is not None and value < at_least:
             raise ConfigError(f"{name} must be at least {at_least}, got {value}")
+        if at_most is not None and value > at_most:
+            raise ConfigError(f"{name} must be at most {at_most}, got {value}")
 
 
 class TextEnv(gym.Env[str, str], ABC):
@@ -143,7 +146,7 @@ class TextEnv(gym.Env[str, str], ABC):
     These three members are required. All others are optional: ``admissible_actions`` (listed in ``info``, and played by
     the random policy), ``constant_action`` (a blind baseline), ``solver`` and ``optimal_success`` (an upper reference,
     and a check of the rules), ``num_instances`` (countable games, all of which are used in training), ``presets``,
-    ``reward_modes``, ``_reject``.
+    ``ranges``, ``reward_modes``, ``_reject``.
 
     The guarantees: actions and observations are text; an action that is too long is an invalid action and not an error;
     a finished game returns its last observation and no reward for every action; a game that ends by its rules, also
@@ -159,9 +162,11 @@ class TextEnv(gym.Env[str, str], ABC):
             ``"success"`` minus the potential of the start, so extra steps gain nothing. A wrapper that cuts an episode
             off pays ``settlement``, which subtracts the current potential.
         render_mode: ``"ansi"`` or ``"human"``.
+        **arguments: Arguments in place of the preset's; each becomes an attribute. A class whose ``__init__`` lists
+            its arguments itself completes them with ``_choose`` instead.
 
     Raises:
-        ConfigError: an argument that does not exist; at reset, an unknown option or an instance that does not exist.
+        ConfigError: an invalid argument; at reset, an unknown option or an instance that does not exist.
         ActionTypeError: an action that is not a string.
         gymnasium.error.ResetNeeded: a step before the first reset.
     """
@@ -170,7 +175,9 @@ class TextEnv(gym.Env[str, str], ABC):
     option_names: ClassVar[frozenset[str]] = frozenset()
     """Reset options of the game besides ``instance``."""
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {}
-    """Arguments by difficulty; each difficulty has all of them."""
+    """Arguments by difficulty; each difficulty has all of them. Booleans must be replaced by booleans."""
+    ranges: ClassVar[Mapping[str, tuple[int, int | None]]] = {}
+    """Smallest and largest value of each argument of ``presets`` that is an integer; ``None`` for no largest."""
     reward_modes: ClassVar[tuple[str, ...]] = ("success",)
     """Values of ``reward``; the first is the default."""
     settles_turns: ClassVar[bool] = False
@@ -183,9 +190,33 @@ class TextEnv(gym.Env[str, str], ABC):
     preferred_executor: ClassVar[str] = "inline"
     """Default executor of ``GymSpec``: a step takes microseconds."""
 
+    _named: ClassVar[tuple[str, ...]] = ()
+    """Arguments of the presets that the signature of ``__init__`` does not list."""
+    __signature__: ClassVar[Signature]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give the class a signature that has the arguments of its presets."""
+        super().__init_subclass__(**options)
+        shared = signature(TextEnv.__init__).parameters
+        own = {one.name: one for one in list(signature(cls.__init__).parameters.values())[1:]}
+        listed = [one for one in own.values() if one.kind is not Parameter.VAR_KEYWORD]
+        if len(listed) < len(own):
+            cls._named = tuple(name for name in cls.presets.get("medium", ()) if name not in own)
+            presets = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in cls._named]
+            extra = [one for one in listed if one.name not in shared]
+            listed = [shared["difficulty"], *presets, shared["reward"], *extra, shared["render_mode"]]
+        cls.__signature__ = Signature(listed)
+
     def __init__(
-        self, *, difficulty: Difficulty = "medium", reward: str | None = None, render_mode: str | None = None
+        self,
+        *,
+        difficulty: Difficulty = "medium",
+        reward: str | None = None,
+        render_mode: str | None = None,
+        **arguments: Any,
     ) -> None:
+        if unknown := [name for name in arguments if name not in self._named]:
+            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ConfigError(f"render_mode must be one of {self.metadata['render_modes']}, got {render_mode!r}")
         if reward is not None and reward not in self.reward_modes:
@@ -204,6 +235,9 @@ class TextEnv(gym.Env[str, str], ABC):
         self._potential_before = 0.0
         self._longest = self.action_space.max_length
         self._lists_actions = type(self).admissible_actions is not TextEnv.admissible_actions
+        if self._named:
+            self.__dict__.update(self._choose(**dict.fromkeys(self._named) | arguments))
+            self._check_arguments()
 
     def _choose(self, **given: Any) -> dict[str, Any]:
         """Return the preset's arguments, overridden by the given ones that are not ``None``."""
@@ -212,6 +246,16 @@ class TextEnv(gym.Env[str, str], ABC):
         if chosen != preset:
             self.difficulty = None
         return chosen
+
+    def _check_arguments(self) -> None:
+        """Check the arguments of the presets; a game extends this with checks of its own."""
+        for name in self._named:
+            value = getattr(self, name)
+            if isinstance(self.presets["medium"][name], bool) and not isinstance(value, bool):
+                raise ConfigError(f"{name} must be True or False, got {value!r}")
+            if name in self.ranges:
+                least, most = self.ranges[name]
+                check_integers(**{name: value}, at_least=least, at_most=most)
 
     @property
     @abstractmethod
