@@ -1,18 +1,17 @@
 """Connect four, against an opponent."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty, check_integers
-from gym_trl.envs.two_player import BoardEnv, Opponent, Rules, Seat
+from gym_trl.envs.text_env import Difficulty
+from gym_trl.envs.two_player import BoardEnv, Rules, against
 from gym_trl.errors import ConfigError
 
 _MOST_BOARDS = 10**6
 """Most column fillings of a board that is searched exhaustively, which takes at most 10 seconds."""
 _WIN = 1000
-_START = (0, 0)
 _BOARD = re.compile(r"You are ([XO])\.\n[1-9 ]+((?:\n[.XO](?: [.XO])*)+)")
 
 _Position: TypeAlias = tuple[int, int]
@@ -76,82 +75,29 @@ class ConnectFour(BoardEnv[_Position, int]):
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {
-            "rows": 4,
-            "cols": 4,
-            "connect": 3,
-            "depth": 16,
-            "opponent": "random",
-            "epsilon": 0.1,
-            "seat": "first",
-            "mistakes": 3,
-        },
-        "medium": {
-            "rows": 6,
-            "cols": 7,
-            "connect": 4,
-            "depth": 2,
-            "opponent": "epsilon",
-            "epsilon": 0.25,
-            "seat": "random",
-            "mistakes": 3,
-        },
-        "hard": {
-            "rows": 6,
-            "cols": 7,
-            "connect": 4,
-            "depth": 4,
-            "opponent": "epsilon",
-            "epsilon": 0.1,
-            "seat": "random",
-            "mistakes": 3,
-        },
+        "easy": {"rows": 4, "cols": 4, "connect": 3, "depth": 16, **against("random", "first", epsilon=0.1)},
+        "medium": {"rows": 6, "cols": 7, "connect": 4, "depth": 2, **against("epsilon", "random", epsilon=0.25)},
+        "hard": {"rows": 6, "cols": 7, "connect": 4, "depth": 4, **against("epsilon", "random", epsilon=0.1)},
     }
+    ranges: ClassVar = {"rows": (2, 9), "cols": (2, 9), "connect": (2, None), "depth": (1, None)}
     sides = ("X", "O")
     garbage = "0"
+    _refusal = "Not a column that is not full."
+    _first = (0, 0)
+    _position = _first
+    _board = bytearray()
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        rows: int | None = None,
-        cols: int | None = None,
-        connect: int | None = None,
-        depth: int | None = None,
-        opponent: Opponent | None = None,
-        epsilon: float | None = None,
-        seat: Seat | None = None,
-        mistakes: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(
-            rows=rows,
-            cols=cols,
-            connect=connect,
-            depth=depth,
-            opponent=opponent,
-            epsilon=epsilon,
-            seat=seat,
-            mistakes=mistakes,
-        )
-        self._seat_players(chosen)
-        self.rows: int = chosen["rows"]
-        self.cols: int = chosen["cols"]
-        self.connect: int = chosen["connect"]
-        self.depth: int = chosen["depth"]
-        check_integers(rows=self.rows, cols=self.cols, connect=self.connect, at_least=2)
-        check_integers(depth=self.depth, at_least=1)
-        for name, side in (("rows", self.rows), ("cols", self.cols)):
-            if side > 9:
-                raise ConfigError(f"{name} must be at most 9, got {side}")
+    rows: int
+    cols: int
+    connect: int
+    depth: int
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
         if self.connect > max(self.rows, self.cols):
             raise ConfigError(
                 f"connect must fit on the board, got connect={self.connect}, rows={self.rows} and cols={self.cols}"
             )
-        self._position = _START
-        self._board = bytearray()
 
     @property
     def instructions(self) -> str:
@@ -192,9 +138,6 @@ class ConnectFour(BoardEnv[_Position, int]):
     def _searchable(self) -> bool:
         return _is_small(self.rows, self.cols) and (self._chance == 1 or self._foresight == self.rows * self.cols)
 
-    def _starts(self) -> Iterable[tuple[float, _Position]]:
-        return [(1.0, _START)]
-
     def _strongest_move(self, position: _Position) -> int:
         rules = _rules(self.rows, self.cols, self.connect, max(self._solver_depth, self._foresight))
         return min(rules.best_moves(position), key=rules.order.index)
@@ -204,7 +147,7 @@ class ConnectFour(BoardEnv[_Position, int]):
         return self.rows * self.cols
 
     def _deal(self) -> None:
-        self._position = _START
+        super()._deal()
         numbers = " ".join(_ACTIONS[: self.cols])
         self._board = bytearray("\n".join([numbers, *[" ".join("." * self.cols)] * self.rows]), "ascii")
 
@@ -221,10 +164,6 @@ class ConnectFour(BoardEnv[_Position, int]):
     def _read(self, action: str) -> int | None:
         column = _COLUMNS.get(action.strip())
         return column if column is not None and self.rules.has_room(self._position, column) else None
-
-    @property
-    def _refusal(self) -> str:
-        return "Not a column that is not full."
 
     def _recognise(self, observation: str) -> _Position:
         found = _BOARD.search(observation)
@@ -297,10 +236,7 @@ class _Rules(Rules[_Position, int]):
         score = self._score(position, self._cells, self._solved, -_WIN, _WIN)
         return (score > 0) - (score < 0)
 
-    def best_moves(self, position: _Position) -> list[int]:
-        return _best_moves(self, position)
-
-    def best_of_many(self, position: _Position) -> list[int]:
+    def best_of_many(self, position: _Position) -> Sequence[int]:
         if not self._is_small or self._depth < self._cells:
             return self.best_moves(position)
         mine, taken = position
@@ -329,7 +265,7 @@ class _Rules(Rules[_Position, int]):
         return score
 
     def search(self, position: _Position) -> list[int]:
-        """Return the moves with the best score, after looking ``depth`` moves ahead."""
+        """Return the moves with the best score, looking ``depth`` moves ahead."""
         stones = position[1].bit_count()
         last = min(stones + self._depth, self._cells)
         # Scores searched to the end of the game stay valid; large boards have too many positions to keep.
@@ -434,8 +370,3 @@ def _doublings(length: int) -> list[int]:
 
 
 _rules = lru_cache(16)(_Rules)
-
-
-@lru_cache(2**13)
-def _best_moves(rules: _Rules, position: _Position) -> list[int]:
-    return rules.search(position)

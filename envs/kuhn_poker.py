@@ -2,13 +2,13 @@
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import permutations, product
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_env import Baseline, Difficulty, Steady
-from gym_trl.envs.two_player import Opponent, Seat, TwoPlayerEnv, Worth
+from gym_trl.envs.two_player import TwoPlayerEnv, Worth, against
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
@@ -83,29 +83,18 @@ class KuhnPoker(TwoPlayerEnv):
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {"opponent": "random", "epsilon": 0.5, "seat": "random", "mistakes": 3},
-        "medium": {"opponent": "nash", "epsilon": 0.5, "seat": "first", "mistakes": 3},
-        "hard": {"opponent": "nash", "epsilon": 0.5, "seat": "random", "mistakes": 3},
+        "easy": against("random", "random"),
+        "medium": against("nash", "first"),
+        "hard": against("nash", "random"),
     }
     opponents = ("random", "nash", "epsilon", "self")
     stake = 2.0
     garbage = "raise"
-
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        opponent: Opponent | None = None,
-        epsilon: float | None = None,
-        seat: Seat | None = None,
-        mistakes: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        self._seat_players(self._choose(opponent=opponent, epsilon=epsilon, seat=seat, mistakes=mistakes))
-        self._cards: tuple[_Card, ...] = (0, 1)
-        self._played: _Played = ()
+    constant_action = "pass"
+    _longest_game = 3
+    _refusal = 'Not "pass" or "bet".'
+    _cards: tuple[_Card, ...] = (0, 1)
+    _played: _Played = ()
 
     @property
     def instructions(self) -> str:
@@ -117,36 +106,23 @@ class KuhnPoker(TwoPlayerEnv):
             'Answer with one word, "pass" or "bet".'
         )
 
-    @property
-    def optimal_success(self) -> float | None:
-        """Probability that the solver wins chips, or ``None`` where it is unknown."""
-        optimum = self._optimum
-        return None if optimum is None else optimum.success
-
-    @property
-    def optimal_return(self) -> float | None:
-        """The solver's mean reward, which is optimal, or ``None`` where the optimum is unknown."""
-        optimum = self._optimum
-        if optimum is None:
-            return None
-        return optimum.success if self.reward == "success" else optimum.payoff
-
-    @property
-    def constant_action(self) -> str:
-        """The action ``pass``."""
-        return "pass"
-
     def admissible_actions(self) -> list[str]:
         """Both actions, in every turn."""
         return list(_MOVES)
 
     def solver(self, seed: int = 0) -> Policy:
         """Return the best response to the opponent; against a policy and in self-play ``"nash"`` with ``seed``."""
-        policy: Policy
-        if self._alone or callable(self.opponent):
-            policy = _Perfect(seed)
-        else:
-            policy = _Response([_best_plan(seat, self._chance, self.reward == "success") for seat in (0, 1)])
+        strategies: list[_Strategy] = [_PERFECT, _PERFECT]
+        if not self._alone and not callable(self.opponent):
+            strategies = [_best_plan(seat, self._chance, self.reward == "success").bets for seat in (0, 1)]
+        rng = random.Random(seed)
+
+        def policy(observation: str) -> str:
+            found = _SIGHT.search(observation)
+            assert found is not None
+            bets = strategies[int(found[1]) - 1][_PLAYED[found[3]]][_CARDS.index(found[2])]
+            return "bet" if rng.random() < bets else "pass"
+
         return Steady(policy, _SIGHT.search)
 
     @property
@@ -160,16 +136,9 @@ class KuhnPoker(TwoPlayerEnv):
         # Kuhn's solution is for chips; the reward for success gives the game other payoffs.
         if callable(self.opponent) or (self._alone and self.reward == "success"):
             return None
-        seats = {"first": (0,), "second": (1,)}.get(self.seat, (0, 1))
         if self._alone:
-            worths = [_worth(_PERFECT, _PERFECT, seat) for seat in seats]
-        else:
-            worths = [_best_plan(seat, self._chance, self.reward == "success").worth for seat in seats]
-        return Worth(*(sum(part) / len(seats) for part in zip(*worths, strict=True)))
-
-    @property
-    def _longest_game(self) -> float:
-        return 3
+            return _mean([_worth(_PERFECT, _PERFECT, seat) for seat in self._seats])
+        return _mean([_best_plan(seat, self._chance, self.reward == "success").worth for seat in self._seats])
 
     def _deal(self) -> None:
         self._cards, self._played = self._one_of(_DEALS), ()
@@ -186,10 +155,6 @@ class KuhnPoker(TwoPlayerEnv):
 
     def _read(self, action: str) -> _Move | None:
         return _BY_NAME.get(action.strip().lower()) if action.isascii() else None
-
-    @property
-    def _refusal(self) -> str:
-        return 'Not "pass" or "bet".'
 
     def _move(self, move: _Move) -> None:
         self._played += (move,)
@@ -215,37 +180,9 @@ _DECISIONS: tuple[tuple[_Played, ...], ...] = (((), ("pass", "bet")), (("pass",)
 """Decisions of each seat."""
 
 
-class _Perfect:
-    """Policy that plays Kuhn's solution, with its own random generator."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
-
-    def __call__(self, observation: str) -> str:
-        _, card, played = _recognise(observation)
-        return "bet" if self._rng.random() < _PERFECT[played][card] else "pass"
-
-
 class _Plan(NamedTuple):
     worth: Worth
     bets: _Strategy
-
-
-class _Response:
-    """Policy that plays the plan of its seat."""
-
-    def __init__(self, plans: list[_Plan]) -> None:
-        self._plans = plans
-
-    def __call__(self, observation: str) -> str:
-        seat, card, played = _recognise(observation)
-        return "bet" if self._plans[seat].bets[played][card] else "pass"
-
-
-def _recognise(observation: str) -> tuple[int, _Card, _Played]:
-    found = _SIGHT.search(observation)
-    assert found is not None
-    return int(found[1]) - 1, _CARDS.index(found[2]), _PLAYED[found[3]]
 
 
 def _payoff(cards: tuple[_Card, ...], played: _Played) -> float | None:
@@ -274,18 +211,16 @@ def _best_plan(seat: int, chance: float, for_success: bool) -> _Plan:
     for bets in product(by_card, repeat=2):
         mine = dict(zip(_DECISIONS[seat], bets, strict=True))
         plans.append(_Plan(_worth(mine, theirs, seat), mine))  # type: ignore[arg-type]  # three cards
-    return max(plans, key=lambda plan: _rank(plan.worth, for_success))
-
-
-def _rank(worth: Worth, for_success: bool) -> tuple[float, float]:
-    payoff, success = round(worth.payoff, 12), round(worth.success, 12)
-    return (success, payoff) if for_success else (payoff, success)
+    return max(plans, key=lambda plan: plan.worth.rank(for_success))
 
 
 def _worth(mine: _Strategy, theirs: _Strategy, seat: int) -> Worth:
     """Return the mean worth of one strategy against another over all deals."""
     strategies = (mine, theirs) if seat == 0 else (theirs, mine)
-    worths = [_follow(cards, (), strategies, seat) for cards in _DEALS]
+    return _mean([_follow(cards, (), strategies, seat) for cards in _DEALS])
+
+
+def _mean(worths: Sequence[tuple[float, float]]) -> Worth:
     return Worth(*(sum(part) / len(worths) for part in zip(*worths, strict=True)))
 
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_env import Difficulty, check_integers
-from gym_trl.envs.two_player import BoardEnv, Opponent, Rules, Seat
+from gym_trl.envs.two_player import BoardEnv, Rules, against
 from gym_trl.errors import ConfigError
 
 _NAMES = "ABCDEFGHI"
@@ -71,73 +71,21 @@ class Nim(BoardEnv[_Piles, _Move]):
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {
-            "piles": 1,
-            "largest": 10,
-            "max_take": 3,
-            "misere": False,
-            "opponent": "random",
-            "epsilon": 0.5,
-            "seat": "first",
-            "mistakes": 3,
-        },
-        "medium": {
-            "piles": 3,
-            "largest": 7,
-            "max_take": 7,
-            "misere": False,
-            "opponent": "epsilon",
-            "epsilon": 0.5,
-            "seat": "random",
-            "mistakes": 3,
-        },
-        "hard": {
-            "piles": 4,
-            "largest": 9,
-            "max_take": 9,
-            "misere": True,
-            "opponent": "epsilon",
-            "epsilon": 0.1,
-            "seat": "random",
-            "mistakes": 3,
-        },
+        "easy": {"piles": 1, "largest": 10, "max_take": 3, "misere": False, **against("random", "first")},
+        "medium": {"piles": 3, "largest": 7, "max_take": 7, "misere": False, **against("epsilon", "random")},
+        "hard": {"piles": 4, "largest": 9, "max_take": 9, "misere": True, **against("epsilon", "random", epsilon=0.1)},
     }
+    ranges: ClassVar = {"largest": (1, None), "max_take": (1, None)}
     garbage = "A 0"
+    _refusal = "Not a pile and a number of its sticks."
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        piles: int | Sequence[int] | None = None,
-        largest: int | None = None,
-        max_take: int | None = None,
-        misere: bool | None = None,
-        opponent: Opponent | None = None,
-        epsilon: float | None = None,
-        seat: Seat | None = None,
-        mistakes: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(
-            piles=piles,
-            largest=largest,
-            max_take=max_take,
-            misere=misere,
-            opponent=opponent,
-            epsilon=epsilon,
-            seat=seat,
-            mistakes=mistakes,
-        )
-        self._seat_players(chosen)
-        check_integers(largest=chosen["largest"], max_take=chosen["max_take"], at_least=1)
-        if not isinstance(chosen["misere"], bool):
-            raise ConfigError(f"misere must be True or False, got {chosen['misere']!r}")
-        self.piles: int | Sequence[int] = chosen["piles"]
-        self.largest: int = chosen["largest"]
-        self.max_take: int = chosen["max_take"]
-        self.misere: bool = chosen["misere"]
+    piles: int | Sequence[int]
+    largest: int
+    max_take: int
+    misere: bool
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._sizes = _sizes(self.piles, self.largest, self.max_take)
         self._position = tuple(sizes[-1] for sizes in self._sizes)
 
@@ -191,10 +139,6 @@ class Nim(BoardEnv[_Piles, _Move]):
         pile, count = _NAMES.index(found[1].upper()), int(found[2])
         legal = pile < len(self._position) and 1 <= count <= min(self.max_take, self._position[pile])
         return (pile, count) if legal else None
-
-    @property
-    def _refusal(self) -> str:
-        return "Not a pile and a number of its sticks."
 
     def _recognise(self, observation: str) -> _Piles:
         return tuple(map(int, _PILE.findall(observation)))

@@ -1,22 +1,40 @@
 """Tic-tac-toe, against an opponent."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_env import Difficulty
-from gym_trl.envs.two_player import BoardEnv, Opponent, Rules, Seat
+from gym_trl.envs.two_player import BoardEnv, Rules, against
 
 _CELLS = range(9)
 _FULL = 0b111_111_111
 _LINES = (0b111, 0b111_000, 0b111_000_000, 0b001_001_001, 0b010_010_010, 0b100_100_100, 0b100_010_001, 0b001_010_100)
-_START = (0, 0)
-_MOVES = {str(cell + 1): cell for cell in _CELLS}
+_ACTIONS = tuple("123456789")
+_MOVES = {action: cell for cell, action in enumerate(_ACTIONS)}
 _BOARD = re.compile(r"You are ([XO])\.\n([1-9XO](?:[ \n][1-9XO]){8})")
 
 _Position: TypeAlias = tuple[int, int]
 """The cells of the player to move and of the other, as bits."""
+
+
+class _Rules(Rules[_Position, int]):
+    @cache  # noqa: B019 -- one object for all games
+    def moves(self, position: _Position) -> tuple[int, ...]:
+        mine, theirs = position
+        return tuple(cell for cell in _CELLS if not (mine | theirs) >> cell & 1)
+
+    def play(self, position: _Position, move: int) -> _Position:
+        mine, theirs = position
+        return theirs, mine | 1 << move
+
+    @cache  # noqa: B019
+    def result(self, position: _Position) -> int | None:
+        mine, theirs = position
+        if any(theirs & line == line for line in _LINES):
+            return -1
+        return 0 if mine | theirs == _FULL else None
 
 
 class TicTacToe(BoardEnv[_Position, int]):
@@ -58,27 +76,18 @@ class TicTacToe(BoardEnv[_Position, int]):
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {"opponent": "random", "epsilon": 0.5, "seat": "first", "mistakes": 3},
-        "medium": {"opponent": "random", "epsilon": 0.5, "seat": "random", "mistakes": 3},
-        "hard": {"opponent": "minimax", "epsilon": 0.5, "seat": "random", "mistakes": 3},
+        "easy": against("random", "first"),
+        "medium": against("random", "random"),
+        "hard": against("minimax", "random"),
     }
     sides = ("X", "O")
     garbage = "0"
-
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        opponent: Opponent | None = None,
-        epsilon: float | None = None,
-        seat: Seat | None = None,
-        mistakes: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        self._seat_players(self._choose(opponent=opponent, epsilon=epsilon, seat=seat, mistakes=mistakes))
-        self._position = _START
+    rules = _Rules()
+    _searchable = True
+    _longest_game = 9
+    _refusal = "Not a free cell."
+    _first = (0, 0)
+    _position = _first
 
     @property
     def instructions(self) -> str:
@@ -90,32 +99,13 @@ class TicTacToe(BoardEnv[_Position, int]):
         )
 
     @property
-    def rules(self) -> "_Rules":
-        """Rules of tic-tac-toe."""
-        return _RULES
-
-    @property
     def constant_action(self) -> str:
         """The middle, or a corner if a policy begins in the middle."""
         return "5" if 4 in self._legal_moves() else "1"
 
     def admissible_actions(self) -> list[str]:
         """Numbers of the free cells."""
-        return list(_actions(self._position))
-
-    @property
-    def _searchable(self) -> bool:
-        return True
-
-    def _starts(self) -> Iterable[tuple[float, _Position]]:
-        return [(1.0, _START)]
-
-    @property
-    def _longest_game(self) -> float:
-        return 9
-
-    def _deal(self) -> None:
-        self._position = _START
+        return [_ACTIONS[cell] for cell in self.rules.moves(self._position)]
 
     def _see(self) -> str:
         return _show(self._position, self._to_move)
@@ -125,10 +115,6 @@ class TicTacToe(BoardEnv[_Position, int]):
         mine, theirs = self._position
         return None if cell is None or (mine | theirs) >> cell & 1 else cell
 
-    @property
-    def _refusal(self) -> str:
-        return "Not a free cell."
-
     def _recognise(self, observation: str) -> _Position:
         found = _BOARD.search(observation)
         assert found is not None
@@ -137,41 +123,7 @@ class TicTacToe(BoardEnv[_Position, int]):
         return (mine, theirs) if found[1] == "X" else (theirs, mine)
 
     def _write(self, move: int) -> str:
-        return str(move + 1)
-
-
-class _Rules(Rules[_Position, int]):
-    def moves(self, position: _Position) -> tuple[int, ...]:
-        return _free(position)
-
-    def play(self, position: _Position, move: int) -> _Position:
-        mine, theirs = position
-        return theirs, mine | 1 << move
-
-    def result(self, position: _Position) -> int | None:
-        return _result(position)
-
-
-_RULES = _Rules()
-
-
-@cache
-def _free(position: _Position) -> tuple[int, ...]:
-    mine, theirs = position
-    return tuple(cell for cell in _CELLS if not (mine | theirs) >> cell & 1)
-
-
-@cache
-def _actions(position: _Position) -> tuple[str, ...]:
-    return tuple(str(cell + 1) for cell in _free(position))
-
-
-@cache
-def _result(position: _Position) -> int | None:
-    mine, theirs = position
-    if any(theirs & line == line for line in _LINES):
-        return -1
-    return 0 if mine | theirs == _FULL else None
+        return _ACTIONS[move]
 
 
 @cache

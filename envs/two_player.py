@@ -20,6 +20,19 @@ _SEATS = ("first", "second", "random")
 _VIEW = re.compile(r"^You are .*\.$", re.MULTILINE)
 
 
+class Worth(NamedTuple):
+    """Expected worth of a position: the payoff, and the probability of success."""
+
+    payoff: float
+    success: float
+
+    def rank(self, for_success: bool) -> tuple[float, float]:
+        """Return a key for comparisons; the number that is not maximised breaks ties."""
+        # Round, so that equal worths stay equal after many additions.
+        payoff, success = round(self.payoff, 12), round(self.success, 12)
+        return (success, payoff) if for_success else (payoff, success)
+
+
 class TwoPlayerEnv(TextEnv):
     """Base class of games for two, in which the environment plays one side, or the agent both.
 
@@ -70,9 +83,17 @@ class TwoPlayerEnv(TextEnv):
     seat: Seat
     mistakes: int
 
-    def _seat_players(self, chosen: Mapping[str, Any]) -> None:
-        """Check and keep the arguments shared by all games for two."""
-        opponent, epsilon, seat = chosen["opponent"], chosen["epsilon"], chosen["seat"]
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._policy: Policy | None = None
+        self._alone = self.opponent == "self"
+        self._mistakes_left = self.mistakes
+        self._to_move = 0
+        self._seat = 0
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        opponent, epsilon, seat = self.opponent, self.epsilon, self.seat
         if not callable(opponent) and opponent not in self.opponents:
             raise ConfigError(f"opponent must be one of {list(self.opponents)} or a policy, got {opponent!r}")
         number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and isfinite(epsilon)
@@ -80,14 +101,8 @@ class TwoPlayerEnv(TextEnv):
             raise ConfigError(f"epsilon must be a number from 0 to 1, got {epsilon!r}")
         if seat not in _SEATS:
             raise ConfigError(f"seat must be one of {list(_SEATS)}, got {seat!r}")
-        check_integers(mistakes=chosen["mistakes"], at_least=1)
-        self.opponent, self.epsilon, self.seat = opponent, float(epsilon), seat
-        self.mistakes = chosen["mistakes"]
-        self._policy: Policy | None = None
-        self._alone = opponent == "self"
-        self._mistakes_left = self.mistakes
-        self._to_move = 0
-        self._seat = 0
+        check_integers(mistakes=self.mistakes, at_least=1)
+        self.epsilon = float(epsilon)
 
     @property
     def loss_reward(self) -> float:  # type: ignore[override]
@@ -103,8 +118,31 @@ class TwoPlayerEnv(TextEnv):
 
     @property
     def _longest_game(self) -> float:
-        """Return the most moves of a game."""
+        """Most moves of a game."""
         return inf
+
+    @property
+    def optimal_success(self) -> float | None:
+        """Probability of success of the best response to the opponent, or ``None`` if unknown."""
+        optimum = self._optimum
+        return None if optimum is None else optimum.success
+
+    @property
+    def optimal_return(self) -> float | None:
+        """Mean reward of the best response to the opponent, or ``None`` if unknown."""
+        optimum = self._optimum
+        if optimum is None:
+            return None
+        return optimum.success if self.reward == "success" else optimum.payoff
+
+    @property
+    def _optimum(self) -> Worth | None:
+        return None
+
+    @property
+    def _seats(self) -> tuple[int, ...]:
+        """Seats that the agent can have."""
+        return (0, 1) if self.seat == "random" else (_SEATS.index(self.seat),)
 
     @property
     def _chance(self) -> float:
@@ -234,6 +272,11 @@ class TwoPlayerEnv(TextEnv):
         return Outcome(lost, -self.stake, done=True, valid=False, info=info)
 
 
+def against(opponent: str, seat: Seat, *, epsilon: float = 0.5) -> dict[str, Any]:
+    """Return the arguments of a preset that all games for two share."""
+    return {"opponent": opponent, "epsilon": epsilon, "seat": seat, "mistakes": 3}
+
+
 Position = TypeVar("Position", bound=Hashable)
 Move = TypeVar("Move", bound=Hashable)
 
@@ -261,9 +304,17 @@ class Rules(ABC, Generic[Position, Move]):
         """Return the result of perfect play for the player to move, by exhaustive search."""
         return _value(self, position)
 
+    @lru_cache(2**13)  # noqa: B019 -- games share few rules, which are never freed
     def best_moves(self, position: Position) -> Sequence[Move]:
         """Return the moves among which perfect play chooses."""
-        return _best_moves(self, position)
+        return self.search(position)
+
+    def search(self, position: Position) -> Sequence[Move]:
+        """Return ``best_moves``, which are kept."""
+        moves = self.moves(position)
+        values = [-self.value(self.play(position, move)) for move in moves]
+        best = max(values)
+        return [move for move, value in zip(moves, values, strict=True) if value == best]
 
     def best_of_many(self, position: Position) -> Sequence[Move]:
         """Return ``best_moves``, for callers that visit most of the positions."""
@@ -279,21 +330,6 @@ def _value(rules: Rules[Position, Move], position: Position) -> int:
     for move in rules.moves(position):
         best = max(best, -rules.value(rules.play(position, move)))
     return best
-
-
-@lru_cache(2**13)
-def _best_moves(rules: Rules[Position, Move], position: Position) -> list[Move]:
-    moves = rules.moves(position)
-    values = [-rules.value(rules.play(position, move)) for move in moves]
-    best = max(values)
-    return [move for move, value in zip(moves, values, strict=True) if value == best]
-
-
-class Worth(NamedTuple):
-    """Expected worth of a position: the payoff, and the probability of success."""
-
-    payoff: float
-    success: float
 
 
 class Response(Generic[Position, Move]):
@@ -348,9 +384,7 @@ class Response(Generic[Position, Move]):
         return Worth(float(mine), float(mine > 0 or (mine == 0 and self._draw_is_success)))
 
     def _rank(self, worth: Worth) -> tuple[float, float]:
-        # Round, so that equal worths stay equal after many additions, and the other number breaks the tie.
-        payoff, success = round(worth.payoff, 12), round(worth.success, 12)
-        return (success, payoff) if self._for_success else (payoff, success)
+        return worth.rank(self._for_success)
 
 
 _response = lru_cache(8)(Response)
@@ -359,6 +393,8 @@ _response = lru_cache(8)(Response)
 class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
     """Base class of games for two without hidden information, where only the opponent can be random."""
 
+    _first: Position
+    """Starting position, where all games start alike."""
     _position: Position
 
     @property
@@ -371,9 +407,12 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
     def _searchable(self) -> bool:
         """True if all games against this opponent can be searched within seconds."""
 
-    @abstractmethod
     def _starts(self) -> Iterable[tuple[float, Position]]:
         """Return the starting positions, with probabilities."""
+        return [(1.0, self._first)]
+
+    def _deal(self) -> None:
+        self._position = self._first
 
     @abstractmethod
     def _recognise(self, observation: str) -> Position:
@@ -388,37 +427,19 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
         return self.rules.best_moves(position)[0]
 
     @property
-    def optimal_success(self) -> float | None:
-        """Probability of success of the best response to the opponent, or ``None`` if unknown."""
-        optimum = self._optimum
-        return None if optimum is None else optimum.success
-
-    @property
-    def optimal_return(self) -> float | None:
-        """Mean reward of the best response to the opponent, or ``None`` if unknown."""
-        optimum = self._optimum
-        if optimum is None:
-            return None
-        return optimum.success if self.reward == "success" else optimum.payoff
-
-    @property
     def _optimum(self) -> Worth | None:
         if callable(self.opponent) or not self._searchable:
             return None
         response = self._response
         by_seat = (response.find, response.wait)
-        seats = (0, 1) if self.seat == "random" else (_SEATS.index(self.seat),)
+        seats = self._seats
         worths = [(p / len(seats), by_seat[seat](start)) for p, start in self._starts() for seat in seats]
         return Worth(sum(p * worth.payoff for p, worth in worths), sum(p * worth.success for p, worth in worths))
 
     @property
     def _response(self) -> Response[Position, Move]:
-        return _response(
-            self.rules,
-            self._chance,
-            for_success=self.reward == "success",
-            draw_is_success=self._draw_is_success,
-        )
+        for_success, draw_is_success = self.reward == "success", self._draw_is_success
+        return _response(self.rules, self._chance, for_success=for_success, draw_is_success=draw_is_success)
 
     @cached_property
     def _draw_is_success(self) -> bool:
