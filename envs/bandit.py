@@ -9,26 +9,20 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
-_MOST_ARMS = 20
-_MOST_TURNS = 1000
 _PAID = re.compile(r"([A-Z]) paid ([01])\.")
 
 
-class _Story(NamedTuple):
-    things: str
-    rule: str
-
-
 _STORIES = {
-    "machines": _Story("slot machines", "A turn on a machine pays 1 or 0"),
-    "adverts": _Story("advertisements", "Each turn you show one to a visitor, who clicks (1) or does not (0)"),
-    "treatments": _Story("treatments", "Each turn you give one to a new patient, who is cured (1) or is not (0)"),
+    "machines": ("slot machines", "A turn on a machine pays 1 or 0"),
+    "adverts": ("advertisements", "Each turn you show one to a visitor, who clicks (1) or does not (0)"),
+    "treatments": ("treatments", "Each turn you give one to a new patient, who is cured (1) or is not (0)"),
 }
+"""Name of the arms, and the rule of a turn, in the instructions."""
 
 
 class Bandit(TextEnv):
@@ -90,45 +84,42 @@ class Bandit(TextEnv):
         "medium": {"arms": 5, "gap": 0.2, "turns": 100, "summary": True, "story": "machines"},
         "hard": {"arms": 10, "gap": 0.2, "turns": 100, "summary": False, "story": "machines"},
     }
+    ranges: ClassVar = {"arms": (2, 20), "turns": (1, 1000)}
     reward_modes = ("payoff", "success")
     garbage = "?"
+    constant_action = "A"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        arms: int | None = None,
-        gap: float | None = None,
-        turns: int | None = None,
-        summary: bool | None = None,
-        story: Literal["machines", "adverts", "treatments"] | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(arms=arms, gap=gap, turns=turns, summary=summary, story=story)
-        _check(chosen)
-        self.arms: int = chosen["arms"]
-        self.gap: float = chosen["gap"]
-        self.turns: int = chosen["turns"]
-        self.summary: bool = chosen["summary"]
-        self.story: str = chosen["story"]
+    arms: int
+    gap: float
+    turns: int
+    summary: bool
+    story: Literal["machines", "adverts", "treatments"]
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._places = {name: place for place, name in enumerate(ascii_uppercase[: self.arms])}
         self._tape = b""
         self._best = 0
-        self._tried = [0] * self.arms
-        self._paid = [0] * self.arms
+        self._tried, self._paid = [0] * self.arms, [0] * self.arms
         self._shown: list[str] = []
         self._turns_left = self.turns
         self._regret = 0.0
 
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        gap = self.gap
+        if isinstance(gap, bool) or not isinstance(gap, int | float) or not math.isfinite(gap) or not 0 < gap <= 1:
+            raise ConfigError(f"gap must be a number above 0 and up to 1, got {gap!r}")
+        if self.story not in list(_STORIES):
+            raise ConfigError(f"story must be one of {list(_STORIES)}, got {self.story!r}")
+
     @property
     def instructions(self) -> str:
         """Rules of the game and format of an action."""
-        story = _STORIES[self.story]
+        things, rule = _STORIES[self.story]
         aim = "collect as much as you can" if self.reward == "payoff" else "choose that one in the last of them to win"
         return (
-            f"There are {self.arms} {story.things}, {self._names}. {story.rule}, with probability "
+            f"There are {self.arms} {things}, {self._names}. {rule}, with probability "
             f"{0.5 + self.gap / 2:.4g} for one of them, which you do not know, and {0.5 - self.gap / 2:.4g} for each "
             f"other. You have {counted(self.turns, 'turn')}; {aim}. Answer with one letter alone, written like Z "
             "(which is none of them). Anything else costs a turn and pays nothing."
@@ -144,18 +135,20 @@ class Bandit(TextEnv):
         """Bayes-optimal mean payoff, without knowledge of the best arm."""
         return _bayes(self.arms, self.gap, self.turns).payoff if self.reward == "payoff" else None
 
-    @property
-    def constant_action(self) -> str:
-        """The first arm."""
-        return "A"
-
     def admissible_actions(self) -> list[str]:
         """Return all arms."""
         return list(self._places)
 
     def solver(self) -> Policy:
         """Return the Bayes-optimal policy for the payoff, which chooses the arm that is most probably the best."""
-        return _MostProbable(self.arms)
+        leads = [0] * self.arms  # payments minus failures: the largest is most probably the best arm's
+
+        def policy(observation: str) -> str:
+            if paid := _PAID.match(observation):
+                leads[ascii_uppercase.index(paid[1])] += 1 if paid[2] == "1" else -1
+            return ascii_uppercase[leads.index(max(leads))]
+
+        return policy
 
     @property
     def _names(self) -> str:
@@ -166,8 +159,7 @@ class Bandit(TextEnv):
         chances = np.full((self.arms, 1), 0.5 - self.gap / 2)
         chances[self._best] = 0.5 + self.gap / 2
         self._tape = (self.np_random.random((self.arms, self.turns)) < chances).tobytes()
-        self._tried = [0] * self.arms
-        self._paid = [0] * self.arms
+        self._tried, self._paid = [0] * self.arms, [0] * self.arms
         self._shown = [f"{name} 0/0" for name in self._places]
         self._turns_left = self.turns
         self._regret = 0.0
@@ -199,19 +191,6 @@ class Bandit(TextEnv):
         # Reported in every turn it would reveal the best arm.
         info = {"regret": self._regret} if done else {}
         return Outcome(answer, paid / self.turns, done, done and cost == 0.0, info=info)
-
-
-class _MostProbable:
-    """Policy that chooses the arm with the largest number of payments minus failures, most probably the best."""
-
-    def __init__(self, arms: int) -> None:
-        self._leads = [0] * arms
-
-    def __call__(self, observation: str) -> str:
-        paid = _PAID.match(observation)
-        if paid is not None:
-            self._leads[ascii_uppercase.index(paid[1])] += 1 if paid[2] == "1" else -1
-        return ascii_uppercase[self._leads.index(max(self._leads))]
 
 
 class _Bayes(NamedTuple):
@@ -247,18 +226,3 @@ def _bayes(arms: int, gap: float, turns: int) -> _Bayes:
         at[0, 1:] += down[0, :-1]
         at[0, 0] += down[0, -1]
     return _Bayes(payoff / turns, success)
-
-
-def _check(chosen: Mapping[str, Any]) -> None:
-    check_integers(arms=chosen["arms"], at_least=2)
-    check_integers(turns=chosen["turns"], at_least=1)
-    for name, most in (("arms", _MOST_ARMS), ("turns", _MOST_TURNS)):
-        if chosen[name] > most:
-            raise ConfigError(f"{name} must be at most {most}, got {chosen[name]}")
-    gap = chosen["gap"]
-    if isinstance(gap, bool) or not isinstance(gap, int | float) or not math.isfinite(gap) or not 0 < gap <= 1:
-        raise ConfigError(f"gap must be a number above 0 and up to 1, got {gap!r}")
-    if not isinstance(chosen["summary"], bool):
-        raise ConfigError(f"summary must be True or False, got {chosen['summary']!r}")
-    if chosen["story"] not in list(_STORIES):
-        raise ConfigError(f"story must be one of {list(_STORIES)}, got {chosen['story']!r}")

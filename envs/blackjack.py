@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
-from gym_trl.errors import ConfigError
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
@@ -71,31 +70,19 @@ class Blackjack(TextEnv):
         "medium": {"natural": False, "sab": False, "sums": True, "turns": 20},
         "hard": {"natural": False, "sab": False, "sums": False, "turns": 20},
     }
+    ranges: ClassVar = {"turns": (1, None)}
     reward_modes = ("payoff", "success")
     loss_reward = -1.0
     garbage = "double"
+    constant_action = "stick"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        natural: bool | None = None,
-        sab: bool | None = None,
-        sums: bool | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(natural=natural, sab=sab, sums=sums, turns=turns)
-        for name in ("natural", "sab", "sums"):
-            if not isinstance(chosen[name], bool):
-                raise ConfigError(f"{name} must be True or False, got {chosen[name]!r}")
-        check_integers(turns=chosen["turns"], at_least=1)
-        self.natural: bool = chosen["natural"]
-        self.sab: bool = chosen["sab"]
-        self.sums: bool = chosen["sums"]
-        self.turns: int = chosen["turns"]
+    natural: bool
+    sab: bool
+    sums: bool
+    turns: int
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._player: list[int] = []
         self._dealer: list[int] = []
         self._turns_left = self.turns
@@ -127,11 +114,6 @@ class Blackjack(TextEnv):
     def optimal_return(self) -> float:
         """Mean reward of perfect play."""
         return self._optimum().won if self.reward == "success" else self._optimum().payoff
-
-    @property
-    def constant_action(self) -> str:
-        """The action ``stick``."""
-        return "stick"
 
     def admissible_actions(self) -> list[str]:
         """Both actions, in every turn."""

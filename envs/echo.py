@@ -42,6 +42,8 @@ class Echo(TextEnv):
     """
 
     reward_modes = ("repetition", "length")
+    optimal_success = 1.0
+    optimal_return = 1.0
 
     def __init__(
         self,
@@ -54,9 +56,8 @@ class Echo(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(reward=reward, render_mode=render_mode)
-        check_integers(turns=turns, word_length=word_length, max_length=max_length, at_least=1)
-        if max_length > MAX_LENGTH:
-            raise ConfigError(f"max_length must be at most {MAX_LENGTH}, got {max_length}")
+        check_integers(turns=turns, word_length=word_length, at_least=1)
+        check_integers(max_length=max_length, at_least=1, at_most=MAX_LENGTH)
         if reward == "repetition" and turns * word_length > _MOST_CHARACTERS:
             raise ConfigError(f"turns * word_length must be at most {_MOST_CHARACTERS}, got {turns * word_length}")
         if not isinstance(alphabet, str):
@@ -89,16 +90,6 @@ class Echo(TextEnv):
         return 1 if self.reward == "length" else len(self.alphabet) ** (self.word_length * self.turns)
 
     @property
-    def optimal_success(self) -> float:
-        """1.0: every word can be repeated."""
-        return 1.0
-
-    @property
-    def optimal_return(self) -> float:
-        """1.0 for both rewards."""
-        return 1.0
-
-    @property
     def constant_action(self) -> str:
         """The first letter, repeated."""
         return self.alphabet[0] * self.word_length
@@ -108,7 +99,9 @@ class Echo(TextEnv):
         if self.reward == "length":
             return lambda observation: "a" * self.max_length
         # A wrapper may append lines below the word.
-        return Steady(_first_line, re.compile(rf"\S{{{self.word_length}}}(?:\n|\Z)").match)
+        return Steady(
+            lambda observation: observation.partition("\n")[0], re.compile(rf"\S{{{self.word_length}}}(?:\n|\Z)").match
+        )
 
     def random_policy(self, seed: int) -> Policy:
         """Return a policy of random letters: as many as the word has, or any number up to ``max_length``."""
@@ -157,7 +150,3 @@ class Echo(TextEnv):
         if self.reward == "repetition" and not done:
             shown = self._words[self._turn]
         return Outcome(shown, share / self.turns, done, success=done and self._all_exact, valid=valid)
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gym_trl.envs import words
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
-_SHORTEST, _LONGEST = 5, 10
 _STATE = re.compile(r"^((?:[A-Z_] )*[A-Z_])\nMissed: (none|[A-Z](?: [A-Z])*)\. ", re.MULTILINE)
 
 
@@ -69,37 +68,28 @@ class Hangman(TextEnv):
         "medium": {"shortest": 5, "longest": 10, "misses": 6},
         "hard": {"shortest": 5, "longest": 6, "misses": 4},
     }
+    ranges: ClassVar = {"shortest": (5, 10), "longest": (5, 10), "misses": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
     garbage = "?"
+    constant_action = "E"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        shortest: int | None = None,
-        longest: int | None = None,
-        misses: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(shortest=shortest, longest=longest, misses=misses)
-        self.shortest: int = chosen["shortest"]
-        self.longest: int = chosen["longest"]
-        self.misses: int = chosen["misses"]
-        check_integers(misses=self.misses, at_least=1)
-        for name, value in (("shortest", self.shortest), ("longest", self.longest)):
-            check_integers(**{name: value}, at_least=_SHORTEST)
-            if value > _LONGEST:
-                raise ConfigError(f"{name} must be at most {_LONGEST}, got {value}")
-        if self.shortest > self.longest:
-            said = f"shortest={self.shortest} and longest={self.longest}"
-            raise ConfigError(f"shortest must not be above longest, got {said}")
+    shortest: int
+    longest: int
+    misses: int
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._secret = ""
         self._shown: list[str] = []
         self._missed: list[str] = []
         self._new = list(ascii_uppercase)
         self._misses_left = self.misses
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.shortest > self.longest:
+            said = f"shortest={self.shortest} and longest={self.longest}"
+            raise ConfigError(f"shortest must not be above longest, got {said}")
 
     @property
     def instructions(self) -> str:
@@ -121,16 +111,6 @@ class Hangman(TextEnv):
     def optimal_success(self) -> float | None:
         """1.0 if the solver always wins, which 26 misses guarantee; ``None`` otherwise."""
         return 1.0 if self.misses >= 26 or self.misses > _most_misses(self.shortest, self.longest) else None
-
-    @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success`` for ``"success"``; unknown for the other rewards."""
-        return self.optimal_success if self.reward == "success" else None
-
-    @property
-    def constant_action(self) -> str:
-        """Most frequent letter, which is new in the first turn only."""
-        return "E"
 
     def admissible_actions(self) -> list[str]:
         """Letters not guessed yet."""

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gym_trl.envs import words
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
 _LETTERS = 5
-_MOST_CHOICES = 100
 _OPENING = "trace"
 _MOST_NEEDED = 5
 _MARKS = "XYG"
@@ -85,43 +84,27 @@ class Wordle(TextEnv):
         "medium": {"guesses": 6, "turns": 12, "choices": 0, "strict": False},
         "hard": {"guesses": 4, "turns": 4, "choices": 0, "strict": False},
     }
+    ranges: ClassVar = {"guesses": (1, None), "turns": (1, None), "choices": (0, 100)}
     reward_modes = ("success", "efficient", "shaped")
     garbage = "ZZZZZ"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        guesses: int | None = None,
-        turns: int | None = None,
-        choices: int | None = None,
-        strict: bool | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(guesses=guesses, turns=turns, choices=choices, strict=strict)
-        self.guesses: int = chosen["guesses"]
-        self.turns: int = chosen["turns"]
-        self.choices: int = chosen["choices"]
-        self.strict: bool = chosen["strict"]
-        self._check_arguments()
+    guesses: int
+    turns: int
+    choices: int
+    strict: bool
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._lists_actions = self.choices > 0
         self._secret = ""
         self._shown: tuple[str, ...] = ()
-        self._guesses_left = self.guesses
-        self._turns_left = self.turns
+        self._guesses_left, self._turns_left = self.guesses, self.turns
         self._told: list[tuple[str, str]] = []
 
     def _check_arguments(self) -> None:
-        check_integers(guesses=self.guesses, turns=self.turns, at_least=1)
-        check_integers(choices=self.choices, at_least=0)
-        if self.choices > _MOST_CHOICES:
-            raise ConfigError(f"choices must be at most {_MOST_CHOICES}, got {self.choices}")
+        super()._check_arguments()
         if self.turns < self.guesses:
             raise ConfigError(f"turns must be at least guesses, got turns={self.turns} and guesses={self.guesses}")
-        if not isinstance(self.strict, bool):
-            raise ConfigError(f"strict must be True or False, got {self.strict!r}")
 
     @property
     def instructions(self) -> str:
