@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.textify import counted
 from gym_trl.types import Policy
@@ -41,8 +41,6 @@ _EATEN = ""
 
 _KINDS: tuple[Literal["put", "take", "eat", "cook"], ...] = ("put", "take", "eat", "cook")
 _WEIGHTS = (5, 2, 1, 2)
-
-_MOST = {"rooms": 16, "objects": 24, "locks": 8, "goals": 5}
 
 
 class _Goal(NamedTuple):
@@ -140,42 +138,28 @@ class Adventure(TextEnv):
         "medium": {"rooms": 6, "objects": 8, "locks": 2, "goals": 2, "turns": 60, "commands": "listed"},
         "hard": {"rooms": 10, "objects": 12, "locks": 3, "goals": 3, "turns": 120, "commands": "free"},
     }
+    ranges: ClassVar = {"rooms": (1, 16), "objects": (1, 24), "locks": (0, 8), "goals": (1, 5), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
     garbage = "take north"
+    constant_action = "inventory"
+    num_instances = 2**32
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        rooms: int | None = None,
-        objects: int | None = None,
-        locks: int | None = None,
-        goals: int | None = None,
-        turns: int | None = None,
-        commands: Literal["listed", "free"] | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(rooms=rooms, objects=objects, locks=locks, goals=goals, turns=turns, commands=commands)
-        self.rooms: int = chosen["rooms"]
-        self.objects: int = chosen["objects"]
-        self.locks: int = chosen["locks"]
-        self.goals: int = chosen["goals"]
-        self.turns: int = chosen["turns"]
-        self.commands: str = chosen["commands"]
-        self._check_arguments()
+    rooms: int
+    objects: int
+    locks: int
+    goals: int
+    turns: int
+    commands: Literal["listed", "free"]
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._instance = 0
         self._turns_left = self.turns
         self._shortest: int | None = None
         self._build()
 
     def _check_arguments(self) -> None:
-        check_integers(rooms=self.rooms, objects=self.objects, goals=self.goals, turns=self.turns, at_least=1)
-        check_integers(locks=self.locks, at_least=0)
-        for name, most in _MOST.items():
-            if getattr(self, name) > most:
-                raise ConfigError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        super()._check_arguments()
         if self.locks >= self.rooms:
             raise ConfigError(f"locks must be fewer than rooms, got locks={self.locks} and rooms={self.rooms}")
         if self.goals > self.objects:
@@ -201,11 +185,6 @@ class Adventure(TextEnv):
         )
 
     @property
-    def num_instances(self) -> int:
-        """Number of houses."""
-        return 2**32
-
-    @property
     def optimal_success(self) -> float | None:
         """1.0 if the turns suffice to explore everything, otherwise ``None``."""
         return 1.0 if self.turns >= self._enough_turns() else None
@@ -214,11 +193,6 @@ class Adventure(TextEnv):
     def optimal_return(self) -> float | None:
         """``optimal_success``, except that the optimum of ``"efficient"`` is known for a single room only."""
         return None if self.reward == "efficient" and self.rooms > 1 else self.optimal_success
-
-    @property
-    def constant_action(self) -> str:
-        """Command that lists the things carried."""
-        return "inventory"
 
     def admissible_actions(self) -> Sequence[str] | None:
         """Commands that can be carried out; ``None`` for free commands, which have many wordings each."""

@@ -7,14 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
-from gym_trl.errors import ConfigError
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
-_MOST_STEPS = 8
-_MOST_TURNS = 20
 _MOST_CHARACTERS = 10_000
 _TESTS = 12
 _EXAMPLES = 2
@@ -22,6 +19,7 @@ _LIMITS = SandboxLimits(seconds=5.0, cpu_seconds=10, memory_mb=256, processes=4,
 
 _SAID = re.compile(r"\s*(run|submit) *:[ \t]*(?:\n|(?=\S))(.*)", re.IGNORECASE | re.DOTALL)
 _FENCED = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.IGNORECASE | re.DOTALL)
+_SENTENCE = re.compile(r"^[0-9]+\. (.*)$", re.MULTILINE)
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
@@ -160,30 +158,22 @@ class CodeAgent(TextEnv):
         "medium": {"steps": 3, "turns": 6},
         "hard": {"steps": 5, "turns": 8},
     }
+    ranges: ClassVar = {"steps": (1, 8), "turns": (1, 20)}
     reward_modes = ("success", "efficient")
     preferred_executor: ClassVar[str] = "thread"
     """Default executor of ``GymSpec``: a step waits for the sandbox."""
     garbage = "submit solve"
+    constant_action = "submit:\ndef solve(numbers):\n    return 0"
+    num_instances = 2**32
+    optimal_success = 1.0
+    optimal_return = 1.0
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        steps: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        isolation: Isolation = "bubblewrap",
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
+    steps: int
+    turns: int
+
+    def __init__(self, *, isolation: Isolation = "bubblewrap", **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.isolation: Isolation = isolation
-        chosen = self._choose(steps=steps, turns=turns)
-        self.steps: int = chosen["steps"]
-        self.turns: int = chosen["turns"]
-        check_integers(steps=self.steps, turns=self.turns, at_least=1)
-        for name, value, most in (("steps", self.steps, _MOST_STEPS), ("turns", self.turns, _MOST_TURNS)):
-            if value > most:
-                raise ConfigError(f"{name} must be at most {most}, got {value}")
         self._turns_left = self.turns
         self._instance = 0
         self._problem = _make(0, self.steps)
@@ -216,29 +206,9 @@ class CodeAgent(TextEnv):
             "costs a turn, and the game is lost when they are over."
         )
 
-    @property
-    def num_instances(self) -> int:
-        """Number of problems, each with its tests."""
-        return 2**32
-
-    @property
-    def optimal_success(self) -> float:
-        """1.0: the sentences determine the function."""
-        return 1.0
-
-    @property
-    def optimal_return(self) -> float:
-        """1.0 for every reward: the first turn is enough."""
-        return 1.0
-
-    @property
-    def constant_action(self) -> str:
-        """Valid submission that always returns the same value."""
-        return "submit:\ndef solve(numbers):\n    return 0"
-
     def solver(self) -> Policy:
         """Return a policy that submits the program that the sentences describe; always right, in the first turn."""
-        return _Reader()
+        return Steady(_read, re.compile(r"Write solve.*\n1\. ").match)
 
     def random_policy(self, seed: int) -> Policy:
         """Return a policy that runs a program that prints a number, or submits a random program of the right kind."""
@@ -402,23 +372,13 @@ _PATTERNS = [
 ]
 
 
-class _Reader:
-    """Policy that translates the sentences into a program."""
+def _read(observation: str) -> str:
+    """Return the submission of the program that the sentences describe."""
+    lines = [_translate(sentence) for sentence in _SENTENCE.findall(observation)]
+    body = [f"    numbers = {line}" for line in lines[:-1]]
+    return "\n".join(["submit:", "def solve(numbers):", *body, f"    return {lines[-1]}"])
 
-    def __init__(self) -> None:
-        self._said = "submit: 0"
 
-    def __call__(self, observation: str) -> str:
-        sentences = re.findall(r"^[0-9]+\. (.*)$", observation, re.MULTILINE)
-        if observation.startswith("Write solve") and sentences:
-            lines = [self._translate(sentence) for sentence in sentences]
-            body = [f"    numbers = {line}" for line in lines[:-1]]
-            self._said = "\n".join(["submit:", "def solve(numbers):", *body, f"    return {lines[-1]}"])
-        return self._said
-
-    @staticmethod
-    def _translate(sentence: str) -> str:
-        for pattern, code in _PATTERNS:
-            if found := pattern.fullmatch(sentence):
-                return code.replace("{k}", found[1]) if found.groups() else code
-        raise AssertionError(f"every sentence can be read, and {sentence!r} cannot")
+def _translate(sentence: str) -> str:
+    found, code = next((found, code) for pattern, code in _PATTERNS if (found := pattern.fullmatch(sentence)))
+    return code.replace("{k}", found[1]) if found.groups() else code

@@ -8,12 +8,11 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.textify import counted
 from gym_trl.types import Policy
 
-_MOST_HOPS = 6
 _MOST_DOCUMENTS = 100
 _MOST_CHARACTERS = 500
 _MOST_FOUND = 5
@@ -96,34 +95,27 @@ class ToolUse(TextEnv):
         "medium": {"hops": 3, "documents": 24, "turns": 12},
         "hard": {"hops": 5, "documents": 60, "turns": 20},
     }
+    ranges: ClassVar = {"hops": (1, 6), "documents": (1, None), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
     garbage = "answer: unknown"
+    constant_action = "answer: 1000"
+    num_instances = 2**32
+    optimal_success = 1.0
+    optimal_return = 1.0
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        hops: int | None = None,
-        documents: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(hops=hops, documents=documents, turns=turns)
-        self.hops: int = chosen["hops"]
-        self.documents: int = chosen["documents"]
-        self.turns: int = chosen["turns"]
-        self._check_arguments()
+    hops: int
+    documents: int
+    turns: int
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._instance = 0
         self._turns_left = self.turns
         self._followed: set[int] = set()
         self._world, self._question = _make(0, self.hops, self.documents)
 
     def _check_arguments(self) -> None:
-        check_integers(hops=self.hops, documents=self.documents, turns=self.turns, at_least=1)
-        if self.hops > _MOST_HOPS:
-            raise ConfigError(f"hops must be at most {_MOST_HOPS}, got {self.hops}")
+        super()._check_arguments()
         fewest = max(6, 4 * self.hops)
         if not fewest <= self.documents <= _MOST_DOCUMENTS:
             raise ConfigError(
@@ -149,26 +141,6 @@ class ToolUse(TextEnv):
             f"{_MOST_ROWS} rows; an order costs its quantity times the price of its product. answer gives the "
             "answer, a whole number, and ends the game. Anything else costs a turn."
         )
-
-    @property
-    def num_instances(self) -> int:
-        """Number of countries, each with a question about it."""
-        return 2**32
-
-    @property
-    def optimal_success(self) -> float:
-        """1.0: the turns suffice to look everything up."""
-        return 1.0
-
-    @property
-    def optimal_return(self) -> float:
-        """1.0 for every reward: no hop is left out, and the potential starts at 0."""
-        return 1.0
-
-    @property
-    def constant_action(self) -> str:
-        """A constant answer."""
-        return "answer: 1000"
 
     def solver(self) -> Policy:
         """Return a policy that parses the question and looks up each fact; always right, in the fewest turns."""
