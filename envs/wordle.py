@@ -69,7 +69,7 @@ class Wordle(TextEnv):
 
     Of the strict games in six guesses three words are lost. 6626/1965 = 3.3720 is computed by the tests, and of the 30
     openings with the most distinct marks none does better than "trace"; the best known mean for these lists is
-    6614/1965 = 3.3659, by an exact comparison of ten words in every position after "trace" (``pytest -m full -k
+    6614/1965 = 3.3659, by an exact comparison of ten words in every position after "trace" (``pytest -m nightly -k
     wordle`` finds both). The lists differ from the original ones, so results for those are only comparable: 3.4212 is
     the optimum for 2315 answers and 12972 guesses (Bertsimas and Paskov 2024; quoted). Random words win 0.1 % of medium
     and 34 % of easy.

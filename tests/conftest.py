@@ -1,4 +1,4 @@
-"""Shared fixtures, and the selection of slow tests, which run with ``pytest -m full`` only."""
+"""Shared fixtures, and the lane that each test belongs to."""
 
 import re
 import signal
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
+import lanes
 import pytest
 from for_sandbox import ISOLATION, PROBLEM
-from hypothesis import settings
+from hypothesis import is_hypothesis_test
 
 from gym_trl.sandbox.isolation import bubblewrap_problem
 
 if TYPE_CHECKING:
     from for_viewer import Look
 
-# The duration of an example depends on the load of the machine.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code"}
+"""Marks of tests that need more than `make setup` installs, and are therefore in the full lane."""
 
 pytest_plugins = ["no_process_left"]
 
@@ -31,7 +31,8 @@ collect_ignore_glob = ["*/train_*.py"]
 collect_ignore = [] if find_spec("openenv") else ["openenv_zoo.py", "compat/openenv_sessions.py"]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    lanes.choose(config.option.markexpr)
     # Ignored by nohup or a shell's &, they would be ignored by the programs that tests start too.
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -40,14 +41,20 @@ def pytest_configure() -> None:
         gym.spec("TrlEnv/CodeAgent-v0").kwargs["isolation"] = ISOLATION
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if PROBLEM is not None:
-        for item in items:
-            if isinstance(item, pytest.DoctestItem) and _runs_programs(item):
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and _runs_programs(item):
+            item.add_marker("code")
+            if PROBLEM is not None:
                 item.add_marker(pytest.mark.skip(reason=f"bubblewrap does not work here: {PROBLEM}"))
-    if "full" in config.option.markexpr:
+        if any(mark.name in NEEDS_MORE for mark in item.iter_markers()):
+            item.add_marker("full")
+        elif isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+            item.add_marker("both")
+    if "nightly" in config.option.markexpr:
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
+    left_out = [item for item in items if item.get_closest_marker("nightly")]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 

@@ -7,8 +7,9 @@ import time
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.adaptive import AdaptivePool
 from gym_trl.episode import EnvFailure, Episode, Limits
@@ -221,7 +222,7 @@ def test_the_order_of_questions_is_kept_where_it_is_asked_for():
 
 
 @given(st.lists(st.sampled_from([0.0, 0.004, 0.025]), min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 6))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_n_episodes_together_equal_n_episodes_alone_wherever_they_are_stepped(waits, turns, episodes):
     def make(env_id, clock=Clock()):  # noqa: B008 -- one for all
         return Uneven(clock, waits, turns=turns)

@@ -8,8 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import MAX_LENGTH, AnyText
@@ -114,7 +115,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(some_space, some_space, st.integers(0, 2**32 - 1), st.text(max_size=8))
-@settings(max_examples=100)
+@examples(100)
 def test_any_space_is_refused_at_construction_or_goes_through_words_unchanged(shown, taken, seed, words):
     env = Between(deepcopy(shown), deepcopy(taken), seed)
     if not can_sample(shown) or not can_sample(taken):

@@ -301,7 +301,7 @@ def test_what_is_published_is_reached_again(game: Game) -> None:
     reproduced(game)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("game", EVERY_PRESET, ids=names)
 def test_what_is_published_of_every_preset_is_reached_again(game: Game) -> None:
     reproduced(game)
@@ -313,7 +313,7 @@ def test_no_blind_policy_beats_the_published_blind_baseline(game: Game) -> None:
     searched_again(game, 20_000)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("game", EVERY_PRESET, ids=names)
 def test_no_blind_policy_of_any_preset_beats_the_published_blind_baseline(game: Game) -> None:
     searched_again(game, min(next(iter(published(game).values())).steps, 50_000))
@@ -335,7 +335,7 @@ def test_no_constant_policy_beats_the_published_blind_baseline(game: Game) -> No
     constants(game)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("game", EVERY_PRESET, ids=names)
 def test_no_constant_policy_of_any_preset_beats_the_published_blind_baseline(game: Game) -> None:
     constants(game)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.chat import Chat, DelimiterChat, TemplateChat, Transcript
 from gym_trl.errors import ChatTemplateError, TranscriptError
@@ -179,7 +180,7 @@ def test_the_opening_is_what_the_template_renders(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KEEPS_HISTORY & TEMPLATES.keys()))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(question=texts, turns=conversations)
 def test_a_transcript_equals_one_rendering_of_the_whole_conversation(
     name: str, question: str, turns: list[tuple[str, str]]
@@ -197,7 +198,7 @@ def test_which_templates_keep_what_was_sampled(name: str) -> None:
 
 
 @every_template
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(observation=texts, turns=st.lists(st.tuples(answers, texts), max_size=2))
 def test_a_reply_is_what_the_template_puts_around_the_new_message(
     name: str, observation: str, turns: list[tuple[str, str]]
@@ -244,7 +245,7 @@ def test_no_reply_starts_the_sequence_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("sentencepiece", [False, True])
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(turns=st.lists(st.tuples(st.text("ab !\n").map(str.strip).filter(bool), st.text("ab !\n")), max_size=3))
 def test_a_boundary_between_turns_adds_no_blank(sentencepiece: bool, turns: list[tuple[str, str]]) -> None:
     tokenizer = make_tokenizer(CHATML, sentencepiece=sentencepiece)
@@ -478,7 +479,6 @@ def byte_chat(**marks: Any) -> DelimiterChat:
     return DelimiterChat(lambda text: [*text.encode()], lambda ids: bytes(ids).decode(errors="replace"), **marks)
 
 
-@settings(deadline=None)
 @given(question=texts, turns=conversations, end=st.sampled_from(["\n", "</a>", "\n\n"]))
 def test_delimiters_write_one_conversation(question: str, turns: list[tuple[str, str]], end: str) -> None:
     chat = byte_chat(bos="^", assistant=("A: ", end))

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from lanes import examples
 from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
 
 from gym_trl.chat import TemplateChat
@@ -69,7 +70,7 @@ THRESHOLDS = [
 ]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     condition=st.sampled_from(THRESHOLDS),
     n=st.integers(2, 30),
@@ -215,7 +216,7 @@ def test_a_tokenizer_that_renders_in_its_own_way_is_checked_too() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES)[::3])
-@settings(max_examples=2)
+@examples(2)
 @given(
     words=st.lists(
         st.text(max_size=9) | st.sampled_from(["<think>", "</think>", " a ", "[INST]", "{{ x }}"]), min_size=1

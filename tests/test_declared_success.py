@@ -6,8 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 import gym_trl  # registers the environments
 from gym_trl import GymSpec
@@ -51,7 +52,7 @@ def ended(replies: list[EnvReply | EnvFailure], *, declares: bool, reason: StopR
 ENDINGS = [None, *(one for one in StopReason if one not in ("success", "failure", "terminated"))]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     infos=st.lists(INFO, min_size=1, max_size=3),
     rewards=st.lists(st.floats(-9, 9), min_size=3, max_size=3),
@@ -173,7 +174,7 @@ def _fields(one: Trajectory) -> dict[str, Any]:
     return {name: getattr(one, name) for name in Trajectory.__dataclass_fields__}
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=8))
 def test_no_statistic_counts_an_undeclared_success(successes: list[bool | None]) -> None:
     said = [one for one in successes if one is not None]

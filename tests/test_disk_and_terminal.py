@@ -125,6 +125,7 @@ def test_an_evaluation_on_a_disk_that_fills_up_says_so_in_one_line_and_goes_on_w
     assert len({(one["task"]["id"], one["attempt"]) for one in after}) == len(after) == 100
 
 
+@pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
 @pytest.mark.skipif(not sys.platform.startswith("linux") or not may_mount(), reason="nothing can be mounted here")
@@ -163,6 +164,7 @@ def start(*words, **streams):
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}, **streams)
 
 
+@pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
 def test_training_goes_on_when_the_reader_of_its_pipe_has_gone(tmp_path):
@@ -179,6 +181,7 @@ def test_training_goes_on_when_the_reader_of_its_pipe_has_gone(tmp_path):
     assert b"Traceback" not in said
 
 
+@pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
 def test_training_in_a_terminal_that_is_closed_stops_after_its_step_and_can_be_resumed(tmp_path):

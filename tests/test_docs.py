@@ -86,7 +86,7 @@ def test_every_page_is_in_the_navigation():
 def site(tmp_path_factory):
     """The folder of the site, built as ``make docs`` builds it."""
     if not all(map(find_spec, ("mkdocs", "material", "mkdocstrings", "griffe"))):
-        pytest.skip("mkdocs-material or mkdocstrings is not installed: make test does it")
+        pytest.skip("mkdocs-material or mkdocstrings is not installed: make test-full does it")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
@@ -109,6 +109,7 @@ def pages(site):
     return {str(file.relative_to(site)): Page(file.read_text(encoding="utf-8")) for file in site.rglob("*.html")}
 
 
+@pytest.mark.full
 def test_no_page_loads_anything_from_elsewhere(site, pages):
     assert len(pages) > 30
     for name, page in pages.items():
@@ -120,6 +121,7 @@ def test_no_page_loads_anything_from_elsewhere(site, pages):
         assert not asked, f"{sheet.relative_to(site)} loads {asked}"
 
 
+@pytest.mark.full
 def test_every_link_inside_of_the_site_leads_somewhere(site, pages):
     looked_at = 0
     for name, page in pages.items():
@@ -137,6 +139,7 @@ def test_every_link_inside_of_the_site_leads_somewhere(site, pages):
     assert looked_at > 1_000
 
 
+@pytest.mark.full
 def test_every_public_name_is_on_an_api_page(pages):
     shown = set().union(*(page.ids for name, page in pages.items() if name.startswith("api/")))
     public = {f"gym_trl:{name}" for name in gym_trl.__all__} | {f"gym_trl.wrappers:{name}" for name in wrappers.__all__}
@@ -160,6 +163,7 @@ def imported_in(file: Path) -> set[str]:
     return {f"{module}:{name.partition(' as ')[0].strip()}" for module, names in found for name in names.split(",")}
 
 
+@pytest.mark.full
 def test_every_game_is_in_the_gallery(pages):
     for env_id in gym_trl.GAMES:
         assert env_id.lower().replace("/", "") in pages["games.html"].ids

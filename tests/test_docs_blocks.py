@@ -110,8 +110,19 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
-def is_trained(page: Path) -> bool:
-    return any(">>> trainer.train()" in block.body for block in blocks_of(page) if block.runs)
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    """Return the marks of what a page's blocks do and need."""
+    blocks, marks = blocks_of(page), []
+    if any(">>> trainer.train()" in block.body for block in blocks if block.runs):
+        marks += [pytest.mark.trl, pytest.mark.full]
+    if any(block.note == IN_THE_BACKGROUND for block in blocks):
+        marks += [pytest.mark.openenv]
+        marks += [pytest.mark.skipif(find_spec("openenv") is None, reason="openenv is not installed")]
+    examples = [block.body for block in blocks if ">>> " in block.body]
+    if any(" Sandbox(" in body or "CodeAgent-v0" in body for body in examples):
+        marks += [pytest.mark.code]
+        marks += [pytest.mark.skipif(PROBLEM is not None, reason=f"bubblewrap does not work here: {PROBLEM}")]
+    return marks
 
 
 @pytest.fixture
@@ -132,30 +143,14 @@ def _own_folder(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_own_folder")
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.trl if is_trained(page) else ())
-        for page in PAGES
-        if blocks_of(page)
-    ],
+    [pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks_of(page)) for page in PAGES if blocks_of(page)],
 )
 def test_the_blocks_of_the_page_run(page):
     blocks = blocks_of(page)
-    skip_what_cannot_run(blocks)
     names: dict[str, object] = {"__name__": "__main__"}
     with contextlib.ExitStack() as servers:
         for block in blocks:
             play(block, names, servers)
-
-
-def skip_what_cannot_run(blocks: list[Block]) -> None:
-    """Skip pages that need what this machine lacks."""
-    if any(block.note == IN_THE_BACKGROUND for block in blocks):
-        pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
-    programs = any(
-        " Sandbox(" in block.body or "CodeAgent-v0" in block.body for block in blocks if ">>> " in block.body
-    )
-    if programs and PROBLEM is not None:
-        pytest.skip(f"bubblewrap does not work here: {PROBLEM}")
 
 
 def play(block: Block, names: dict[str, object], servers: contextlib.ExitStack) -> None:

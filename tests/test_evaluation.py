@@ -470,6 +470,7 @@ def kill_after(process: "subprocess.Popen[bytes] | Warm", folder: Path, lines: i
     assert process.wait(timeout=10) == -signal.SIGKILL
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_an_evaluation_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """A thousand episodes by the command line: the same command again and again, until it ends by itself."""
@@ -491,7 +492,10 @@ def test_an_evaluation_killed_twenty_times_loses_and_repeats_nothing(tmp_path: P
 
 @pytest.mark.processes
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("episodes", "begin"), [(320, Warm), pytest.param(1000, eval_command, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("episodes", "begin"), [(320, Warm), pytest.param(1000, eval_command, marks=pytest.mark.nightly)]
+)
 def test_a_models_evaluation_that_is_killed_twenty_times_ends_with_the_same_table(
     episodes: int, begin: Any, tmp_path: Path
 ) -> None:

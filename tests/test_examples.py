@@ -19,7 +19,7 @@ SMALL = [
     *("--max_completion_length=64", "--use_cpu=true", "--bf16=false", "--disable_tqdm=true"),
 ]
 
-pytestmark = [pytest.mark.trl, pytest.mark.processes]
+pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_with_transformers(options, tmp_path):
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux")
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_with_vllm_colocated(options, tmp_path):
     printed = vllm_run.run(EXAMPLES / "train_vllm_colocate.py", *options, "--vllm_max_model_length=512")
     assert logged(printed, "env/unscored") == [0, 0]

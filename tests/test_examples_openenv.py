@@ -14,7 +14,7 @@ from free_port import free_port
 
 from gym_trl.tiny import save_tiny
 
-pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
+pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.trl, pytest.mark.processes]
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

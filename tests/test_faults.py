@@ -19,6 +19,7 @@ from gym_trl.testing import FaultyEnv
 ECHO = "TrlEnv/Echo-v0"
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_nothing_is_lost_whatever_environments_and_servers_do(capsys):
     setting = bench_faults.Setting(
@@ -44,6 +45,7 @@ def test_nothing_is_lost_whatever_environments_and_servers_do(capsys):
     assert 0 <= restart["served_after_s"] < 10  # a pause between two tries is 6.25 s at most
 
 
+@pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
 def test_a_trainer_goes_on_through_faults_and_counts_them():

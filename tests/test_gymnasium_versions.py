@@ -1,4 +1,4 @@
-"""The oldest Gymnasium and one between work as the newest does; `make setup` puts them beside the newest."""
+"""The oldest Gymnasium and one between work as the newest does; `make test-full` puts them beside the newest."""
 
 import os
 import subprocess
@@ -12,13 +12,14 @@ SCRIPT = Path(__file__).parent / "on_any_gymnasium.py"
 NEWEST = gym.__version__
 
 
+@pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.trl
 @pytest.mark.parametrize("version", ["1.0.0", "1.2.0", NEWEST])
 def test_games_words_wrappers_vectors_and_specs_work_with(version: str, tmp_path: Path) -> None:
     folder = Path(sys.prefix) / f"gymnasium-{version}"
     if version != NEWEST and not folder.is_dir():
-        pytest.skip(f"make setup installs gymnasium {version}")
+        pytest.skip(f"make test-full installs gymnasium {version}")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(SCRIPT)],
         cwd=tmp_path,

@@ -232,6 +232,7 @@ def test_a_greedy_model_says_the_same_in_every_attempt(tiny: Path) -> None:
         assert len(record["token_texts"]) == len(record["logprobs"]) == record["completion_tokens"]
 
 
+@pytest.mark.full
 def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) -> None:
     def said(concurrency: int) -> dict[Any, list[str]]:
         records = play(Model(str(tiny), max_tokens=2, concurrency=concurrency), episodes=24, attempts=2, **PLAIN)
@@ -264,7 +265,7 @@ def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.processes
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux")
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_a_model_plays_on_the_real_vllm(tiny: Path, tmp_path: Path) -> None:
     engine = {**vllm_cpu.ENGINE, "max_model_len": 512, "max_num_batched_tokens": 4096}
     llm = [f"--llm={name}={value}" for name, value in engine.items()]

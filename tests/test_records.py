@@ -12,8 +12,9 @@ from typing import Any
 import bench_records
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl import records
 from gym_trl.envs.guess_number import GuessNumber
@@ -147,7 +148,6 @@ def test_a_failed_episode_has_its_error_and_no_return() -> None:
 
 
 @given(text=ANY_TEXT)
-@settings(deadline=None)
 def test_any_text_survives_the_disk(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("records") / "rollouts.jsonl"
     record = as_record(trajectory(text))
@@ -225,7 +225,6 @@ def test_reading_takes_memory_for_one_line(tmp_path: Path) -> None:
     lines=st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=4),
     block=st.integers(1, 9),
 )
-@settings(deadline=None)
 def test_the_last_line_is_found_whatever_the_size_of_a_read(lines: list[bytes], block: int) -> None:
     content = b"\n".join(lines)
     with BytesIO(content) as file:
@@ -328,7 +327,7 @@ def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:
 
 
 @given(text=ANY_TEXT, tokens=st.booleans())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     pytest.importorskip("datasets")
     path = tmp_path_factory.mktemp("records") / "table.parquet"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import trl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from gym_trl.chat import TemplateChat
@@ -55,7 +56,7 @@ def test_the_most_common_templates_have_a_frame():
 
 
 @pytest.mark.parametrize("name", sorted(FRAMES))
-@settings(max_examples=40)
+@examples(40)
 @given(text=TEXTS)
 def test_a_frame_says_what_rendering_says_or_nothing(name, text):
     template, frame = FRAMES[name]
@@ -123,7 +124,7 @@ def test_texts_that_pass_through_what_forgets_them_have_no_frame(hidden):
     assert find_frame(hidden + LOOP.replace("ESCAPE", "{{ message.content }}"), talk, VARIABLES) is None
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(text=TEXTS, closed=st.booleans())
 def test_a_reply_is_the_same_with_and_without_a_frame(text, closed):
     framed, rendered = TemplateChat(tiny_tokenizer()), TemplateChat(tiny_tokenizer())

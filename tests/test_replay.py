@@ -4,8 +4,9 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import slow_policy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
@@ -51,7 +52,7 @@ def test_a_difference_is_said_with_its_turn(field: str, value: object, said: str
 
 
 @given(answer=st.text(st.characters(exclude_categories=())) | st.integers(0, 60).map(str), turn=st.integers(0, 5))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_another_answer_is_noticed_where_the_game_goes_otherwise(answer: str, turn: int) -> None:
     [record] = played(policy="constant", episodes=1)
     said = [one["answer"] for one in record["turns"]]

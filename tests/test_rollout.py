@@ -15,8 +15,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.episode import Episode, Limits
@@ -60,7 +61,7 @@ def rollout(games, *, answer=guess, delay=lambda _: 1, slots=None, **options):
 @given(
     st.integers(1, 12), st.randoms(use_true_random=False), st.none() | st.integers(1, 4), st.none() | st.integers(1, 5)
 )
-@settings(max_examples=60)
+@examples(60)
 def test_episodes_together_equal_episodes_alone_in_any_order(count, chance, slots, alive):
     together, _ = rollout(episodes(count), delay=lambda _: chance.randint(1, 9), slots=slots, max_alive=alive)
     alone = [rollout([game])[0][0] for game in episodes(count)]
@@ -68,7 +69,7 @@ def test_episodes_together_equal_episodes_alone_in_any_order(count, chance, slot
 
 
 @given(st.integers(0, 12), st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@examples(40)
 def test_every_prompt_is_a_prefix_of_what_is_trained_on(count, chance):
     played, engine = rollout(episodes(count), delay=lambda _: chance.randint(1, 5))
     for request in engine.requests:
@@ -79,7 +80,7 @@ def test_every_prompt_is_a_prefix_of_what_is_trained_on(count, chance):
 
 
 @given(st.integers(1, 10), st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_every_episode_comes_out_once_with_its_reason(count, data):
     faults = st.sampled_from(["play", "play", "error", "timeout", "empty", "raise"])
     plan = data.draw(st.lists(faults, min_size=1, max_size=20))
@@ -254,7 +255,7 @@ def stream(games, *, delay=lambda _: 1, max_alive=3, go_on=lambda: True):
 
 
 @given(st.integers(0, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@examples(40)
 def test_episodes_that_arrive_one_after_another_equal_episodes_together(count, alive, chance):
     def arriving():
         for index, game in enumerate(episodes(count)):
@@ -395,7 +396,7 @@ alives = st.none() | st.integers(1, 5)
     st.sampled_from(["unscored", "truncated"]),
     alives,
 )
-@settings(max_examples=25)
+@examples(25)
 def test_stragglers_are_cut_off_and_nothing_is_lost_or_doubled(count, chance, share, late, alive):
     played, pool = cut_rollout(count, chance, Cutoff(stragglers=share, late=late), max_alive=alive)
     whole, _ = rollout(episodes(count, group_size=2))
@@ -420,7 +421,7 @@ def test_stragglers_are_cut_off_and_nothing_is_lost_or_doubled(count, chance, sh
     st.builds(Cutoff, st.floats(0.001, 60), st.floats(0.001, 200), late=st.sampled_from(["unscored", "truncated"])),
     alives,
 )
-@settings(max_examples=25)
+@examples(25)
 def test_a_time_is_kept_whatever_it_is(count, chance, cutoff, alive):
     """On a clock that goes on by a second with every look at it."""
     clock = itertools.count()

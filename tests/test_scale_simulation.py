@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -48,7 +49,7 @@ def play(layout, games, in_flight):
     return simulation.play(layout, lengths, delays, prompt=20, observation=5, in_flight=in_flight)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(layout=layouts, games=games, in_flight=st.integers(1, 12))
 def test_nothing_is_faster_than_any_of_its_bottlenecks_and_little_holds(layout, games, in_flight):
     outcome, engine = play(layout, games, in_flight), layout.engine
@@ -72,7 +73,7 @@ def test_nothing_is_faster_than_any_of_its_bottlenecks_and_little_holds(layout, 
     assert outcome.alive <= in_flight * SLACK
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(layout=layouts, game=games.map(lambda games: games[0]))
 def test_an_episode_that_is_alone_takes_what_its_parts_take(layout, game):
     """Told without the simulation: prompts are read once, and each token reads the cache of all before it."""

@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
@@ -25,7 +25,6 @@ def episode(
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
-@settings(deadline=None)
 def test_pass_at_k_is_the_share_of_all_choices_of_k_attempts_with_a_success(
     attempts: list[bool], data: st.DataObject
 ) -> None:
@@ -67,7 +66,6 @@ def test_intervals_of_shares_hold_the_truth_as_often_as_they_say(share: float, t
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=5), max_size=12))
-@settings(deadline=None)
 def test_intervals_of_shares_are_within_0_and_1_and_hold_the_share(tasks: list[list[bool]]) -> None:
     found = share_estimate(tasks)
     if not any(tasks):
@@ -79,7 +77,6 @@ def test_intervals_of_shares_are_within_0_and_1_and_hold_the_share(tasks: list[l
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=8), st.randoms())
-@settings(deadline=None)
 def test_scores_do_not_depend_on_the_order_of_the_episodes(tasks: list[list[float]], chance: random.Random) -> None:
     records = [
         episode(seed, value, won=value > 0, attempt=number)

@@ -293,6 +293,7 @@ def test_an_environment_that_is_served_says_nothing_of_the_tokens_around_it():
     assert KEY not in process.stdout + process.stderr
 
 
+@pytest.mark.full
 @pytest.mark.trl
 def test_a_training_writes_no_token_of_its_environment_into_its_folder(tmp_path, monkeypatch, capfd):
     training = pytest.importorskip("gym_trl.training")

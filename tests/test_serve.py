@@ -21,7 +21,7 @@ import pytest
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.serve import MAX_MESSAGE, make_app
 
-pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
+pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
 
 MALFORMED = 10_000
@@ -338,7 +338,7 @@ def test_without_openenv_the_extra_is_named(monkeypatch):
         make_app("TrlEnv/Echo-v0", sessions=0)
 
 
-@pytest.mark.skipif(not openenv_run.OLD.exists(), reason="openenv-core 0.3.0 is not installed: make test does it")
+@pytest.mark.skipif(not openenv_run.OLD.exists(), reason="openenv-core 0.3.0 is not installed: make test-full does it")
 def test_the_server_runs_on_the_old_openenv_too():
     with openenv_run.serving("TrlEnv/Echo-v0", old=True) as url, client(url) as one:
         word = one.reset(seed=0).observation["text"]

@@ -56,6 +56,7 @@ def held():
     }
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not OPEN.is_dir(), reason="open files are counted in /proc")
 @pytest.mark.parametrize(
     ("executor", "rollouts"),
@@ -89,6 +90,7 @@ def test_a_leak_would_be_seen():
     assert held()["objects"] - before["objects"] > len(kept) / 4
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not OPEN.is_dir(), reason="open files are counted in /proc")
 @pytest.mark.processes
 def test_pools_that_are_closed_leave_no_file_thread_or_process_behind():

@@ -25,8 +25,9 @@ from gymnasium.wrappers import (
     TimeAwareObservation,
     TimeLimit,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.errors import ConfigError
 from gym_trl.spaces import AnyText, holds_text
@@ -140,7 +141,7 @@ def test_only_spaces_of_gymnasium_that_hold_no_text_are_told_apart() -> None:
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @given(st.lists(any_text, min_size=3, max_size=3))
-@settings(max_examples=30)
+@examples(30)
 def test_shared_memory_holds_any_text(context: str, texts: list[str]) -> None:
     import multiprocessing
 

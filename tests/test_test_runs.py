@@ -26,6 +26,7 @@ def test_that_leaves_processes_behind():
 """
 
 
+@pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.parametrize("seconds", [0, 60], ids=["ended", "terminated"])
 def test_no_process_started_by_a_test_outlives_the_run(tmp_path, seconds):

@@ -25,7 +25,7 @@ needs_vllm = [
     pytest.mark.vllm,
     pytest.mark.trl,
     pytest.mark.processes,
-    pytest.mark.skipif(not has_vllm, reason="vLLM is not installed: make test does it on Linux"),
+    pytest.mark.skipif(not has_vllm, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
@@ -75,7 +76,7 @@ def vector(maker=make, count=3, **options):
     return TextVectorEnv([maker] * count, **options)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     mode=st.sampled_from(MODES),
     kind=st.sampled_from([make, Nested]),

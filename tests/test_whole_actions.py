@@ -4,8 +4,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl import GymSpec
 from gym_trl.episode import Act, EnvReply, Episode, Limits, Sample, add_reward
@@ -67,7 +68,7 @@ def played(env: gym.Env[Any, Any], answer: str, tokens: int, turns: int = 1, **l
     return one
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sampled_from(FORMATS), st.integers(10, 999), st.sampled_from(["", "So: "]), st.data())
 def test_half_an_action_is_no_action(how: Any, number: int, before: str, data: st.DataObject) -> None:
     whole = before * (how not in ("plain", None)) + MARKED[how].format(number)

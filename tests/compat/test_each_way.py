@@ -15,7 +15,7 @@ TRL_ENV = Path(__file__).parents[2] / ".venv/.peers/trl-env"
 OPENENV = find_spec("openenv") is not None
 ROUTES = ("trl_env", "prepare", "trl_env_train", "legacy", "eval_protocol")
 
-pytestmark = [pytest.mark.trl, pytest.mark.processes]
+pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
 needs_trl_env = pytest.mark.skipif(
     not (TRL_ENV / "trl_env").is_dir(), reason="trl-env is not there: make .venv/.peers/trl-env"
 )

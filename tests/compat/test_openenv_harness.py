@@ -12,7 +12,7 @@ from gymnasium.error import ResetNeeded
 from gym_trl.compat.openenv_harness import HarnessEnv, build_harness_rollout_func
 from gym_trl.errors import ActionTypeError, ConfigError
 
-pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
+pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
 
 

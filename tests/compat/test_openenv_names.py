@@ -20,7 +20,7 @@ from gym_trl.compat.openenv import (
 )
 from gym_trl.errors import ConfigError
 
-pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
+pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
 
 

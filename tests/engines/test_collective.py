@@ -17,8 +17,9 @@ from threading import Barrier, BrokenBarrierError, Event
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.engines.collective import CollectiveEngine
 from gym_trl.engines.scripted import ScriptedEngine
@@ -153,7 +154,7 @@ def in_step(engines):
     st.none() | st.integers(1, 4),
     st.none() | st.integers(1, 3),
 )
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_episodes_of_several_processes_equal_episodes_alone_in_any_interleaving(count, size, seed, slots, alive):
     """Laws 5, 8 and 12."""
     shares = split(count, size, random.Random(seed))
@@ -368,8 +369,9 @@ def test_an_interrupt_while_waiting_for_the_others_goes_on_and_leaves_nothing_ru
 
 
 real_processes = [
+    pytest.mark.full,
     pytest.mark.processes,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: make test does it"),
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: make test-full does it"),
 ]
 
 

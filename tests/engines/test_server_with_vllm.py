@@ -32,7 +32,7 @@ from gym_trl.wrappers import ParseAction
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.processes,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux"),
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_vllm_server.py"

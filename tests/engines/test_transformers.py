@@ -3,8 +3,9 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.errors import ConfigError, EngineError
@@ -58,7 +59,7 @@ def test_logprobs_agree_with_the_training_model(temperature):
         assert completion.logprobs == pytest.approx(recomputed(request, completion, temperature), abs=1e-4)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), st.integers(0, 2**40))
 def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(texts, seed):
     asked = requests(texts, seed=seed)

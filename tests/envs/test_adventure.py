@@ -7,8 +7,9 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.adventure import Adventure
 from gym_trl.errors import ConfigError
@@ -62,7 +63,7 @@ def test_the_shortest_plan_is_as_short_as_an_exhaustive_search_finds() -> None:
     assert sum(length <= 10 for length in lengths) >= 6
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_long_plans_are_as_short_as_an_exhaustive_search_finds() -> None:
     for arguments in (TINY, {**TINY, "rooms": 3, "objects": 1, "goals": 1}, {**TINY, "rooms": 4, "locks": 0}):
         env = Adventure(**arguments)
@@ -87,7 +88,7 @@ def test_from_any_situation_one_command_shortens_the_plan_and_none_does_by_more(
 
 
 @given(instance=st.integers(0, 2**32 - 1), rooms=st.integers(1, 16), data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_house_can_be_solved_by_its_plan(instance: int, rooms: int, data: st.DataObject) -> None:
     locks, objects = data.draw(st.integers(0, min(8, rooms - 1))), data.draw(st.integers(1, 24))
     goals = data.draw(st.integers(1, min(5, objects)))
@@ -100,7 +101,7 @@ def test_every_house_can_be_solved_by_its_plan(instance: int, rooms: int, data: 
 
 
 @given(instance=st.integers(0, 2**32 - 1), rooms=st.integers(1, 16), data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_solver_wins_in_enough_turns_whatever_the_arguments(instance: int, rooms: int, data: st.DataObject) -> None:
     locks, objects = data.draw(st.integers(0, min(8, rooms - 1))), data.draw(st.integers(1, 24))
     goals = data.draw(st.integers(1, min(5, objects)))
@@ -136,7 +137,7 @@ def test_the_solver_needs_about_the_number_of_commands_that_is_written_down(
     assert all(most >= least for most, least in zip(needed, shortest, strict=True))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("difficulty", "mean", "most", "optimum", "longest"),
     [("easy", 4.9, 11, 4.1, 9), ("medium", 21.3, 33, 17.7, 28), ("hard", 37.4, 57, 28.7, 47)],

@@ -7,8 +7,9 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from for_sandbox import ISOLATION
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.code_agent import _LAST_STEPS, _LIST_STEPS, CodeAgent, _decides, _make, grade
 from gym_trl.errors import ConfigError
@@ -28,7 +29,7 @@ def solve(program: str, numbers: list[int]) -> object:
 
 
 @given(instances, st.integers(1, 8))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_reference_the_sentences_and_the_solver_say_the_same(instance: int, steps: int) -> None:
     env = CodeAgent(steps=steps, isolation=ISOLATION)
     said = env.solver()(env.reset(options={"instance": instance})[0]).removeprefix("submit:\n")
@@ -37,7 +38,7 @@ def test_the_reference_the_sentences_and_the_solver_say_the_same(instance: int, 
 
 
 @given(instances, st.sampled_from([1, 3, 5]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_constant_answer_passes_more_than_a_third_of_the_tests(instance: int, steps: int) -> None:
     results = [result for _, result in _make(instance, steps).cases[2:]]
     assert max(map(results.count, results)) <= len(results) // 3

@@ -7,8 +7,9 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.connect_four import ConnectFour
 from gym_trl.errors import ConfigError
@@ -113,14 +114,14 @@ def test_small_boards_have_the_value_and_the_best_moves_that_brute_force_finds(b
         positions = {then for discs in positions for then in after(discs, board).values() if not ends(then, board)}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("board", [(4, 5, 3), (5, 4, 3), (4, 4, 4)])
 def test_boards_that_take_longer_have_the_value_that_brute_force_finds(board: Board) -> None:
     exact = score((0, 0), board)
     assert solved(*board).rules.value((0, 0)) == (exact > 0) - (exact < 0)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_best_response_to_random_moves_on_4x4_is_worth_what_brute_force_finds() -> None:
     env = ConnectFour(rows=4, cols=4, connect=4, opponent="random", seat="first")
     assert env.optimal_return == pytest.approx(response((0, 0), (4, 4, 4), False)) == pytest.approx(0.9470, abs=5e-5)
@@ -131,7 +132,7 @@ def test_alpha_beta_solves_these_boards(board: Board, value: int) -> None:
     assert solved(*board).rules.value((0, 0)) == value
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.integers(0, 3), max_size=14), st.sampled_from([(4, 4, 3), (3, 4, 4), (3, 4, 3)]))
 def test_the_search_to_the_end_is_right_in_any_position(moves: list[int], board: Board) -> None:
     discs = (0, 0)
@@ -143,7 +144,7 @@ def test_the_search_to_the_end_is_right_in_any_position(moves: list[int], board:
         assert solved(*board).rules.best_moves(position(discs, board)) == best(discs, board)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(0, 5), max_size=12), st.sampled_from([(4, 4, 3), (3, 4, 4), (2, 6, 4)]))
 def test_who_asks_for_all_positions_is_told_the_same_best_moves(moves: list[int], board: Board) -> None:
     discs = (0, 0)
@@ -164,7 +165,7 @@ def test_boards_with_too_many_positions_are_not_searched_to_the_end() -> None:
     assert play(env, env.solver(), seed=0)[-1][3]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(0, 8), max_size=81), st.integers(2, 9), st.integers(2, 9), st.integers(2, 9))
 def test_lines_are_found_on_any_board_and_it_is_shown_as_it_is(
     moves: list[int], rows: int, cols: int, connect: int
@@ -247,7 +248,7 @@ def test_the_solver_wins_most_games(difficulty: Any, least: float) -> None:
     assert fmean(payoff > 0 for payoff in returns(env, lambda _: env.solver(), 10)) >= least
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "won"),
     [({"opponent": "random"}, 1.0), ({}, 0.99), ({"difficulty": "hard"}, 0.93)],

@@ -5,8 +5,9 @@ from itertools import combinations_with_replacement, permutations
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.countdown import Countdown, _apply, _solution, _tokens, _value
 from gym_trl.envs.text_env import Difficulty
@@ -55,14 +56,14 @@ def test_24_can_be_made_of_the_known_number_of_hands(highest: int, solvable: int
     assert sum(solve(hand, 24) is not None for hand in every) == solvable
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.integers(1, 13), min_size=4, max_size=4), st.integers(1, 40))
 def test_the_solver_finds_a_solution_where_there_is_one(numbers: list[int], target: int) -> None:
     exact = [Fraction(number) for number in numbers]
     assert (solve(numbers, target) is not None) == reachable(exact, Fraction(target), use_all=True)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(1, 10), min_size=2, max_size=4), st.integers(1, 60))
 def test_the_solver_uses_the_fewest_operations(numbers: list[int], target: int) -> None:
     steps = solve(numbers, target, use_all=False)
@@ -71,7 +72,7 @@ def test_the_solver_uses_the_fewest_operations(numbers: list[int], target: int) 
     assert next(fewest, None) == (None if steps is None else len(steps))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.integers(1, 9), min_size=5, max_size=6), st.data())
 def test_what_is_built_of_many_numbers_is_found(numbers: list[int], data: st.DataObject) -> None:
     """Any expression with all of them; one that comes out whole and positive is a target that can be made."""
@@ -205,7 +206,7 @@ def test_the_target_on_the_way_is_no_win_where_all_numbers_must_be_used() -> Non
     assert env.step("2 * 12")[:3] == ("24. Solved.", 1.0, True)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.recursive(st.integers(1, 9), lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner), max_leaves=8))
 def test_expressions_are_worth_what_python_says(tree: Any) -> None:
     def text(node: Any) -> str:

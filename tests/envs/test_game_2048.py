@@ -103,7 +103,7 @@ def test_perfect_play_on_3x3_always_makes_a_32(target: int) -> None:
     assert played(env, lambda seed: env.solver(), 30) == 1.0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_perfect_play_on_3x3_makes_a_64_but_for_one_game_in_ten_to_the_15() -> None:
     assert 0 < game_2048._loss_at_start(3, 64) < 1e-15
     env = Game2048(difficulty="hard")
@@ -323,7 +323,7 @@ def test_looking_ahead_makes_a_128_on_the_large_board() -> None:
     assert look_ahead(128, 5)[0] == 1.0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.timeout(1_800)
 def test_looking_ahead_makes_a_512_in_every_game_and_a_2048_in_most() -> None:
     assert look_ahead(512, 100)[0] == 1.0

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.maze import Maze
 from gym_trl.errors import ConfigError
@@ -82,7 +83,7 @@ def moves(env: Maze, policy: Policy, instance: int) -> int:
 
 
 @given(number=st.integers(0, 2**32 - 1), size=st.integers(2, 15))
-@settings(max_examples=60)
+@examples(60)
 def test_a_maze_has_one_way_between_any_two_rooms(number: int, size: int) -> None:
     """A tree: connected, with one passage less than rooms."""
     maze = seen(number, size=size)
@@ -95,7 +96,7 @@ def test_a_maze_has_one_way_between_any_two_rooms(number: int, size: int) -> Non
 
 
 @given(number=st.integers(0, 2**32 - 1), size=st.integers(2, 8), loops=st.floats(0, 1), turns=st.integers(2, 60))
-@settings(max_examples=60)
+@examples(60)
 def test_the_goal_is_near_enough_and_the_solver_goes_the_shortest_way(
     number: int, size: int, loops: float, turns: int
 ) -> None:
@@ -241,7 +242,7 @@ def always(said: str) -> Policy:
 
 
 @given(seed=st.integers(0, 2**32), loops=st.sampled_from([0.0, 0.5]))
-@settings(max_examples=40)
+@examples(40)
 def test_both_views_show_the_same_maze(seed: int, loops: float) -> None:
     full, local = (Maze(size=4, loops=loops, view=view, turns=20) for view in VIEWS)
     (above, info), (inside, other) = full.reset(seed=seed), local.reset(seed=seed)

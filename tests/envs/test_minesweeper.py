@@ -6,8 +6,9 @@ from math import comb
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.minesweeper import Minesweeper, _analyse, _lay, _neighbours
 from gym_trl.errors import ConfigError
@@ -191,7 +192,7 @@ def test_a_flood_goes_around_flags() -> None:
     assert "".join(grid(env.step("reveal 1 2")[0])) == "0001.0001."
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(3, 4), st.integers(3, 5), st.integers(1, 5), st.integers(0, 2**32), st.integers(0, 6))
 def test_risks_are_those_of_counting_all_ways(rows: int, columns: int, mines: int, seed: int, opened: int) -> None:
     rng, cells = random.Random(seed), rows * columns
@@ -236,7 +237,7 @@ def test_the_solver_wins_what_the_table_says(difficulty: Any, episodes: int, sha
     assert all(step[-1]["action_valid"] for steps in played for step in steps)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "episodes", "share"),
     [

@@ -25,7 +25,7 @@ from gym_trl.envs.openenv import Fields, OpenEnv
 from gym_trl.envs.openenv_session import Session, StartedServer
 from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
 
-pytest.importorskip("openenv", reason="openenv is not installed: make test does it")
+pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
 
 make: Any = gym.make  # whose type knows only its own arguments
@@ -487,7 +487,7 @@ print(json.dumps(said))
 """
 
 
-@pytest.mark.skipif(not openenv_run.OLD.exists(), reason="openenv-core 0.3.0 is not installed: make test does it")
+@pytest.mark.skipif(not openenv_run.OLD.exists(), reason="openenv-core 0.3.0 is not installed: make test-full does it")
 def test_the_old_and_the_new_openenv_play_with_each_other(zoo):
     with openenv_run.zoo(old=True) as old_zoo:
         ran = subprocess.run(

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.sokoban import Sokoban
 from gym_trl.errors import ConfigError
@@ -84,7 +85,7 @@ def test_every_room_can_be_solved_in_the_moves_that_are_said_and_not_in_fewer(
         assert steps[-1][2] == env.optimal_return == env.optimal_success == 1.0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_hard_room_can_be_solved_in_the_moves_that_are_said_and_not_in_fewer() -> None:
     env = Sokoban(difficulty="hard")
     for number in range(200):
@@ -108,7 +109,7 @@ def play_out(env: Sokoban, observation: str) -> list[str]:
     turns=st.integers(1, 30),
     number=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_room_is_well_formed_and_near_enough_to_its_end(
     *, width: int, height: int, boxes: int, depth: int, turns: int, number: int
 ) -> None:
@@ -164,7 +165,6 @@ def always(said: str) -> Policy:
 
 
 @given(seed=st.integers(0, 2**32 - 1), difficulty=st.sampled_from(["easy", "medium"]))
-@settings(deadline=None)
 def test_moves_lead_where_the_rules_say(seed: int, difficulty: Any) -> None:
     env = Sokoban(difficulty=difficulty)
     observation, info = env.reset(seed=seed)
@@ -186,7 +186,6 @@ def test_moves_lead_where_the_rules_say(seed: int, difficulty: Any) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), many=st.integers(2, 6))
-@settings(deadline=None)
 def test_several_moves_in_one_answer_are_as_many_single_ones_or_none(seed: int, many: int) -> None:
     env, single = Sokoban(difficulty="easy", moves_per_answer=many), Sokoban(difficulty="easy")
     observation, info = env.reset(seed=seed)

@@ -12,8 +12,9 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.envs.tool_use import _FACTS, _PHRASES, ToolUse, _plans, _show_number, _total
 from gym_trl.errors import ConfigError
@@ -56,7 +57,7 @@ def test_the_solver_answers_every_question_in_the_fewest_turns(
     assert fmean(turns) == pytest.approx(mean, rel=0.05)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("difficulty", "mean", "won", "constant"),
     [("easy", 2.33, 0.004, 0.002), ("medium", 5.72, 0.001, 0.002), ("hard", 9.5, 0.002, 0.002)],
@@ -74,7 +75,7 @@ def test_the_table_of_numbers_is_right(difficulty: Any, mean: float, won: float,
 
 
 @given(instance=st.integers(0, 2**32 - 1), hops=st.integers(1, 6), more=st.integers(0, 40))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_solver_is_right_whatever_the_arguments(instance: int, hops: int, more: int) -> None:
     env = ToolUse(hops=hops, documents=max(6, 4 * hops) + more, turns=2 * hops + 1, reward="efficient")
     steps = play(env, env.solver(), options={"instance": instance})
@@ -222,7 +223,7 @@ expressions = st.recursive(
 
 
 @given(expressions)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_calculator_agrees_with_python(text: str) -> None:
     try:
         expected = _show_number(by_python(ast.parse(text, mode="eval").body))
@@ -407,7 +408,7 @@ def test_a_query_that_fails_says_so_in_plain_text(sql: str) -> None:
 
 
 @given(st.text(st.characters(max_codepoint=127), max_size=60))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_query_is_too_strange(text: str) -> None:
     env = started()
     assert isinstance(env.step(f"query: select {text}")[0], str)

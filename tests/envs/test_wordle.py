@@ -99,14 +99,14 @@ class Search:
         return len(possible) + sum(self.total(tuple(part)) for number, part in left.items() if number != 242)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_weighing_ten_words_in_every_position_takes_6614_guesses():
     """Minutes: the best that is known for these lists."""
     assert Search(10).total_after(words.guesses().index("trace"), tuple(range(1965))) == 6614
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_of_the_openings_that_tell_most_answers_apart_none_is_better_than_trace():
     """Minutes; with one word weighed it is the solver's strategy, written without the solver."""

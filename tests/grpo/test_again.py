@@ -29,11 +29,13 @@ def report(request, tmp_path_factory):
     return report
 
 
+@pytest.mark.full
 def test_a_spec_that_trains_twice_plays_the_same_episodes_token_by_token(report):
     assert len(report["first"]) >= 2
     assert report["second"] == report["first"]
 
 
+@pytest.mark.full
 def test_two_evaluations_at_one_step_play_and_count_the_same(report):
     first, again = report["evaluations"]
     assert len(first[0]) == 2
@@ -42,6 +44,7 @@ def test_two_evaluations_at_one_step_play_and_count_the_same(report):
     assert len(set(tasks)) == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trainer", ["resumed", "resumed itself"])
 def test_a_resume_in_the_same_process_plays_what_the_whole_training_did(report, trainer):
     begun = min(step for _, step, *_ in report[trainer])
@@ -49,6 +52,7 @@ def test_a_resume_in_the_same_process_plays_what_the_whole_training_did(report, 
     assert report[trainer] == [rollout for rollout in report["first"] if rollout[1] >= begun]
 
 
+@pytest.mark.full
 def test_a_resume_that_would_tear_the_begun_episodes_apart_is_refused_before_it_plays(report):
     names = ["steps_per_generation=4 and it is 8", "steps_per_generation=4 and it is 2"]
     names += ["gradient_accumulation_steps=2 and it is 1"]

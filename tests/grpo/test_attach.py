@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 
+import oldest_trl
 import pytest
 import warm
 from hypothesis import given
@@ -23,22 +24,27 @@ SCRIPT = Path(__file__).parent / "train_with_failures.py"
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 
-@pytest.fixture(scope="module", params=["one process", "two processes", "the oldest TRL"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "one process",
+        pytest.param("two processes", marks=pytest.mark.full),
+        pytest.param("the oldest TRL", marks=[pytest.mark.full, oldest_trl.installed]),
+    ],
+)
 def scored(request, tmp_path_factory):
     """On two processes of six rows each, the second group of four straddles them."""
     folder, processes = tmp_path_factory.mktemp("scored"), 1 + (request.param == "two processes")
     arguments = ["rewards", json.dumps({"rows": 12 // processes})]
     if request.param != "the oldest TRL":
         return warm.run_ranks(SCRIPT, folder, *arguments, processes=processes)
-    if "OLDEST_TRL" not in os.environ:
-        pytest.skip("make test installs the oldest TRL beside the newest")
-    paths = [os.environ["OLDEST_TRL"], str(SCRIPT.parent.parent)]
+    paths = [str(oldest_trl.FOLDER), str(SCRIPT.parent.parent)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(SCRIPT), str(folder), *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads((folder / "rank0.json").read_text())
-    assert report["trl"] == "1.14.0"
+    assert report["trl"] == oldest_trl.VERSION
     return [report]
 
 
@@ -85,6 +91,7 @@ def logged(tmp_path_factory):
     return logs(1)[0], *logs(2)
 
 
+@pytest.mark.full
 def test_metrics_are_sums_and_counts_over_all_processes_also_where_one_has_only_failures(logged):
     alone, *pair = ([entry for entry in logs if "env/unscored" in entry] for logs in logged)
     assert pair == [alone, alone]
@@ -92,6 +99,7 @@ def test_metrics_are_sums_and_counts_over_all_processes_also_where_one_has_only_
     assert all(entry["env/stop/env_error"] == 0.5 and entry["env/turns"] > 0 for entry in alone)
 
 
+@pytest.mark.full
 def test_an_evaluation_on_two_processes_counts_every_game_once(logged):
     """Three games of four rows are three batches of four rows, and two processes play four."""
     alone, *pair = ([entry for entry in logs if "eval_env/turns" in entry] for logs in logged)

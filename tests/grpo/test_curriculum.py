@@ -121,6 +121,7 @@ def test_a_curriculum_is_of_one_environment() -> None:
         GymSpec([GUESS, "TrlEnv/Echo-v0"], curriculum=Curriculum(LEVELS))
 
 
+@pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
 def test_two_processes_climb_together_also_where_a_group_straddles_them(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 import warm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 from vllm_double import VLLMDouble
 
 from gym_trl import GymSpec
@@ -35,7 +36,7 @@ GUESS, WORDLE, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Wordle-v0", "TrlEnv/Echo-
 SCRIPT = Path(__file__).parent / "train_with_tools.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tools.py"
 PENALTY, TURNS = 0.25, 4
-needs_trl = [pytest.mark.trl, pytest.mark.processes]
+needs_trl = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
 
 
 def guess(**options):
@@ -138,7 +139,7 @@ class TestTheObject:
         assert game.get_reward() == 1.0
 
     @given(st.integers(1, 8), st.lists(st.integers(-1, 9), max_size=8))
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def test_calls_are_steps_of_the_environment(self, secret, numbers):
         """What a call answers and pays is what ``step`` does; after the end nothing is paid, and it is counted."""
         spec = guess(invalid_penalty=PENALTY)
@@ -490,6 +491,7 @@ class TestTheTrainer:
         assert all(log["grad_norm"] > 0 for log in report["logs"][:2])
 
 
+@pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
 def test_the_example_trains_and_a_model_that_calls_nothing_is_scored_for_leaving(tmp_path):
@@ -517,7 +519,8 @@ def test_the_example_trains_and_a_model_that_calls_nothing_is_scored_for_leaving
 
 @pytest.mark.trl
 @pytest.mark.processes
-@pytest.mark.skipif(find_spec("vllm") is None, reason="TRL's asynchronous worker wants vLLM: make test installs it")
+@pytest.mark.full
+@pytest.mark.skipif(find_spec("vllm") is None, reason="TRL's asynchronous worker wants vLLM")
 def test_trls_asynchronous_worker_plays_with_it_in_a_process_of_its_own(monkeypatch):
     """The factory is pickled there; the double of the server is played by the players of the trainer's test."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")

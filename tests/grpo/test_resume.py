@@ -67,6 +67,7 @@ REUSE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("processes", "grpo"),
     [

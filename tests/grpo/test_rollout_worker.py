@@ -33,7 +33,7 @@ from gym_trl.types import Completion, FinishReason, StopReason
 GUESS = "TrlEnv/GuessNumber-v0"
 SCRIPT = Path(__file__).parent / "train_async.py"
 CHAT = ByteChat()
-needs_trl = [pytest.mark.trl, pytest.mark.processes]
+needs_trl = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
 
 
 def config(url="http://localhost:1", **options):
@@ -499,6 +499,7 @@ class TestTheTrainer:
         assert report["closed"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
 def test_a_resumed_training_trains_on_the_groups_that_are_left(tmp_path):
@@ -575,7 +576,7 @@ def test_a_checkpoint_without_groups_is_said_and_trls_own_worker_is_left_alone()
 @pytest.mark.vllm
 @pytest.mark.trl
 @pytest.mark.processes
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux")
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_it_trains_on_what_a_real_vllm_server_sampled(tmp_path):
     """All but the way of the weights, which is NCCL: with a learning rate of 0 they stay right as they are."""
     save_tiny(tmp_path / "tiny")

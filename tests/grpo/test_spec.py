@@ -6,8 +6,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.grpo.dataset import read_prompt
@@ -24,7 +25,7 @@ def guess(**options):
 
 
 @given(st.integers(), st.integers(1, 60), st.integers(0, 60))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_no_two_tasks_share_a_seed_and_none_is_in_both_splits(seed, train, evaluation):
     spec = guess(num_tasks=train, num_eval_tasks=evaluation, seed=seed)
     seeds = [task.seed for split in ("train", "eval") for task in spec.tasks(split)]
@@ -32,7 +33,7 @@ def test_no_two_tasks_share_a_seed_and_none_is_in_both_splits(seed, train, evalu
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_every_stretch_of_eight_tasks_covers_all_eight_secrets(seed):
     instances = [task.options["instance"] for task in guess(num_tasks=40, seed=seed).tasks("train")]
     assert all(sorted(instances[start : start + 8]) == list(range(8)) for start in range(0, 40, 8))

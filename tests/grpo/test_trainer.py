@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import oldest_trl
 import pytest
 import warm
 
@@ -78,6 +79,7 @@ def test_logprobs_are_those_of_the_model_in_training(alone):
     assert max(alone["logprob_differences"]) < 1e-4  # law 4 asks for 2e-3
 
 
+@pytest.mark.full
 def test_rollouts_are_sampled_as_the_trainer_is_told(tmp_path):
     options = {"temperature": 0.5, "top_k": 5, "max_steps": 1}
     report = run(tmp_path, grpo=options, spec={"max_alive": 3})[0]
@@ -85,6 +87,7 @@ def test_rollouts_are_sampled_as_the_trainer_is_told(tmp_path):
     assert max(report["logprob_differences"]) < 1e-4
 
 
+@pytest.mark.full
 def test_continuous_batching_trains_as_it_is_told(tmp_path):
     # On a CPU nothing says how large the cache may be.
     sizes = {"num_blocks": 256, "block_size": 16, "max_batch_tokens": 1024}
@@ -95,6 +98,7 @@ def test_continuous_batching_trains_as_it_is_told(tmp_path):
     assert [entry["env/unscored"] for entry in report["logs"] if "env/unscored" in entry] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.full
 def test_the_templates_own_options_reach_it(tmp_path):
     template = "{% for m in messages %}<|user|>{{ tone }}{{ m['content'] }}<|end|>{% endfor %}"
     template = (
@@ -122,17 +126,20 @@ def test_evaluation_plays_tasks_that_training_never_saw(alone):
     assert not evaluated & trained
 
 
+@pytest.mark.full
 def test_the_same_seeds_train_the_same_way(alone, tmp_path):
     again = run(tmp_path)[0]
     assert again["rollouts"] == alone["rollouts"]
     assert again["returned"] == alone["returned"]
 
 
+@pytest.mark.full
 def test_environments_in_processes_train_to_the_last_bit_as_they_do_inline(alone, tmp_path):
     [elsewhere] = run(tmp_path, spec={"executor": "process", "workers": 2, "deterministic": True})
     assert elsewhere["returned"] == alone["returned"]
 
 
+@pytest.mark.full
 def test_training_goes_on_where_environments_raise_hang_and_kill_their_process(tmp_path):
     faults = {"raises": 0.05, "hangs": 0.01, "dies": 0.05, "garbage": 0.05, "fails_to_start": 0.05}
     limits = {"reset_timeout": 30.0, "step_timeout": 1.0}
@@ -143,6 +150,7 @@ def test_training_goes_on_where_environments_raise_hang_and_kill_their_process(t
     assert all(len(set(group)) == 1 for rollout in report["rollouts"] for group in groups(rollout))
 
 
+@pytest.mark.full
 def test_a_plain_dataset_gets_one_game_a_group_though_all_prompts_are_equal(tmp_path):
     report = run(tmp_path, plain=True)[0]
     played = [group for rollout in report["rollouts"] if rollout["split"] == "train" for group in groups(rollout)]
@@ -150,6 +158,7 @@ def test_a_plain_dataset_gets_one_game_a_group_though_all_prompts_are_equal(tmp_
     assert len({group[0] for group in played}) == len(played)
 
 
+@pytest.mark.full
 def test_groups_that_straddle_two_processes_play_one_game(pair):
     assert [report["rank"] for report in pair] == [0, 1]
     for first, second in zip(pair[0]["rollouts"], pair[1]["rollouts"], strict=True):
@@ -159,6 +168,7 @@ def test_groups_that_straddle_two_processes_play_one_game(pair):
             assert len(set(played)) == 3
 
 
+@pytest.mark.full
 def test_members_of_a_group_are_sampled_apart_on_every_process(pair):
     for first, second in zip(pair[0]["rollouts"], pair[1]["rollouts"], strict=True):
         if first["split"] == "train":
@@ -166,18 +176,21 @@ def test_members_of_a_group_are_sampled_apart_on_every_process(pair):
             assert len({json.dumps(texts) for texts in straddling}) > 1
 
 
-@pytest.mark.skipif("OLDEST_TRL" not in os.environ, reason="make test installs the oldest TRL beside the newest")
+@pytest.mark.full
+@oldest_trl.installed
 def test_the_oldest_trl_trains_too(tmp_path):
-    report = run(tmp_path, environment={"PYTHONPATH": os.environ.get("OLDEST_TRL", "")})[0]
-    assert report["trl"] == "1.14.0"
+    report = run(tmp_path, environment={"PYTHONPATH": str(oldest_trl.FOLDER)})[0]
+    assert report["trl"] == oldest_trl.VERSION
     assert [entry["env/unscored"] for entry in report["logs"] if "env/unscored" in entry] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.full
 def test_a_batch_that_groups_do_not_divide_is_refused_before_training(tmp_path):
     with pytest.raises(AssertionError, match=r"ValueError: .*must be divisible by num_generations"):
         run(tmp_path, grpo={"num_generations": 3})
 
 
+@pytest.mark.full
 def test_a_budget_too_small_for_the_first_observation_leaves_rows_without_score(tmp_path):
     report = run(tmp_path, spec={"instructions": "x" * 3000}, grpo={"max_steps": 1})[0]
     logs = next(entry for entry in report["logs"] if "env/unscored" in entry)

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.trl,
     pytest.mark.processes,
     pytest.mark.timeout(600),  # all of it is in the fixture
-    pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not installed: make test does it on Linux"),
+    pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not installed: make test-full does it on Linux"),
 ]
 
 

@@ -26,7 +26,7 @@ from gym_trl.types import Request
 
 SCRIPT = Path(__file__).parent / "train_with_server.py"
 NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
-needs_trl = [pytest.mark.trl, pytest.mark.processes]
+needs_trl = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
 END = tiny_tokenizer().eos_token_id
 
 

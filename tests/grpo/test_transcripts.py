@@ -49,6 +49,7 @@ class Tables(ModuleType):
         return content
 
 
+@pytest.mark.full
 def test_tensorboard_gets_the_environments_numbers_and_some_transcripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_tensorboard_gets_the_environments_numbers_and_some_transcripts(
     assert "\n    [assistant] " in text
 
 
+@pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.skipif(not (TRACKERS / "wandb").is_dir(), reason="W&B is not there: make .venv/.peers/trackers")
 def test_wandb_and_trackio_write_the_same_numbers_and_transcripts_without_a_network(tmp_path: Path) -> None:

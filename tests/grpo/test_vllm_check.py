@@ -14,7 +14,7 @@ from gym_trl.grpo.vllm_check import check_vllm
 
 needs_vllm = [
     pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test does it on Linux"),
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 

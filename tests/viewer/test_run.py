@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from for_viewer import played, write_run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from lanes import examples
 
 from gym_trl.errors import ConfigError
 from gym_trl.records import as_record, read_records, write_parquet
@@ -163,7 +164,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         Run(tmp_path / "nope")
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=4), JSON), st.lists(TURN | JSON, max_size=2))
 def test_whatever_a_record_holds_is_told_in_the_types_that_the_page_relies_on(
     tmp_path_factory: pytest.TempPathFactory, record: dict[str, Any], turns: list[Any]
