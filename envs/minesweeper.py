@@ -76,9 +76,9 @@ class Minesweeper(TextEnv):
     16 x 30, 99 mines 0.367 +- 0.028  0.3962        0.4006
     ================= =============== ============= =============
 
-    4000, 1000 and 300 games were measured; the tests measure fewer, ``pytest -m nightly`` more. The other two columns are
-    quoted from Tu et al. (AAAI-17 workshop) for the beginner, intermediate and expert boards. Their rule for the first
-    cell may differ; here it is safe but need not be a 0.
+    4000, 1000 and 300 games were measured; the tests measure fewer, ``pytest -m nightly`` more. The other two columns
+    are quoted from Tu et al. (AAAI-17 workshop) for the beginner, intermediate and expert boards. Their rule for the
+    first cell may differ; here it is safe but need not be a 0.
 
     Raises:
         ConfigError: an argument out of its range.

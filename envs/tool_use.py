@@ -82,8 +82,8 @@ class ToolUse(TextEnv):
     hard       1.0              9.50 (8 to 11)  0.002          0.002
     ========== ================ =============== ============== ===================
 
-    The constant answer is the most frequent one. ``pytest -m nightly`` computes these numbers; the other tests use fewer
-    instances.
+    The constant answer is the most frequent one. ``pytest -m nightly`` computes these numbers; the other tests use
+    fewer instances.
 
     Raises:
         ConfigError: an argument is not an integer, ``hops`` is not from 1 to 6, ``documents`` are fewer than 6 or than
