@@ -28,11 +28,14 @@ from gymnasium.vector import AsyncVectorEnv
 from report import QUICK, Table, bars, publish
 
 from gym_trl import GymSpec
-from gym_trl.adaptive import AdaptivePool
-from gym_trl.episode import Episode, Limits
-from gym_trl.executors import ProcessPool
-from gym_trl.pool import EnvPool, InlinePool, ThreadPool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.adaptive import AdaptivePool
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.process import ProcessPool
+from gym_trl.executors.protocol import EnvPool
+from gym_trl.executors.thread import ThreadPool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Task
@@ -185,7 +188,7 @@ def main() -> None:
     with ProcessPool(make, workers=8) as pool:
         beside = {"process, 8 workers": beside_a_slow_one(pool)}
     beside["AsyncVectorEnv"] = vector_beside_a_slow_one()
-    logging.getLogger("gym_trl.adaptive").setLevel(logging.ERROR)  # it logs its choice for each pool
+    logging.getLogger("gym_trl.executors.adaptive").setLevel(logging.ERROR)  # it logs its choice for each pool
     rounds = by_default()
     slept = {}
     waiting: dict[str, Callable[..., Any]] = {"process": ProcessPool, "thread": ThreadPool}

@@ -37,9 +37,10 @@ import gymnasium as gym
 from report import QUICK, Table, publish
 
 from gym_trl.engines.server import ServerEngine
-from gym_trl.episode import Episode, Limits
-from gym_trl.executors import make_pool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.make import make_pool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat, FaultyEnv
 from gym_trl.types import Completion, StopReason, Task, Trajectory
@@ -324,8 +325,8 @@ def learn(
     from trl import GRPOConfig, GRPOTrainer
 
     from gym_trl import GymSpec
-    from gym_trl.options import TINY
-    from gym_trl.tiny import tiny_model, tiny_tokenizer
+    from gym_trl.testing import tiny_model, tiny_tokenizer
+    from gym_trl.training.options import TINY
 
     torch.set_num_threads(1)
     common: dict[str, Any] = {"env_kwargs": WORD, "seed": seed, "action_format": "plain", "instructions": ""}

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import vllm_cpu
 from report import QUICK, Cell, Table, publish
 
-from gym_trl.records import read_json_lines
+from gym_trl.records.json_lines import read_json_lines
 
 GUESS, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Echo-v0"
 RUNS = [(ECHO, 0)] if QUICK else [(GUESS, seed) for seed in range(6)] + [(ECHO, seed) for seed in range(3)]

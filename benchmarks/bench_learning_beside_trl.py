@@ -36,9 +36,9 @@ from report import QUICK, Cell, Table, publish
 from systems.tools import OVER, TEMPLATE, response_template, tool_environment
 
 import gym_trl
-from gym_trl.chat import TemplateChat
-from gym_trl.options import TINY_ELSEWHERE
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.chat.template import TemplateChat
+from gym_trl.testing import tiny_model, tiny_tokenizer
+from gym_trl.training.options import TINY_ELSEWHERE
 from gym_trl.types import Message
 
 assert gym_trl

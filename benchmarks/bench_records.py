@@ -14,15 +14,17 @@ from typing import Any
 import gymnasium as gym
 from report import QUICK, Table, bars, publish
 
-from gym_trl.chat import Chat, TemplateChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.episode import Episode, Limits
-from gym_trl.pool import InlinePool
-from gym_trl.records import RecordWriter, as_record, read_records
-from gym_trl.rollout import run_episodes
-from gym_trl.testing import ByteChat
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.executors.inline import InlinePool
+from gym_trl.records.files import RecordWriter, read_records
+from gym_trl.records.schema import as_record
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
+from gym_trl.testing import ByteChat, tiny_model, tiny_tokenizer
 from gym_trl.types import Task, TokenIds, Trajectory
 
 MANY = 64 if QUICK else 512

@@ -29,14 +29,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from report import QUICK, Column, Table, curve, in_process, publish, run
 
-from gym_trl import rollout
-from gym_trl.chat import Chat, TemplateChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
-from gym_trl.pool import ClosingPool, InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.protocol import ClosingPool
+from gym_trl.rollout import loop as rollout
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, Request, Task, TokenIds, Trajectory
+from gym_trl.types import Completion, EnvFailure, EnvReply, Request, Task, TokenIds, Trajectory
 from gym_trl.wrappers.parse_action import ParseAction
 
 COUNTS = (64, 256) if QUICK else (64, 256, 1024, 4096, 16_384)
@@ -119,7 +122,7 @@ def as_python_collects(count: int) -> dict[str, float]:
 
 
 def with_a_game(count: int) -> dict[str, float]:
-    from gym_trl.tiny import tiny_tokenizer
+    from gym_trl.testing import tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
     chat = TemplateChat(tokenizer)

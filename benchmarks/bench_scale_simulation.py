@@ -34,11 +34,13 @@ import report
 from report import QUICK, Table, publish, require
 
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
-from gym_trl.pool import ClosingPool, InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.protocol import ClosingPool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, Request, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, EnvReply, Request, Task, Trajectory
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "scale.md"
@@ -615,7 +617,7 @@ def validate() -> list[dict[str, float]]:
     import bench_vllm_schedule as real
     import vllm_cpu
 
-    from gym_trl.chat import TemplateChat
+    from gym_trl.chat.template import TemplateChat
 
     class Waiting(real.SlowPool):
         """Its waits are skipped and counted."""

@@ -37,11 +37,12 @@ import vllm_cpu
 from report import QUICK, Cell, Table, bars, publish, require
 from vllm_serve import CONTEXT, TRL, Server
 
-from gym_trl.chat import TemplateChat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.server import ServerEngine
-from gym_trl.episode import Episode, Limits
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Request, Task
 

@@ -34,12 +34,14 @@ import numpy as np
 import psutil
 from report import QUICK, Table, publish
 
-from gym_trl.chat import Chat, TemplateChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
-from gym_trl.episode import Episode, Limits
-from gym_trl.executors import make_pool
-from gym_trl.pool import EnvPool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.make import make_pool
+from gym_trl.executors.protocol import EnvPool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Request, Task
@@ -145,7 +147,7 @@ def training(number: int) -> Iterator[int]:
     from trl import GRPOConfig, GRPOTrainer
 
     from gym_trl import GymSpec
-    from gym_trl.tiny import tiny_model, tiny_tokenizer
+    from gym_trl.testing import tiny_model, tiny_tokenizer
 
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     torch.set_num_threads(1)

@@ -20,13 +20,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import vllm_cpu
 from report import QUICK, Table, publish, require
 
-from gym_trl.chat import Chat, TemplateChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.vllm import VLLMEngine
-from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, Request, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, EnvReply, Request, Task, Trajectory
 
 EPISODES = 64
 LATENCIES_MS, ROUNDS = ((0, 20), 1) if QUICK else ((0, 20, 100), 3)

@@ -13,12 +13,12 @@ from pathlib import Path
 import gymnasium as gym
 
 import gym_trl
-from gym_trl.blind import is_near
+from gym_trl.env_checker.validation import Game, games
 from gym_trl.envs.text_env import TextEnv
-from gym_trl.evaluation import Exchange, optimum, play_task
+from gym_trl.evaluation.blind import is_near
+from gym_trl.evaluation.play import Exchange, optimum, play_task
 from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.types import Task
-from gym_trl.validation import Game, games
 
 PAGE = Path(__file__).parent / "games.md"
 LINES = 60

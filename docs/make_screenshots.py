@@ -19,9 +19,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.chat import TemplateChat
-from gym_trl.options import TrainOptions
-from gym_trl.tiny import tiny_tokenizer
+from gym_trl.chat.template import TemplateChat
+from gym_trl.testing import tiny_tokenizer
+from gym_trl.training.options import TrainOptions
 from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
@@ -100,7 +100,7 @@ def teach(folder: Path, *, steps: int = 600, rows: int = 16) -> None:
 
 def train_run() -> None:
     """Train the taught model with GRPO."""
-    from gym_trl.training import train
+    from gym_trl.training.run import train
 
     taught = RUN.with_name("taught")
     teach(taught)
@@ -194,7 +194,7 @@ def choose(folder: Path) -> dict[str, str]:
 
 def main() -> int:
     """Train if there is no run yet, and take the screenshots."""
-    from gym_trl.training import train
+    from gym_trl.training.run import train
 
     if not ECHO.exists():
         train(TrainOptions.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)

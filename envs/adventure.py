@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _STEPS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}

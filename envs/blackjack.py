@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _DECK = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10)

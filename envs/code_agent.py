@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _MOST_CHARACTERS = 10_000

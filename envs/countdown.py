@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _LARGE = (25, 50, 75, 100)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 # A lake is the text of its rows with line breaks: the character to the left of a row's first square is a line break

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_env import Baseline, Difficulty, Steady
 from gym_trl.envs.two_player import TwoPlayerEnv, Worth, against
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _Card: TypeAlias = int

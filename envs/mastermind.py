@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _MOST_PEGS, _MOST_COLORS, _MOST_CODES = 9, 9, 100_000

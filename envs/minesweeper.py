@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _ACTION = re.compile(r"\s*(reveal|flag)\s+([0-9]{1,3})(?:\s*,\s*|\s+)([0-9]{1,3})\s*", re.ASCII | re.IGNORECASE)

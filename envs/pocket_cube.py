@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 Stickers: TypeAlias = tuple[str, ...]

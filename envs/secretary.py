@@ -7,7 +7,7 @@ from math import factorial
 from typing import Any, ClassVar
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _SHOWN = re.compile(r"Applicant ([0-9]+) of ([0-9]+): rank ([0-9]+) ")

@@ -343,7 +343,7 @@ class TextEnv(gym.Env[str, str], ABC):
         >>> gym.make("TrlEnv/GuessNumber-v0", difficulty="easy").unwrapped.blind_baselines["success"].measured.turns < 4
         True
 
-        They were found by search (``gym_trl.blind``). There are none for a game with arguments that no preset has.
+        They were found by search (``gym_trl.evaluation.blind``). There are none for arguments that no preset has.
         """
         if self.reward != self.reward_modes[0]:
             return {}

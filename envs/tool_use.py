@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _MOST_DOCUMENTS = 100

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeV
 
 from gym_trl.envs.text_env import Outcome, Steady, TextEnv, check_integers
 from gym_trl.errors import ActionTypeError, ConfigError, apart_from_the_model
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 Seat: TypeAlias = Literal["first", "second", "random"]

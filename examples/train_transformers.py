@@ -5,7 +5,7 @@ $ accelerate launch examples/train_transformers.py                # on all GPUs 
 
 Without a GPU, a tiny model shows that everything works:
 
-$ python -c "from gym_trl.tiny import save_tiny; save_tiny('tiny')"
+$ python -c "from gym_trl.testing import save_tiny; save_tiny('tiny')"
 $ python examples/train_transformers.py --model tiny --use_cpu true --bf16 false --max_steps 2
 """
 

@@ -5,7 +5,7 @@ $ accelerate launch examples/train_vllm_colocate.py                            #
 
 A tiny model shows quickly that everything works:
 
-$ python -c "from gym_trl.tiny import save_tiny; save_tiny('tiny')"
+$ python -c "from gym_trl.testing import save_tiny; save_tiny('tiny')"
 $ python examples/train_vllm_colocate.py --model tiny --max_steps 2
 """
 

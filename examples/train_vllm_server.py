@@ -6,7 +6,8 @@ $ CUDA_VISIBLE_DEVICES=1 python examples/train_vllm_server.py --vllm_server_base
 
 Any field of GRPOConfig can be given; with several GPUs for the trainer, `accelerate launch` instead of `python`. The
 trainer needs a GPU, because TRL sends its weights to the server over NCCL. A tiny model shows quickly that everything
-works: `python -c "from gym_trl.tiny import save_tiny; save_tiny('tiny')"`, then `vllm serve tiny` and `--model tiny`.
+works: `python -c "from gym_trl.testing import save_tiny; save_tiny('tiny')"`, then `vllm serve tiny` and `--model
+tiny`.
 """
 
 from transformers import HfArgumentParser

@@ -1,6 +1,6 @@
 """Entry point of ``python -m gym_trl``, the same as the command ``gym-trl``."""
 
-from gym_trl.cli import main
+from gym_trl.cli.app import main
 
 if __name__ == "__main__":
     main()

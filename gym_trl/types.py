@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import index
@@ -329,3 +329,75 @@ class Trajectory:
     def cut_actions(self) -> int:
         """Number of invalid actions that ``max_tokens`` cut off."""
         return sum(turn.action_cut for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvReply:
+    """Result of an environment's reset or step."""
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+    instructions: str = ""
+    """Instructions of the environment; set at reset only."""
+    declares_success: bool = False
+    """The environment declares success (its attribute of this name); set at reset only."""
+    settlement: float = 0.0
+    """Reward of the rest of the episode if it is cut off here; see ``gym_trl.wrappers.settlement``."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFailure:
+    """Failure of a reset or step: it raised, did not return in time, or returned a malformed result."""
+
+    error: str
+    reason: StopReason = StopReason.ENV_ERROR
+
+
+_LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float, the type of trainers' rewards
+
+
+def add_reward(so_far: float, reward: float) -> float:
+    """Return the sum of an episode's return so far and one more reward.
+
+    >>> add_reward(0.5, 1.0)
+    1.5
+    >>> add_reward(3e38, 3e38)
+    Traceback (most recent call last):
+        ...
+    ValueError: the return must be a finite number of 32 bits, got 6e+38 after a reward of 3e+38
+
+    Raises:
+        ValueError: the sum is not a finite 32-bit float, which trainers compute with.
+    """
+    total = so_far + reward
+    if not abs(total) <= _LARGEST:  # true for NaN, too
+        raise ValueError(f"the return must be a finite number of 32 bits, got {total:g} after a reward of {reward:g}")
+    return total
+
+
+def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, stop: int = 0) -> Turn:
+    """Return the turn of an observation, the model's answer and the environment's reply."""
+    action = reply.info.get("action")
+    valid = bool(reply.info.get("action_valid", True))
+    cut = bool(reply.info.get("action_cut", False))
+    return Turn(observation, answer, reply.reward, valid, start, stop, action if isinstance(action, str) else None, cut)
+
+
+def reason_to_stop(reply: EnvReply) -> StopReason:
+    """Return the stop reason of an episode that the environment ended with this reply."""
+    return why_it_ended(reply.info, terminated=reply.terminated or not reply.truncated)
+
+
+def declared_success(replies: Sequence[EnvReply], reason: StopReason) -> bool | None:
+    """Return the success of an episode with these replies that ended for ``reason``; see ``success_of``.
+
+    >>> declared_success([EnvReply("Not yet.", info={"success": False}), EnvReply("?")], StopReason.TOKEN_LIMIT)
+    False
+    >>> declared_success([EnvReply("Over.", reward=1.0, terminated=True)], StopReason.TERMINATED) is None
+    True
+    """
+    declares = any(reply.declares_success or reply.info.get("success") is not None for reply in replies)
+    return success_of(reason, replies[-1].info if replies else {}, declares=declares)

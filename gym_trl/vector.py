@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from gym_trl.errors import ConfigError
-from gym_trl.worker import Worker, WorkerEnded, WorkerError, question
+from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
 
 try:
     from gymnasium.vector import AutoresetMode

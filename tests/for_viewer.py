@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from gym_trl.records import RecordWriter, as_record
+from gym_trl.records.files import RecordWriter
+from gym_trl.records.schema import as_record
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 
 PATIENCE_S = 60.0

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanes import examples
 
-from gym_trl.adaptive import AdaptivePool
-from gym_trl.episode import EnvFailure, Episode, Limits
-from gym_trl.executors import OrderedPool, make_pool
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.adaptive import AdaptivePool
+from gym_trl.executors.guards import OrderedPool
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.make import make_pool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import StopReason, Task
+from gym_trl.types import EnvFailure, StopReason, Task
 
 LIMITS = Limits(tokens_per_turn=9)
 CHAT = ByteChat()
@@ -120,7 +122,7 @@ SLOW = {
 
 @pytest.mark.parametrize("shell", SLOW.values(), ids=SLOW)
 def test_slow_environments_wait_beside_each_other_without_options(shell, caplog):
-    with caplog.at_level(logging.WARNING, "gym_trl.adaptive"):
+    with caplog.at_level(logging.WARNING, "gym_trl.executors.adaptive"):
         clock, played, where = rollout(**shell)
     assert where == "thread"
     assert clock.most >= 6

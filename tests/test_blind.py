@@ -18,14 +18,23 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import gym_trl
-from gym_trl.blind import blind_levels, describe, is_near, play_blind, search_blind
-from gym_trl.cli import app
+from gym_trl.cli.app import app
+from gym_trl.env_checker.validation import (
+    HELD_OUT_SEED,
+    MEASURED_BLIND,
+    Game,
+    games,
+    measure_blind,
+    search,
+    validate,
+    write_blind,
+)
 from gym_trl.envs.text_env import Blind, Measured, Outcome, TextEnv, open_loop
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import evaluate
+from gym_trl.evaluation.blind import blind_levels, describe, is_near, play_blind, search_blind
+from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.seeding import task_seed
 from gym_trl.spaces import AnyText
-from gym_trl.validation import HELD_OUT_SEED, MEASURED_BLIND, Game, games, measure_blind, search, validate, write_blind
 
 
 class Corridor(gym.Env[int, int]):
@@ -224,7 +233,7 @@ class Coin(TextEnv):
 
 
 def test_the_report_on_any_environment_has_the_blind_baseline_in_words_and_in_numbers() -> None:
-    from gym_trl.inspection import Inspector
+    from gym_trl.env_checker.inspection import Inspector
 
     found = Inspector(Coin, 20, blind_steps=3_000).look_at("blind baseline")
     assert found.verdict == "ok"

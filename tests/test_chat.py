@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanes import examples
 
-from gym_trl.chat import Chat, DelimiterChat, TemplateChat, Transcript
+from gym_trl.chat.delimiter import DelimiterChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
+from gym_trl.chat.transcript import Transcript
 from gym_trl.errors import ChatTemplateError, TranscriptError
 from gym_trl.types import Answer, Logprobs, Message, TokenIds
 

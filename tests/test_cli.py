@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gym_trl
-from gym_trl import cli
-from gym_trl.cli import app
-from gym_trl.records import read_records
+from gym_trl.cli import app as cli
+from gym_trl.cli.app import app
+from gym_trl.records.files import read_records
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
 COMMANDS = ["list", "info", "play", "validate", "view", "serve", "eval", "compare", "replay", "export", "train"]

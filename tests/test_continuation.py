@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from lanes import examples
 from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
 
-from gym_trl.chat import TemplateChat
-from gym_trl.episode import EnvReply, Episode, Limits, Sample
+from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
-from gym_trl.types import Completion, Message, Task
+from gym_trl.rollout.episode import Episode, Sample
+from gym_trl.rollout.limits import Limits
+from gym_trl.types import Completion, EnvReply, Message, Task
 
 REMINDER = "Keep to the rules.\n"
 SYSTEM = Message("system", "Play well.")

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from lanes import examples
 from test_chat import _ADDED, _SPECIAL, CHATML, TEMPLATES
 
-from gym_trl.chat import Chat, DelimiterChat, TemplateChat
+from gym_trl.chat.delimiter import DelimiterChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
 from gym_trl.types import Message, TokenIds
 

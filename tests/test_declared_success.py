@@ -12,18 +12,20 @@ from lanes import examples
 
 import gym_trl  # registers the environments
 from gym_trl import GymSpec
-from gym_trl.compat.evaluation_rows import as_row
-from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import evaluate, play_policy, play_tasks
-from gym_trl.export import sft_rows
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation.play import play_policy, play_tasks
+from gym_trl.evaluation.scores import Scoreboard, compare
+from gym_trl.executors.step import read_declares_success
 from gym_trl.grpo.curriculum import Curriculum
-from gym_trl.pool import read_declares_success
-from gym_trl.records import as_record
-from gym_trl.scores import Scoreboard, compare
+from gym_trl.integrations.evaluation_rows import as_row
+from gym_trl.records.export import sft_rows
+from gym_trl.records.schema import as_record
+from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, StopReason, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, EnvReply, StopReason, Task, Trajectory
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
 
@@ -191,7 +193,7 @@ def test_no_statistic_counts_an_undeclared_success(successes: list[bool | None])
 
 
 def test_what_shows_records_shows_no_undeclared_success(tmp_path: Path) -> None:
-    from gym_trl.records import RecordWriter
+    from gym_trl.records.files import RecordWriter
 
     with RecordWriter(tmp_path) as writer:
         for record in records([True, None, False]):
@@ -235,8 +237,8 @@ def test_a_crash_at_the_first_action_is_no_success_where_success_is_declared() -
 
 
 def test_what_the_registry_says_of_success_holds_in_play_and_validate_too() -> None:
-    from gym_trl.cli import _make as make_for_play
-    from gym_trl.inspection import Inspector
+    from gym_trl.cli.app import _make as make_for_play
+    from gym_trl.env_checker.inspection import Inspector
 
     assert read_declares_success(make_for_play("FrozenLake-v1", {}))
     found = Inspector(lambda: gym.make("FrozenLake-v1", is_slippery=False), episodes=3).look_at("success")

@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 
-from gym_trl.discovery import action_names, description, field_names, marks
+from gym_trl.text.discovery import action_names, description, field_names, marks
 
 
 class Moves(enum.IntEnum):

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gym_trl.cli import app
-from gym_trl.progress import display_on, lasting_console
-from gym_trl.records import JsonLinesWriter, read_json_lines
+from gym_trl.cli.app import app
+from gym_trl.records.json_lines import JsonLinesWriter, read_json_lines
+from gym_trl.training.progress import display_on, lasting_console
 
 TRAIN = ["train", "TrlEnv/Echo-v0", "--episodes", "8", "--group-size", "4", "--eval-episodes", "8"]
 
@@ -226,7 +226,7 @@ def take_terminal():
 
 @pytest.mark.trl
 def test_nohup_keeps_the_terminals_end_away():
-    training = pytest.importorskip("gym_trl.training")
+    training = pytest.importorskip("gym_trl.training.run")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with training._Interrupt(speaks=False, patience_s=0.0) as interrupt:

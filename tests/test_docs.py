@@ -20,6 +20,7 @@ from for_viewer import chromium, needs_chromium
 
 import gym_trl
 from gym_trl import testing, wrappers
+from gym_trl.registration import ENVS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -145,7 +146,7 @@ def test_every_public_name_is_on_an_api_page(pages):
     public = {f"gym_trl:{name}" for name in gym_trl.__all__} | {f"gym_trl.wrappers:{name}" for name in wrappers.__all__}
     public |= {f"gym_trl.testing:{name}" for name in testing.__all__} | set().union(*map(imported_in, told_to_import()))
     assert len(public) > 80
-    games = {path.rpartition(":")[2] for path in gym_trl._ENVS.values()}  # on the gallery's page
+    games = {path.rpartition(":")[2] for path in ENVS.values()}  # on the gallery's page
     known = games | {one.rpartition(".")[2] for one in shown if one.startswith("gym_trl.")}
     unseen = sorted(name for name in public if name.rpartition(":")[2] not in known)
     assert not unseen, f"{unseen} are on no page of docs/api/: add ::: lines"

@@ -47,9 +47,9 @@ from for_sandbox import PROBLEM
 from free_port import free_port
 
 import gym_trl
-from gym_trl.cli import _pairs, app
+from gym_trl.cli.app import _pairs, app
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.options import check_grpo
+from gym_trl.training.options import check_grpo
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

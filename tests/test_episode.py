@@ -3,10 +3,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gym_trl.episode import Act, EnvFailure, EnvReply, Episode, Limits, Sample
 from gym_trl.errors import ConfigError
+from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.limits import Limits
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, FinishReason, Message, RefusedResponse, StopReason, Task, Trajectory
+from gym_trl.types import (
+    Completion,
+    EnvFailure,
+    EnvReply,
+    FinishReason,
+    Message,
+    RefusedResponse,
+    StopReason,
+    Task,
+    Trajectory,
+)
 
 CHAT = ByteChat()
 TASK = Task("TrlEnv/Echo-v0", 0)

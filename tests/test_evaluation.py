@@ -21,18 +21,21 @@ import warm
 
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.evaluation import Exchange, Result, Score, evaluate, optimum, play_policy, play_task, random_score
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation.play import Exchange, Result, Score, optimum, play_policy, play_task, random_score
+from gym_trl.evaluation.scores import Row, Scoreboard
+from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.policies import Model, Words
-from gym_trl.pool import InlinePool
-from gym_trl.records import Record, read_records
-from gym_trl.rollout import run_episodes
-from gym_trl.scores import Row, Scoreboard
+from gym_trl.policies.model import Model
+from gym_trl.policies.protocol import Words
+from gym_trl.records.files import read_records
+from gym_trl.records.schema import Record
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
-from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.tiny import save_tiny
+from gym_trl.testing import ByteChat, ScriptedEngine, save_tiny
 from gym_trl.types import Task
 from gym_trl.wrappers import TurnLimit
 

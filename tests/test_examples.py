@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import vllm_run
 
-from gym_trl.tiny import save_tiny
+from gym_trl.testing import save_tiny
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = [

@@ -12,7 +12,7 @@ import openenv_run
 import pytest
 from free_port import free_port
 
-from gym_trl.tiny import save_tiny
+from gym_trl.testing import save_tiny
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.trl, pytest.mark.processes]

@@ -15,14 +15,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from gym_trl.episode import EnvFailure, EnvReply, Episode, Limits
 from gym_trl.errors import ConfigError, PoolError
-from gym_trl.executors import GuardedPool, ProcessPool, make_pool
-from gym_trl.pool import InlinePool
-from gym_trl.ray_pool import RayPool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.guards import GuardedPool
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.make import make_pool
+from gym_trl.executors.process import ProcessPool
+from gym_trl.executors.ray import RayPool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
-from gym_trl.types import Message, StopReason, Task
+from gym_trl.types import EnvFailure, EnvReply, Message, StopReason, Task
 
 pytestmark = pytest.mark.processes
 on_ray = [pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")]
@@ -89,7 +92,7 @@ def collect(pool, number):
 
 
 def test_a_process_that_hangs_after_its_episode_was_given_up_is_ended_and_gets_no_more(monkeypatch):
-    monkeypatch.setattr("gym_trl.executors.GIVEN_UP_S", 0.3)
+    monkeypatch.setattr("gym_trl.executors.process.GIVEN_UP_S", 0.3)
     with ProcessPool(lambda env_id: Obedient(), workers=1) as pool:
         first = begin(pool).observation
         pool.step("a", "hang")
@@ -345,7 +348,7 @@ def test_processes_are_closed_where_no_thread_can_be_started_any_more(monkeypatc
 
     pool = ProcessPool(lambda env_id: Obedient(), workers=2)
     pids = [int(begin(pool, key).observation) for key in "ab"]
-    monkeypatch.setattr("gym_trl.executors.Thread", Late)
+    monkeypatch.setattr("gym_trl.executors.process.Thread", Late)
     pool.close()
     assert all(map(gone, pids))
 
@@ -377,7 +380,7 @@ def test_a_program_that_ends_without_closing_leaves_no_process_behind_not_even_o
     program = f"""
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from gym_trl.executors import ProcessPool
+from gym_trl.executors.process import ProcessPool
 from gym_trl.types import Task
 from test_executors import Obedient
 

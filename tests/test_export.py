@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from gym_trl.evaluation import evaluate
-from gym_trl.export import preference_rows, sft_rows
-from gym_trl.records import Record, as_record, messages_of, write_json_lines
-from gym_trl.tiny import save_tiny
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.records.export import preference_rows, sft_rows
+from gym_trl.records.json_lines import write_json_lines
+from gym_trl.records.schema import Record, as_record, messages_of
+from gym_trl.testing import save_tiny
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 
 GUESS = "TrlEnv/GuessNumber-v0"

@@ -12,8 +12,8 @@ import warm
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import FaultyEnv
 
 ECHO = "TrlEnv/Echo-v0"

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gym_trl.cli import app
+from gym_trl.cli.app import app
+from gym_trl.env_checker.inspection import OK, PROBLEM, PROMISES, SKIPPED, WARNING, Inspector, inspect_env
 from gym_trl.errors import ConfigError
-from gym_trl.inspection import OK, PROBLEM, PROMISES, SKIPPED, WARNING, Inspector, inspect_env
 from gym_trl.spaces import AnyText
 
 
@@ -340,7 +340,7 @@ BROKEN = [
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.inspection._SLOW_STEP_S", 0.015)
+    monkeypatch.setattr("gym_trl.env_checker.inspection._SLOW_STEP_S", 0.015)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_
 def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     written(tmp_path, "hanging_game", act="__import__('time').sleep(60) if action in ('\\0', 'xyzzy') else 0")
-    from gym_trl.loading import env_maker
+    from gym_trl.registration import env_maker
 
     hanging, dying = env_maker("hanging_game:Game"), None
     assert hanging is not None

@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_trl import GymSpec
-from gym_trl.episode import EnvReply, Episode, Limits
-from gym_trl.evaluation import play_tasks
-from gym_trl.pool import InlinePool
-from gym_trl.pool import take_step as take
-from gym_trl.rollout import Cutoff, run_episodes
-from gym_trl.settlement import settlement
+from gym_trl.evaluation.play import play_tasks
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.step import take_step as take
+from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import StopReason, Task
+from gym_trl.types import EnvReply, StopReason, Task
 from gym_trl.wrappers import (
     CutoffReturn,
     Discount,
@@ -33,6 +34,7 @@ from gym_trl.wrappers import (
     TurnLimit,
     as_text,
 )
+from gym_trl.wrappers.settlement import settlement
 
 CHAT = ByteChat()
 GAMES: dict[str, dict[str, Any]] = {

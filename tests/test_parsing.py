@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.parsing import ActionFormat, extract_action
+from gym_trl.text.parsing import ActionFormat, extract_action
 
 FORMATS: list[Any] = ["tag", "boxed", "json:move", "plain", r"regex:move (\w+)", re.compile("[a-h][1-8]")]
 any_text = st.text(st.characters(codec=None, exclude_categories=()))

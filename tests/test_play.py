@@ -7,9 +7,9 @@ import gymnasium as gym
 import pytest
 from typer.testing import CliRunner
 
-from gym_trl.cli import app
+from gym_trl.cli.app import app
 from gym_trl.envs.text_env import TextEnv
-from gym_trl.play import Hint, PlayedGame, ReplayError
+from gym_trl.evaluation.interactive import Hint, PlayedGame, ReplayError
 
 OURS = sorted(
     env_id

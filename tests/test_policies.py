@@ -15,12 +15,14 @@ import vllm_cpu
 import vllm_run
 from chat_server import Answer, ChatServer, said
 
-from gym_trl import policies
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.evaluation import evaluate
-from gym_trl.policies import Model, environment_policy, function_policy, person, server
-from gym_trl.records import Record, messages_of, read_records
-from gym_trl.tiny import save_tiny
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.policies.functions import environment_policy, function_policy, person
+from gym_trl.policies.model import Model
+from gym_trl.policies.server import server
+from gym_trl.records.files import read_records
+from gym_trl.records.schema import Record, messages_of
+from gym_trl.testing import save_tiny
 
 pytest.importorskip("httpx")
 
@@ -95,7 +97,7 @@ def test_a_server_that_is_busy_is_asked_again(serve: Any, status: int) -> None:
 
 
 def test_what_stays_unanswered_is_a_failure_and_the_others_go_on(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "_RETRIES", 1)
+    monkeypatch.setattr("gym_trl.policies.server._RETRIES", 1)
     doomed: list[int] = []
 
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
@@ -172,7 +174,7 @@ def test_nobody_is_asked_by_no_thread() -> None:
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "_RETRIES", 0)
+    monkeypatch.setattr("gym_trl.policies.server._RETRIES", 0)
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
         server("http://127.0.0.1:9/v1")
 

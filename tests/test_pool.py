@@ -8,10 +8,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import ConfigError
-from gym_trl.pool import InlinePool, ThreadPool, read_step
-from gym_trl.types import StopReason, Task
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.step import read_step
+from gym_trl.executors.thread import ThreadPool
+from gym_trl.types import EnvFailure, EnvReply, StopReason, Task
 
 
 class Scripted(gym.Env):
@@ -311,7 +312,7 @@ def test_whatever_ends_a_thread_is_its_episodes_failure_and_the_thread_goes_on(k
 
 
 def test_a_thread_that_hangs_after_its_episode_was_given_up_gets_no_more(monkeypatch):
-    monkeypatch.setattr("gym_trl.pool.GIVEN_UP_S", 0.2)
+    monkeypatch.setattr("gym_trl.executors.thread.GIVEN_UP_S", 0.2)
     Hanging.let_go.clear()
     with ThreadPool(lambda env_id: Hanging(), workers=1) as pool:
         begin(pool)

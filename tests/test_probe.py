@@ -11,9 +11,9 @@ import pytest
 
 import gym_trl
 from gym_trl.errors import ConfigError
+from gym_trl.executors.probe import choose_executor
+from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.pool import ThreadPool
-from gym_trl.probe import choose_executor
 
 
 class Spends(gym.Env):
@@ -58,7 +58,7 @@ def chosen(**spent):
     ],
 )
 def test_how_an_environment_spends_its_time_says_where_it_is_stepped(spent, executor, reason, caplog):
-    with caplog.at_level(logging.INFO, "gym_trl.probe"):
+    with caplog.at_level(logging.INFO, "gym_trl.executors.probe"):
         choice = chosen(**spent)
     assert choice.executor == executor
     assert reason in choice.reason
@@ -102,7 +102,7 @@ def test_what_an_environment_says_itself_counts_and_nothing_is_tried():
 
 
 def test_every_game_of_this_library_says_where_so_that_none_is_stepped_to_find_out(monkeypatch):
-    monkeypatch.setattr("gym_trl.probe.look", None)
+    monkeypatch.setattr("gym_trl.executors.probe.look", None)
     for env_id in gym_trl.GAMES:
         env = gym.make(env_id)
         assert choose_executor(env_id, env, gym.make).executor in ("inline", "thread")

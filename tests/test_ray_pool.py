@@ -12,12 +12,11 @@ import gymnasium as gym
 import pytest
 from test_executors import Obedient, begin, cluster, gone, step
 
-from gym_trl import ray_pool
-from gym_trl.episode import EnvFailure, EnvReply
 from gym_trl.errors import MissingDependencyError
-from gym_trl.executors import make_pool
-from gym_trl.ray_pool import RayPool
-from gym_trl.types import StopReason
+from gym_trl.executors import ray as ray_pool
+from gym_trl.executors.make import make_pool
+from gym_trl.executors.ray import RayPool
+from gym_trl.types import EnvFailure, EnvReply, StopReason
 
 __all__ = ["cluster"]  # a fixture
 
@@ -88,7 +87,7 @@ class TestAClusterOfItsOwn:
 import os, sys, psutil
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import ray
-from gym_trl.ray_pool import RayPool
+from gym_trl.executors.ray import RayPool
 from test_executors import Obedient, begin
 
 pool = RayPool(lambda env_id: Obedient(), workers=1)
@@ -110,7 +109,7 @@ assert not ray.is_initialized()
         )
         assert (ran.stderr, ran.returncode) == ("", status)
         started = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
-        ours = {pid: said for pid, said in started.items() if "_Agent" in said or "gym_trl.worker" in said}
+        ours = {pid: said for pid, said in started.items() if "_Agent" in said or "gym_trl.executors.worker" in said}
         assert len(ours) == 2
         # Ray's own helpers see after a minute only that nobody ended them.
         assert all(gone(int(pid)) for pid in (started if status == 0 else ours))

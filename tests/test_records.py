@@ -16,24 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanes import examples
 
-from gym_trl import records
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
-from gym_trl.records import (
-    JsonLinesWriter,
-    Record,
-    RecordWriter,
-    TaskRecord,
-    TurnRecord,
-    as_record,
-    keep_json_lines,
-    messages_of,
-    read_json_lines,
-    read_records,
-    task_id,
-    to_json,
-    write_parquet,
-)
+from gym_trl.records import json_lines
+from gym_trl.records.files import RecordWriter, read_records
+from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
+from gym_trl.records.parquet import write_parquet
+from gym_trl.records.schema import Record, TaskRecord, TurnRecord, as_record, messages_of, task_id
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 from gym_trl.wrappers import RecordTranscript
 
@@ -228,7 +217,7 @@ def test_reading_takes_memory_for_one_line(tmp_path: Path) -> None:
 def test_the_last_line_is_found_whatever_the_size_of_a_read(lines: list[bytes], block: int) -> None:
     content = b"\n".join(lines)
     with BytesIO(content) as file:
-        assert records._start_of_last_line(file, block) == content.rfind(b"\n") + 1
+        assert json_lines._start_of_last_line(file, block) == content.rfind(b"\n") + 1
 
 
 def test_failures_are_kept_beside(tmp_path: Path) -> None:

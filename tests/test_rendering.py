@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lanes import examples
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
-from gym_trl.chat import TemplateChat
-from gym_trl.rendering import find_frame
-from gym_trl.tiny import tiny_tokenizer
+from gym_trl.chat.rendering import find_frame
+from gym_trl.chat.template import TemplateChat
+from gym_trl.testing import tiny_tokenizer
 
 TEMPLATES = sorted(Path(trl.__file__).parent.glob("chat_templates/*.jinja"))
 FRAMED = {"qwen3", "qwen2_5", "qwen3_instruct_2507", "llama3", "phi3", "deepseekv3"}

@@ -10,10 +10,11 @@ from lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import evaluate
-from gym_trl.policies import Words
-from gym_trl.records import Record, as_record, read_records
-from gym_trl.replay import replay
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation.replay import replay
+from gym_trl.policies.protocol import Words
+from gym_trl.records.files import read_records
+from gym_trl.records.schema import Record, as_record
 from gym_trl.testing import play
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 from gym_trl.wrappers import RecordTranscript

@@ -20,16 +20,16 @@ import pytest
 from chat_server import ChatServer, said
 from typer.testing import CliRunner
 
-from gym_trl.cli import app
+from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import as_player
-from gym_trl.options import TrainOptions
-from gym_trl.play import PlayedGame
-from gym_trl.policies import Words
-from gym_trl.pool import read_instructions
-from gym_trl.rivals import Challenger, Opposing, Race, Said, winner
-from gym_trl.run_folder import trained
-from gym_trl.tiny import save_tiny
+from gym_trl.evaluation.interactive import PlayedGame
+from gym_trl.evaluation.opponents import Challenger, Opposing, Race, Said, winner
+from gym_trl.evaluation.play import as_player
+from gym_trl.executors.step import read_instructions
+from gym_trl.policies.protocol import Words
+from gym_trl.testing import save_tiny
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.run_folder import trained
 from gym_trl.types import Policy, UnfinishedResponse
 
 TWO = {
@@ -270,7 +270,7 @@ def test_an_opponent_that_may_be_cut_off_is_read_as_in_its_run(run: Path) -> Non
 
 @pytest.mark.trl
 def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(run: Path) -> None:
-    from gym_trl.policies import Model
+    from gym_trl.policies.model import Model
 
     model = Model(str(run / "model"), label="tiny", max_tokens=4, max_completion=5)
     game, opposing = against("TrlEnv/ConnectFour-v0", model, seat="first")

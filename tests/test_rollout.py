@@ -20,10 +20,13 @@ from hypothesis import strategies as st
 from lanes import examples
 
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError
-from gym_trl.pool import InlinePool, ThreadPool
-from gym_trl.rollout import Cutoff, run_episodes, stream_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.thread import ThreadPool
+from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes, stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
 from gym_trl.types import Completion, FinishReason, StopReason, Task
@@ -426,8 +429,8 @@ def test_a_time_is_kept_whatever_it_is(count, chance, cutoff, alive):
     """On a clock that goes on by a second with every look at it."""
     clock = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gym_trl.rollout.perf_counter", lambda: float(next(clock)))
-        patch.setattr("gym_trl.rollout.sleep", lambda _: None)
+        patch.setattr("gym_trl.rollout.loop.perf_counter", lambda: float(next(clock)))
+        patch.setattr("gym_trl.rollout.loop.sleep", lambda _: None)
         played, _ = cut_rollout(count, chance, cutoff, max_alive=alive)
     whole, _ = rollout(episodes(count, group_size=2))
     for one, complete in zip(played, whole, strict=True):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.records import Record, as_record
-from gym_trl.scores import Estimate, Scoreboard, compare, mean_estimate, pass_at, share_estimate
+from gym_trl.evaluation.scores import Estimate, Scoreboard, compare, mean_estimate, pass_at, share_estimate
+from gym_trl.records.schema import Record, as_record
 from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
 
 

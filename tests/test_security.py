@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 
 import gym_trl
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.evaluation import evaluate
-from gym_trl.keys import bearer, hidden, without_password
-from gym_trl.options import TrainOptions
-from gym_trl.policies import server
-from gym_trl.records import as_record, write_json_lines
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.policies.server import server
+from gym_trl.records.json_lines import write_json_lines
+from gym_trl.records.schema import as_record
+from gym_trl.text.credentials import bearer, hidden, without_password
+from gym_trl.training.options import TrainOptions
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 from gym_trl.viewer.live import LiveServer
 
@@ -296,7 +297,7 @@ def test_an_environment_that_is_served_says_nothing_of_the_tokens_around_it():
 @pytest.mark.full
 @pytest.mark.trl
 def test_a_training_writes_no_token_of_its_environment_into_its_folder(tmp_path, monkeypatch, capfd):
-    training = pytest.importorskip("gym_trl.training")
+    training = pytest.importorskip("gym_trl.training.run")
     for name, value in TOKENS.items():
         monkeypatch.setenv(name, value)
     options = TrainOptions.choose("TrlEnv/Echo-v0", steps=1, episodes=8, group_size=4, eval_episodes=4)

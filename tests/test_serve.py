@@ -19,7 +19,7 @@ import openenv_run
 import pytest
 
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.serve import MAX_MESSAGE, make_app
+from gym_trl.integrations.openenv.server import MAX_MESSAGE, make_app
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
@@ -321,7 +321,7 @@ def test_any_environment_of_gymnasiums_is_served_in_words_and_stops_when_it_is_t
 def test_what_cannot_be_served_is_said_in_one_line(arguments, said):
     from typer.testing import CliRunner
 
-    from gym_trl.cli import app
+    from gym_trl.cli.app import app
 
     result = CliRunner().invoke(app, ["serve", *arguments])
     assert result.exit_code == 2

@@ -9,9 +9,10 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from gym_trl.episode import Episode, Limits
-from gym_trl.executors import make_pool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.make import make_pool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, FaultyEnv, ScriptedEngine
 from gym_trl.types import Task
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import NotTextError
-from gym_trl.textify import UnreadableActionError, explain, read, show, write
+from gym_trl.text.textify import UnreadableActionError, explain, read, show, write
 
 LEAVES = [
     spaces.Discrete(5, start=-2),

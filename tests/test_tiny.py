@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gym_trl.tiny import save_tiny, tiny_tokenizer
+from gym_trl.testing import save_tiny, tiny_tokenizer
 
 VISIBLE = "\n" + "".join(char for char in string.printable if char.isprintable())
 TOKENIZER = tiny_tokenizer()

@@ -18,20 +18,21 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gym_trl.cli import app
+from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors import STEPPING, make_pool
+from gym_trl.executors.make import STEPPING, make_pool
+from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.saved import UNFINISHED
-from gym_trl.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
-from gym_trl.pool import EnvFactory, EnvPool
-from gym_trl.records import read_json_lines, read_records
-from gym_trl.run_folder import Checkpoint, last_checkpoint, trained
+from gym_trl.records.files import read_records
+from gym_trl.records.json_lines import read_json_lines
+from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
+from gym_trl.training.run_folder import Checkpoint, last_checkpoint, trained
 
 torch = pytest.importorskip("torch")
 
-from gym_trl.training import resume, train  # noqa: E402 -- it needs torch
+from gym_trl.training.run import resume, train  # noqa: E402 -- it needs torch
 
 pytestmark = pytest.mark.trl
 
@@ -455,7 +456,7 @@ def test_train_takes_where_environments_are_stepped(monkeypatch: pytest.MonkeyPa
         asked.append(options)
         return {"interrupted": False}
 
-    monkeypatch.setattr("gym_trl.training.train", trained)
+    monkeypatch.setattr("gym_trl.training.run.train", trained)
     arguments = ["train", "--executor", "process", "--workers", "8", "--step-timeout", "30", "--reset-timeout", "60"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     [chosen] = asked

@@ -11,8 +11,8 @@ import pytest
 import vllm_run
 from vllm_double import VLLMDouble
 
-from gym_trl.records import read_json_lines
-from gym_trl.tiny import save_tiny
+from gym_trl.records.json_lines import read_json_lines
+from gym_trl.testing import save_tiny
 
 FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "curve.png", "summary.json", "model", "checkpoints"} | {
     "tokenizer"

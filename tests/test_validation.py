@@ -8,10 +8,10 @@ import gymnasium as gym
 import pytest
 
 import gym_trl
+from gym_trl.env_checker.validation import MEASURED, Game, games, measure, validate, validate_all, write_measurements
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import Measured, Outcome, TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.validation import MEASURED, Game, games, measure, validate, validate_all, write_measurements
 
 IDS = sorted(gym_trl.GAMES)
 ROOT = Path(__file__).parents[1]

@@ -15,9 +15,9 @@ from lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
+from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError
 from gym_trl.spaces import AnyText
 from gym_trl.vector import TextVectorEnv
-from gym_trl.worker import Worker, WorkerEnded, WorkerError
 
 GUESS = "TrlEnv/GuessNumber-v0"
 MODES = ["NextStep", "SameStep"]

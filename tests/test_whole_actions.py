@@ -9,21 +9,25 @@ from hypothesis import strategies as st
 from lanes import examples
 
 from gym_trl import GymSpec
-from gym_trl.episode import Act, EnvReply, Episode, Limits, Sample, add_reward
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import play_task
-from gym_trl.parsing import CUT, ActionFormat
-from gym_trl.pool import InlinePool, take_step
-from gym_trl.rollout import run_episodes
+from gym_trl.evaluation.play import play_task
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.step import take_step
+from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine
+from gym_trl.text.parsing import CUT, ActionFormat
 from gym_trl.types import (
     Completion,
+    EnvReply,
     FinishReason,
     RefusedResponse,
     StopReason,
     Task,
     Trajectory,
     UnfinishedResponse,
+    add_reward,
 )
 from gym_trl.wrappers import ParseAction, TurnLimit
 
@@ -187,9 +191,9 @@ def test_a_return_is_finite_in_32_bits_or_an_error(rewards: list[float]) -> None
 
 def test_what_a_transformers_model_had_not_finished_is_no_action() -> None:
     """A tiny model that is asked for one token at a time, with real chat ends, in every format."""
-    from gym_trl.chat import TemplateChat
+    from gym_trl.chat.template import TemplateChat
     from gym_trl.engines.transformers import TransformersEngine
-    from gym_trl.tiny import tiny_model, tiny_tokenizer
+    from gym_trl.testing import tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
     chat = TemplateChat(tokenizer)
@@ -215,7 +219,7 @@ def test_what_a_transformers_model_had_not_finished_is_no_action() -> None:
 
 
 def test_a_servers_answer_that_was_cut_off_is_unfinished() -> None:
-    from gym_trl.policies import Conversation
+    from gym_trl.policies.server import Conversation
 
     class Client:
         headers: dict[str, str] = {}  # noqa: RUF012

@@ -13,12 +13,15 @@ import gymnasium as gym
 import pytest
 
 from gym_trl import errors
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model
-from gym_trl.evaluation import play_tasks
-from gym_trl.executors import ProcessPool, make_pool
-from gym_trl.pool import InlinePool, ThreadPool
-from gym_trl.rollout import run_episodes
+from gym_trl.evaluation.play import play_tasks
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.make import make_pool
+from gym_trl.executors.process import ProcessPool
+from gym_trl.executors.thread import ThreadPool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import StopReason, Task
 from gym_trl.wrappers import Discount, History, ParseAction, TurnLimit

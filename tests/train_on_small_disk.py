@@ -15,8 +15,8 @@ from urllib.request import urlopen
 
 from typer.testing import CliRunner
 
-from gym_trl.cli import app
-from gym_trl.records import read_json_lines
+from gym_trl.cli.app import app
+from gym_trl.records.json_lines import read_json_lines
 from gym_trl.viewer.live import LiveServer
 
 TRAIN = ["train", "TrlEnv/Echo-v0", "--steps", "4", "--episodes", "8", "--group-size", "4", "--eval-episodes", "8"]
@@ -33,7 +33,7 @@ def command(*words):
 
 def left(run):
     """Return the recorded steps and episodes, each line whole, and the checkpoint that a resumption would use."""
-    from gym_trl.run_folder import last_checkpoint
+    from gym_trl.training.run_folder import last_checkpoint
 
     checkpoint = last_checkpoint(run)
     return {

@@ -63,7 +63,7 @@ def save_model(folder: Path, *, seed: int = 0):
     """Write a tiny model and its tokenizer to ``folder``, and return them."""
     from transformers import AutoModelForCausalLM
 
-    from gym_trl.tiny import save_tiny, tiny_tokenizer
+    from gym_trl.testing import save_tiny, tiny_tokenizer
 
     save_tiny(folder, seed=seed)
     return AutoModelForCausalLM.from_pretrained(folder).eval(), tiny_tokenizer()

@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from gym_trl.discovery import action_names
 from gym_trl.spaces import AnyText
+from gym_trl.text.discovery import action_names
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_positive, check_text, longest_observation
 

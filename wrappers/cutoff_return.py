@@ -15,15 +15,16 @@ class CutoffReturn(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """Wrapper that limits the return of an episode that is cut off to ``most``, the return of the worst loss.
 
     >>> import gymnasium as gym
-    >>> from gym_trl.settlement import settlement
+    >>> from gym_trl.wrappers.settlement import settlement
     >>> env = CutoffReturn(gym.make("CliffWalking-v1"), most=-200.0)
     >>> _ = env.reset(seed=0)
     >>> float(env.step(0)[1]), settlement(env)
     (-1.0, -199.0)
 
-    Use it for environments with negative rewards for a step or a loss that do not declare a ``gym_trl.settlement``.
-    Otherwise an episode that tokens or time cut off early would have a higher return than one that is continued. Put it
-    outside of all wrappers that change rewards or end episodes, as ``GymSpec(cutoff_return=...)`` does.
+    Use it for environments with negative rewards for a step or a loss that do not declare a
+    ``gym_trl.wrappers.settlement``. Otherwise an episode that tokens or time cut off early would have a higher return
+    than one that is continued. Put it outside of all wrappers that change rewards or end episodes, as
+    ``GymSpec(cutoff_return=...)`` does.
 
     Raises:
         ConfigError: ``most`` is not a finite number.
@@ -40,7 +41,7 @@ class CutoffReturn(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._total = 0.0
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return min(inside, self.most - self._total)
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

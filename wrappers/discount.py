@@ -36,7 +36,7 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._weight = self._last_weight = 1.0
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return min(inside * self._last_weight, 0.0)  # as if the last action had lost: an immediate loss costs most
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

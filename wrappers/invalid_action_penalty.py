@@ -41,7 +41,7 @@ class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return observation, info
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return inside - self.penalty * turns  # a loss with invalid actions only
 
     def _step(self, action: Any) -> Step:

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.parsing import CUT, ActionFormat, split_thinking
-from gym_trl.settlement import settlement
 from gym_trl.spaces import AnyText
+from gym_trl.text.parsing import CUT, ActionFormat, split_thinking
 from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
+from gym_trl.wrappers.settlement import settlement
 
 _ANSWER_LENGTH = 2**20
 CutActions: TypeAlias = Literal["reject", "accept"]
@@ -37,8 +37,8 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     Args:
         env: Environment whose actions are text.
         format: Mark-up of the action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or a
-            compiled pattern, see ``gym_trl.parsing.ActionFormat``; ``None`` passes the whole response on, including its
-            thinking.
+            compiled pattern, see ``gym_trl.text.parsing.ActionFormat``; ``None`` passes the whole response on,
+            thinking included.
         strict: Require the response to consist of the marked action only, apart from thinking.
         penalty: Reward subtracted for an unreadable response, and for an action that the environment rejects.
         end_after: End the episode after this many consecutive unreadable responses or invalid actions. ``None``: the
@@ -51,7 +51,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     ``parse_error``. Otherwise ``info["action"]`` is the parsed action. Unreadable responses and invalid actions are
     counted separately: unreadable responses until one is readable (``stop_reason`` is ``"parse_error"``), invalid
     actions until one is valid (``"invalid_action"``). An episode ended in this way is terminated and ignores further
-    actions; its reward includes the ``settlement`` of the environment, as for a loss (``gym_trl.settlement``).
+    actions; its reward includes the ``settlement`` of the environment, as for a loss (``gym_trl.wrappers.settlement``).
 
     Raises:
         ConfigError: The format is unknown, the penalty is negative, or ``end_after`` is below 1.
@@ -157,7 +157,7 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return settlement(self.env)
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         if self._cut_off:
             return 0.0
         # Every further action may cost the penalty, until end_after of them in a row end the episode.

@@ -54,7 +54,7 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._before = 0.0
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return inside - self._before
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

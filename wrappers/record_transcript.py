@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.parsing import split_thinking
+from gym_trl.text.parsing import split_thinking
 from gym_trl.types import StopReason, success_of, why_it_ended
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, instructions_of

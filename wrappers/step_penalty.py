@@ -34,7 +34,7 @@ class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self.penalty = penalty
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return inside - self.penalty * turns  # the slowest loss
 
     def _step(self, action: Any) -> Step:

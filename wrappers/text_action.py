@@ -7,9 +7,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.discovery import action_names, description
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.textify import check_actions, explain, read, write
+from gym_trl.text.discovery import action_names, description
+from gym_trl.text.textify import check_actions, explain, read, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
@@ -30,10 +30,10 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     >>> env.instructions.splitlines()[-1]
     'Answer with Move left, Move down, Move right or Move up.'
 
-    Action names come from the environment (``gym_trl.discovery.action_names``); numbers work as well. Actions of other
-    spaces are written as numbers or as JSON (``gym_trl.textify.read``). A text that is not an action does not reach the
-    environment: the observation explains the valid actions, and ``info["action_valid"]`` is false. If ``info`` has an
-    ``action_mask``, ``info["admissible_actions"]`` lists the names.
+    Action names come from the environment (``action_names`` in ``gym_trl.text.discovery``); numbers work as well.
+    Actions of other spaces are written as numbers or as JSON (``gym_trl.text.textify``). A text that is not an action
+    does not reach the environment: the observation explains the valid actions, and ``info["action_valid"]`` is false.
+    If ``info`` has an ``action_mask``, ``info["admissible_actions"]`` lists the names.
 
     Args:
         env: Environment whose observations are text.

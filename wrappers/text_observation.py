@@ -5,10 +5,10 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
-from gym_trl.discovery import field_names, marks
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.textify import check, show
+from gym_trl.text.discovery import field_names, marks
+from gym_trl.text.textify import check, show
 from gym_trl.wrappers.minigrid_text import minigrid_text
 from gym_trl.wrappers.toy_text import toy_text
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
-from gym_trl.parsing import split_thinking
 from gym_trl.spaces import AnyText
+from gym_trl.text.parsing import split_thinking
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, load_function, longest_observation
 from gym_trl.wrappers.mcp_server import MCPServer

@@ -4,11 +4,11 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.settlement import settlement
 from gym_trl.spaces import AnyText
-from gym_trl.textify import counted
+from gym_trl.text.textify import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
+from gym_trl.wrappers.settlement import settlement
 
 
 class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
@@ -66,7 +66,7 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         return self._turns_left
 
     def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now; see ``gym_trl.settlement``."""
+        """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return 0.0 if self._cut_off else inside
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -8,10 +8,11 @@ and a line in ``SYSTEMS``. To add one:
 
 1. ``play`` plays ``game.seeds``, one episode for each, in order, on ``game.make()``: a Gymnasium environment whose
    observations and actions are text, which waits as long as its real counterpart would and ends after as many turns as
-   its seed says. Its rules are ``gym_trl.pool.read_instructions(env)``. The first user message is rules, an empty line,
-   first observation (``first_message``); each later observation is a user message (or a tool's, where there are only
-   tools); an answer is the action, whole. Reset with the episode's seed if the system can be told one. If it cannot,
-   let it draw its own: the seed that was played is read from the prompt (``seed_of``), never taken from the system.
+   its seed says. Its rules are ``read_instructions(env)`` (``gym_trl.executors.step``). The first user message is
+   rules, an empty line, first observation (``first_message``); each later observation is a user message (or a tool's,
+   where there are only tools); an answer is the action, whole. Reset with the episode's seed if the system can be told
+   one. If it cannot, let it draw its own: the seed that was played is read from the prompt (``seed_of``), never taken
+   from the system.
 2. Sample with ``generator.llm``, a ``vllm.LLM`` of this process, or with ``generator.serving(...)``, the real ``vllm
    serve`` with a recorder at its engine. Temperature 1, nothing cut off, at most ``game.tokens_per_turn`` a turn and
    ``game.tokens`` an episode. The end of a turn is ``generator.tokenizer``'s eos.
@@ -35,7 +36,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from gym_trl.pool import read_instructions
+from gym_trl.executors.step import read_instructions
 
 
 @dataclass(frozen=True)

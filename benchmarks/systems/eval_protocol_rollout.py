@@ -56,8 +56,8 @@ def play(game, generator):
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no network requests
     from eval_protocol.pytest.integrations.openenv_trl_vllm import create_openenv_vllm_rollout_func
 
+    from gym_trl.executors.step import read_instructions
     from gym_trl.grpo.dataset import make_dataset
-    from gym_trl.pool import read_instructions
     from gym_trl.types import Task
     from systems import Played, Run
     from systems.trainers import make_trainer

@@ -168,7 +168,7 @@ def qwen3_tokenizer(size: int) -> Any:
 @cache
 def saved_model(vocabulary: int) -> Path:
     """Return a folder with a never-run model and the tokenizer, for trainers and renderers; created once."""
-    from gym_trl.tiny import tiny_model
+    from gym_trl.testing import tiny_model
 
     folder, tokenizer = _FOLDERS / f"free-{vocabulary}", qwen3_tokenizer(vocabulary)
     settings = folder / "tokenizer_config.json"

@@ -95,7 +95,7 @@ class Generator:
 
     def new_tokenizer(self) -> Any:
         """Return a separate tokenizer, for systems that change it."""
-        from gym_trl.tiny import tiny_tokenizer
+        from gym_trl.testing import tiny_tokenizer
 
         return tiny_tokenizer()
 
@@ -151,7 +151,7 @@ def saved_model(folder: Path = MODEL) -> Path:
     game is over.
     """
     if not (folder / "learnt.json").exists():
-        from gym_trl.tiny import tiny_tokenizer
+        from gym_trl.testing import tiny_tokenizer
 
         learn(folder, tiny_tokenizer(), transcript)
     return folder
@@ -161,8 +161,8 @@ def learn(folder: Path, tokenizer: Any, transcript: Callable[..., tuple[list[int
     """Train a tiny model to continue as ``transcript(chat, tokenizer, rng)`` does, and save both."""
     import torch
 
-    from gym_trl.chat import TemplateChat
-    from gym_trl.tiny import tiny_model
+    from gym_trl.chat.template import TemplateChat
+    from gym_trl.testing import tiny_model
 
     model, chat, rng = tiny_model(tokenizer, head_width=32), TemplateChat(tokenizer), random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

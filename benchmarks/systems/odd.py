@@ -113,7 +113,7 @@ def _tokenizer() -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from gym_trl.tiny import tiny_tokenizer
+    from gym_trl.testing import tiny_tokenizer
 
     tiny = tiny_tokenizer()
     marks = [token.content for _, token in sorted(tiny.added_tokens_decoder.items())]

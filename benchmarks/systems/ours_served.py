@@ -1,9 +1,10 @@
 """gym-trl with a ``ServerEngine``: the same episodes, sampled by a ``vllm serve`` in a process of its own."""
 
-from gym_trl.chat import TemplateChat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.server import ServerEngine
-from gym_trl.episode import Episode, Limits
-from gym_trl.rollout import run_episodes
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Task
 from systems import Game, Played, Run

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ConfigError, MissingDependencyError, apart_from_the_model
-from gym_trl.textify import explain, show
+from gym_trl.text.textify import explain, show
 from gym_trl.types import Policy
 
 _MOST_MOVES = 1_000

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.request import getproxies
 
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.keys import bearer, hidden
+from gym_trl.text.credentials import bearer, hidden
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
 if TYPE_CHECKING:

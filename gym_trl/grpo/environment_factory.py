@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, get_type_hints
 
-from gym_trl.episode import EnvFailure, EnvReply, add_reward, reason_to_stop
 from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import OnTotals, attach_caller
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.parsing import ActionFormat
-from gym_trl.pool import EnvFactory, EnvPool, InlinePool
-from gym_trl.types import StopReason, Task, success_of
+from gym_trl.text.parsing import ActionFormat
+from gym_trl.types import EnvFailure, EnvReply, StopReason, Task, add_reward, reason_to_stop, success_of
 from gym_trl.wrappers.tool import Tool, function_tool
 
 _OVER = "The game is over."
@@ -53,7 +53,7 @@ class EnvironmentFactory:
 
     ``get_reward`` returns the sum of the rewards so far. TRL ends an episode when the model stops calling tools or has
     used up its tokens, even if the environment has not ended it; the rest is then settled as a loss
-    (``gym_trl.settlement``), which includes the cost of invalid actions. If the environment failed, ``get_reward``
+    (``settlement``), which includes the cost of invalid actions. If the environment failed, ``get_reward``
     returns ``None``, which TRL excludes from the group's baseline.
 
     A factory can be pickled if its ``make`` can be, and so can an object that is stepped in the calling thread. An

@@ -7,16 +7,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from gym_trl.chat import Chat, TemplateChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError
-from gym_trl.executors import Executor, make_pool
+from gym_trl.executors.make import Executor, make_pool
+from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach, end_ids, tokenizer_of
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.totals import outcomes
-from gym_trl.pool import EnvFactory, EnvPool
-from gym_trl.rollout import WAIT, Cutoff, run_episodes
+from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import WAIT, run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason, Task, Trajectory
 

@@ -15,16 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from gym_trl.chat import Chat, TemplateChat
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.executors import Executor, make_pool
+from gym_trl.executors.make import Executor, make_pool
+from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.curriculum import Curriculum, at_level
 from gym_trl.grpo.rollout_func import SAMPLING, Rollout, warn_of_bias
 from gym_trl.grpo.totals import StepTotals, outcomes, rows_of
-from gym_trl.pool import EnvFactory, EnvPool
-from gym_trl.rollout import WAIT, Cutoff, stream_episodes
+from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import WAIT, stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, Task, Trajectory
 

@@ -11,10 +11,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.chat import Chat
+from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors import STEPPING, Executor, GuardedPool, OrderedPool, make_pool
+from gym_trl.executors.guards import GuardedPool, OrderedPool
+from gym_trl.executors.make import STEPPING, Executor, make_pool
+from gym_trl.executors.probe import _travels, choose_executor
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import read_instructions
 from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory, bare_rules
@@ -22,10 +26,8 @@ from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.loading import EnvMaker, EnvSource, cannot_make, env_name, find_maker
-from gym_trl.pool import TextEnvironment, read_instructions
-from gym_trl.probe import _travels, choose_executor
-from gym_trl.rollout import Cutoff
+from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
+from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from gym_trl.errors import ConfigError
-from gym_trl.records import replaced
-from gym_trl.textify import counted
+from gym_trl.records.json_lines import replaced
+from gym_trl.text.textify import counted
 from gym_trl.viewer.run import Run
 
 _CHUNK_EPISODES: Final = 128

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.records import FAILURES, ROLLOUTS, VERSION, as_object, read_records
+from gym_trl.records.files import read_records
+from gym_trl.records.json_lines import as_object
+from gym_trl.records.schema import FAILURES, ROLLOUTS, VERSION
 
 COLUMNS: Final = (
     "step",

@@ -9,8 +9,8 @@ import argparse
 
 import requests
 
-from gym_trl.compat.legacy_rollout import legacy_rollout_func
-from gym_trl.compat.openenv import EchoAction, EchoEnv
+from gym_trl.integrations.legacy_rollout import legacy_rollout_func
+from gym_trl.integrations.openenv.client import EchoAction, EchoEnv
 
 
 def main(own):

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gym_trl.compat.eval_protocol import _Rollouts, as_row, create_openenv_vllm_rollout_func, write_rows
-from gym_trl.compat.openenv_client import ClientEnv
 from gym_trl.errors import ConfigError
-from gym_trl.records import read_json_lines
+from gym_trl.integrations.eval_protocol import _Rollouts, as_row, create_openenv_vllm_rollout_func, write_rows
+from gym_trl.integrations.openenv.client_env import ClientEnv
+from gym_trl.records.json_lines import read_json_lines
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 
 NEEDS_OPENENV = [
@@ -35,7 +35,7 @@ GUESSING = """
 from eval_protocol.models import EvaluateResult, EvaluationRow
 from eval_protocol.pytest import evaluation_test
 
-from gym_trl.compat.eval_protocol import GymRolloutProcessor
+from gym_trl.integrations.eval_protocol import GymRolloutProcessor
 
 processor = GymRolloutProcessor("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain")
 
@@ -93,7 +93,7 @@ BROKEN = """
 from eval_protocol.models import EvaluateResult, EvaluationRow
 from eval_protocol.pytest import evaluation_test
 
-from gym_trl.compat.eval_protocol import GymRolloutProcessor
+from gym_trl.integrations.eval_protocol import GymRolloutProcessor
 
 asked = []
 
@@ -144,9 +144,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from eval_protocol.dataset_logger import default_logger
 from gym_trl import GymSpec
-from gym_trl.compat.eval_protocol import create_openenv_vllm_rollout_func, evaluation_reward
+from gym_trl.integrations.eval_protocol import create_openenv_vllm_rollout_func, evaluation_reward
 from gym_trl.errors import ConfigError
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
 REPORT = {}

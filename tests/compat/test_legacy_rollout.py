@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gym_trl.compat.legacy_rollout import legacy_rollout_func
 from gym_trl.errors import ConfigError
-from gym_trl.tiny import tiny_tokenizer
+from gym_trl.integrations.legacy_rollout import legacy_rollout_func
+from gym_trl.testing import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 

@@ -9,8 +9,8 @@ import openenv_run
 import pytest
 from gymnasium.error import ResetNeeded
 
-from gym_trl.compat.openenv_harness import HarnessEnv, build_harness_rollout_func
 from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.integrations.openenv.harness import HarnessEnv, build_harness_rollout_func
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]

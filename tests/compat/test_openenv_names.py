@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import openenv_run
 import pytest
 
-from gym_trl.compat.openenv import (
+from gym_trl.errors import ConfigError
+from gym_trl.integrations.openenv.client import (
     EchoAction,
     EchoEnv,
     GenericAction,
@@ -18,7 +19,6 @@ from gym_trl.compat.openenv import (
     TextArenaAction,
     TextArenaEnv,
 )
-from gym_trl.errors import ConfigError
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]

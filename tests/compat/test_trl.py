@@ -20,8 +20,9 @@ from e2b_double import E2BDouble
 from for_sandbox import ISOLATION
 from vllm_double import VLLMDouble
 
-from gym_trl.compat import trl as compat
-from gym_trl.compat.trl import (
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.integrations import code_agent as compat
+from gym_trl.integrations.code_agent import (
     CodeAgentEnvironment,
     DefaultEnvironment,
     E2BExecuter,
@@ -30,8 +31,7 @@ from gym_trl.compat.trl import (
     VLLMClientGenerationConfig,
     _Batches,
 )
-from gym_trl.errors import ConfigError, EngineError
-from gym_trl.tiny import tiny_tokenizer
+from gym_trl.testing import tiny_tokenizer
 
 pytestmark = pytest.mark.code
 
@@ -40,7 +40,7 @@ local = partial(LocalExecuter, isolation=ISOLATION)
 EOS = TOKENIZER.eos_token_id
 # From the documentation of the early CodeAgentEnvironment; the import and the model's address are ours.
 DOCUMENTED = """
-from gym_trl.compat.trl import CodeAgentEnvironment, E2BExecuter, VLLMClientGenerationConfig, VLLMClient
+from gym_trl.integrations.code_agent import CodeAgentEnvironment, E2BExecuter, VLLMClientGenerationConfig, VLLMClient
 
 client = VLLMClient()
 gen_config = VLLMClientGenerationConfig(

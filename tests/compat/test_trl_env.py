@@ -13,9 +13,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 from trl.chat_template_utils import qwen3_chat_template
 
-from gym_trl.chat import TemplateChat
-from gym_trl.compat.lazy_dataset import LazyDataset
-from gym_trl.compat.trl_env import (
+from gym_trl.chat.template import TemplateChat
+from gym_trl.errors import ChatTemplateError, ConfigError
+from gym_trl.integrations.lazy_dataset import LazyDataset
+from gym_trl.integrations.trl_env import (
     EnvFromGym,
     GymFromEnv,
     ProcessorChat,
@@ -35,8 +36,7 @@ from gym_trl.compat.trl_env import (
     qwen3_processor,
     rollout,
 )
-from gym_trl.errors import ChatTemplateError, ConfigError
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Message
 
 WORDS = st.text(string.ascii_letters + " <|>", max_size=20)

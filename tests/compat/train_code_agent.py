@@ -11,12 +11,12 @@ import torch
 from datasets import Dataset
 
 from gym_trl import GymSpec
-from gym_trl.compat.trl import CodeAgentEnvironment, Environment, GRPOConfig, GRPOTrainer, LocalExecuter
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.envs.code_agent import CodeAgent
+from gym_trl.integrations.code_agent import CodeAgentEnvironment, Environment, GRPOConfig, GRPOTrainer, LocalExecuter
 from gym_trl.sandbox import Isolation
 from gym_trl.sandbox.isolation import bubblewrap_problem
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import FinishReason
 
 TOKENIZER = tiny_tokenizer()

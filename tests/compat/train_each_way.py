@@ -26,11 +26,11 @@ from datasets import Dataset
 from free_port import free_port
 from trl import GRPOConfig, GRPOTrainer
 
-import gym_trl.compat.trl_env as ours
-from gym_trl.compat.eval_protocol import create_openenv_vllm_rollout_func
-from gym_trl.compat.lazy_dataset import LazyDataset
-from gym_trl.compat.legacy_rollout import legacy_rollout_func
-from gym_trl.compat.trl_env import (
+import gym_trl.integrations.trl_env as ours
+from gym_trl.integrations.eval_protocol import create_openenv_vllm_rollout_func
+from gym_trl.integrations.lazy_dataset import LazyDataset
+from gym_trl.integrations.legacy_rollout import legacy_rollout_func
+from gym_trl.integrations.trl_env import (
     Action,
     Delta,
     Env,
@@ -47,7 +47,7 @@ from gym_trl.compat.trl_env import (
     make_rollout_func,
     train,
 )
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
 

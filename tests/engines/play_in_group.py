@@ -13,9 +13,10 @@ import torch.distributed
 
 from gym_trl.engines.collective import CollectiveEngine, TorchExchange
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.episode import Episode, Limits
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
 from gym_trl.types import Task

@@ -12,15 +12,16 @@ pytest.importorskip("trl", reason="transformers is not installed: pip install 'g
 import torch
 from transformers.generation import ContinuousBatchingConfig
 
-from gym_trl.chat import TemplateChat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.continuous import ContinuousBatchingEngine
 from gym_trl.engines.transformers import TransformersEngine
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import FinishReason, Request, Task
 
 TOKENIZER = tiny_tokenizer()

@@ -23,10 +23,12 @@ from vllm_double import CHAT, LOGPROB, VLLMDouble, guess
 
 from gym_trl.engines import server
 from gym_trl.engines.server import ServerEngine, context_length
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.pool import InlinePool, ThreadPool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.thread import ThreadPool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import FinishReason, Request, StopReason, Task
 

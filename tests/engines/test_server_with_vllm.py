@@ -18,13 +18,14 @@ import vllm_cpu
 import vllm_run
 from vllm_serve import CONTEXT, TRL, Server
 
-from gym_trl.chat import TemplateChat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.server import ServerEngine, context_length
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError
+from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import FinishReason, Request, StopReason, Task
 from gym_trl.wrappers import ParseAction

@@ -9,7 +9,7 @@ from lanes import examples
 
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import FinishReason, Request
 
 TOKENIZER = tiny_tokenizer()

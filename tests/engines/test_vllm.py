@@ -18,12 +18,13 @@ import torch
 import vllm_cpu
 from bench_vllm_schedule import SlowPool, continuous, lockstep, talker, talks
 
-from gym_trl.chat import TemplateChat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.vllm import VLLMEngine, context_length
-from gym_trl.episode import Episode, Limits
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.pool import InlinePool
-from gym_trl.rollout import run_episodes
+from gym_trl.executors.inline import InlinePool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import FinishReason, Request, Task
 from gym_trl.wrappers import ParseAction

@@ -21,9 +21,9 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import gym_trl
-from gym_trl.envs.openenv import Fields, OpenEnv
-from gym_trl.envs.openenv_session import Session, StartedServer
 from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
+from gym_trl.integrations.openenv.env import Fields, OpenEnv
+from gym_trl.integrations.openenv.session import Session, StartedServer
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
@@ -461,7 +461,7 @@ def test_64_sessions_play_at_once_what_they_play_alone(numbers):
 SCRIPT = """
 import json, sys, time
 import openenv, gymnasium as gym, gym_trl
-from gym_trl.envs.openenv import OpenEnv
+from gym_trl.integrations.openenv.env import OpenEnv
 assert "openenv-core" in openenv.__file__, openenv.__file__
 said = []
 for url in sys.argv[1:]:

@@ -7,9 +7,9 @@ import pytest
 
 from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import optimum, play_policy, random_score
-from gym_trl.play import PlayedGame
-from gym_trl.policies import environment_policy
+from gym_trl.evaluation.interactive import PlayedGame
+from gym_trl.evaluation.play import optimum, play_policy, random_score
+from gym_trl.policies.functions import environment_policy
 from gym_trl.testing import check_text_env
 from gym_trl.types import Task
 

@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-import gym_trl
 from gym_trl.envs.tic_tac_toe import TicTacToe
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.registration import ENVS
 from gym_trl.testing import check_text_env, play
 
 
@@ -21,7 +21,7 @@ def game_class(entry_point: str) -> Any:
     return getattr(import_module(module), name)
 
 
-IDS = sorted(env_id for env_id, point in gym_trl._ENVS.items() if issubclass(game_class(point), TwoPlayerEnv))
+IDS = sorted(env_id for env_id, point in ENVS.items() if issubclass(game_class(point), TwoPlayerEnv))
 every_game = pytest.mark.parametrize("env_id", IDS)
 
 

@@ -29,7 +29,7 @@ from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.totals import Row, StepTotals
-from gym_trl.tiny import tiny_model
+from gym_trl.testing import tiny_model
 from gym_trl.types import StopReason
 
 GUESS, WORDLE, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Wordle-v0", "TrlEnv/Echo-v0"

@@ -26,8 +26,7 @@ from gym_trl.errors import ConfigError, EngineError
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.saved import TRAINED
-from gym_trl.testing import ByteChat
-from gym_trl.tiny import save_tiny, tiny_tokenizer
+from gym_trl.testing import ByteChat, save_tiny, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, StopReason
 
 GUESS = "TrlEnv/GuessNumber-v0"

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from lanes import examples
 
 from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.pool import InlinePool, ThreadPool
-from gym_trl.rollout import Cutoff
+from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.types import Task
 
 ECHO, GUESS = "TrlEnv/Echo-v0", "TrlEnv/GuessNumber-v0"

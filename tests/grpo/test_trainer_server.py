@@ -20,8 +20,7 @@ from vllm_double import VLLMDouble
 from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import EngineError
 from gym_trl.grpo.rollout_func import trainer_engine
-from gym_trl.testing import ByteChat
-from gym_trl.tiny import tiny_tokenizer
+from gym_trl.testing import ByteChat, tiny_tokenizer
 from gym_trl.types import Request
 
 SCRIPT = Path(__file__).parent / "train_with_server.py"

@@ -19,7 +19,7 @@ from gym_trl import GymSpec  # noqa: E402
 from gym_trl.errors import ConfigError  # noqa: E402
 from gym_trl.grpo.rollout_func import Rollout  # noqa: E402
 from gym_trl.grpo.transcripts import LogTranscripts, transcript  # noqa: E402
-from gym_trl.tiny import tiny_model, tiny_tokenizer  # noqa: E402
+from gym_trl.testing.tiny import tiny_model, tiny_tokenizer  # noqa: E402
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn  # noqa: E402
 
 pytestmark = pytest.mark.trl

@@ -14,8 +14,7 @@ from gym_trl.errors import ConfigError, EngineError, PoolError
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.totals import Row, StepTotals
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.testing import ByteChat
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import ByteChat, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.trl
 FAILED = Row(None, None, "env_error", {}, "step raised ConnectionError: refused")

@@ -25,8 +25,8 @@ from gym_trl import GymSpec
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.resume import ExactResume
-from gym_trl.run_folder import last_checkpoint
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
+from gym_trl.training.run_folder import last_checkpoint
 
 RANK = int(os.environ.get("RANK", "0"))
 LEVELS = [{"high": high, "turns": 2} for high in (2, 4, 8, 16, 32)]

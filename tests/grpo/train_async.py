@@ -30,7 +30,7 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async
 from gym_trl import GymSpec
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.grpo.resume import ExactResume
-from gym_trl.tiny import save_tiny, tiny_tokenizer
+from gym_trl.testing import save_tiny, tiny_tokenizer
 
 
 def varlen_attention(query, key, value, *segments, softmax_scale, causal, window_size):

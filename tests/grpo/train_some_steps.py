@@ -23,8 +23,7 @@ from gym_trl import GymSpec
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.rollout_func import Rollout
-from gym_trl.testing import FaultyEnv
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import FaultyEnv, tiny_model, tiny_tokenizer
 
 
 def main(folder: Path, options):

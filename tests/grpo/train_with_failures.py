@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 from gym_trl import GymSpec
 from gym_trl.errors import InfrastructureError
 from gym_trl.grpo.processes import leave_process_group
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 RANK = int(os.environ.get("RANK", "0"))
 

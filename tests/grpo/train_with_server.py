@@ -21,7 +21,7 @@ from trl.generation import vllm_client, vllm_generation
 
 from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 # The client needs no vLLM in its own process, except for the weights.
 vllm_client.is_vllm_available = vllm_generation.is_vllm_available = lambda *_, **__: True

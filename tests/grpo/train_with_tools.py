@@ -20,7 +20,7 @@ from trl.chat_template_utils import qwen3_chat_template
 
 from gym_trl import GymSpec
 from gym_trl.errors import InfrastructureError
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 PENALTY = 0.25
 

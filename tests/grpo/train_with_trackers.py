@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.transcripts import LogTranscripts
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 folder = Path(sys.argv[1])
 transcripts = LogTranscripts(every=2, count=2)

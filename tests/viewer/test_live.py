@@ -12,8 +12,9 @@ import pytest
 from for_viewer import Look, needs_chromium, played, write_run
 from typer.testing import CliRunner
 
-from gym_trl.cli import app
-from gym_trl.records import RecordWriter, as_record
+from gym_trl.cli.app import app
+from gym_trl.records.files import RecordWriter
+from gym_trl.records.schema import as_record
 from gym_trl.viewer.live import LiveServer
 
 WAIT_S = 30.0

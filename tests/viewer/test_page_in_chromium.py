@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from for_viewer import Look, needs_chromium, played, write_large_run, write_run
 
-from gym_trl.records import RecordWriter, as_record
+from gym_trl.records.files import RecordWriter
+from gym_trl.records.schema import as_record
 from gym_trl.types import StopReason
 from gym_trl.viewer.page import write_page
 

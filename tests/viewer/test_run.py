@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from lanes import examples
 
 from gym_trl.errors import ConfigError
-from gym_trl.records import as_record, read_records, write_parquet
+from gym_trl.records.files import read_records
+from gym_trl.records.parquet import write_parquet
+from gym_trl.records.schema import as_record
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import COLUMNS, Run, body
 

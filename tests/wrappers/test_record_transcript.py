@@ -8,7 +8,8 @@ from gymnasium.vector import AsyncVectorEnv
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import NotTextError
-from gym_trl.records import as_record, read_json_lines
+from gym_trl.records.json_lines import read_json_lines
+from gym_trl.records.schema import as_record
 from gym_trl.testing import play
 from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
 from gym_trl.wrappers import ParseAction, RecordTranscript, TurnLimit

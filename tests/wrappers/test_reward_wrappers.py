@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation import optimum
+from gym_trl.evaluation.play import optimum
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.spaces import AnyText
 from gym_trl.testing import play

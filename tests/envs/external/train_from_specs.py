@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.rollout_func import Rollout
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 
 def train(folder: Path, arguments):

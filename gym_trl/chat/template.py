@@ -1,0 +1,478 @@
+"""Conversations as token ids that are appended to and never re-rendered."""
+
+import re
+import sys
+import time
+from collections.abc import Hashable, Sequence
+from datetime import datetime
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from gym_trl.chat.codec import either, tokenizer_codec
+from gym_trl.chat.continuation import Continuation, DiffersError
+from gym_trl.chat.rendering import Frame, find_frame
+from gym_trl.errors import ChatTemplateError
+from gym_trl.text.parsing import split_thinking
+from gym_trl.types import Answer, Message, TokenIds
+
+_ASKED = Message("user", "\ufdd1")
+_ANSWERED = Message("assistant", "\ufdd2")
+_TOLD = "\ufdd3"
+
+
+_SAID = [Message("user", "Say it\ufdd1"), Message("assistant", "It."), Message("user", "Again.")]
+
+# Numbers of answers for which a template is checked: fewer than _AT_FIRST before the first conversation, doubled as
+# long as one check takes less than _SECONDS; up to _EACH_LENGTH every number when a conversation reaches it, then
+# ahead.
+_AT_FIRST, _EACH_LENGTH, _SECONDS = 7, 32, 0.005
+# Up to _NUMBERS numbers in a template are tried as thresholds, up to _NEAR answers.
+_NUMBERS, _NEAR = 8, 300
+# Openings with different system messages are checked separately as long as fewer than this many are known.
+_KINDS = 16
+# Credit for comparing whole conversations, in messages: this much at first, and this much more for each turn.
+_FIRST_CREDIT, _CREDIT = 24.0, 0.05
+_MOST_FACTS = 16
+_FACTS: "dict[Hashable, _Facts]" = {}
+
+
+class _Facts(NamedTuple):
+    """Properties of a template, determined by rendering short conversations."""
+
+    parts: bool
+    folds_system: bool
+    roles: set[str]
+    frames: dict[str, Frame | None]
+    continuations: dict[tuple[str, ...], Continuation]
+    closing: str
+    stop: list[str]
+    closers: list[str]
+    header: str
+    opened: str
+
+
+class TemplateChat:
+    """Chat for any chat template of a Hugging Face tokenizer, or of a processor that has a tokenizer.
+
+    >>> class Letters:  # stands in for AutoTokenizer.from_pretrained(...)
+    ...     name_or_path, chat_template, all_special_tokens, added_tokens_decoder = "letters", "chat", ["$"], {}
+    ...     def apply_chat_template(self, messages, *, add_generation_prompt, **options):
+    ...         said = "".join(f"{message['role']}: {message['content']}$" for message in messages)
+    ...         return said + "assistant: " if add_generation_prompt else said
+    ...     def encode(self, text, **options):
+    ...         return [ord(letter) for letter in text]
+    ...     def decode(self, ids, **options):
+    ...         return "".join(chr(id) for id in ids)
+    >>> chat, letters = TemplateChat(Letters()), Letters()
+    >>> letters.decode(chat.open([Message("user", "2 + 2?")]))
+    'user: 2 + 2?$assistant: '
+    >>> chat.text(letters.encode("4$"))
+    Answer(thinking='', text='4')
+    >>> letters.decode(chat.reply("Right.", closed=chat.closes(letters.encode("4$"))))
+    'user: Right.$assistant: '
+    >>> letters.decode(chat.reply("Too long.", closed=chat.closes(letters.encode("fou"))))
+    '$user: Too long.$assistant: '
+
+    A reply is found by rendering three short messages and taking the text after the second, so its cost does not depend
+    on the episode's length, and templates that rewrite earlier messages are supported. If the model's turn did not end
+    with the template's end-of-turn token, because ``max_tokens`` was reached or another end was sampled, the reply
+    begins with that token. If a template rejects system messages, they are put in front of the first user message.
+
+    Only the template and the model can write control tokens: ``<|im_end|>`` in an observation is encoded as the ids of
+    its characters, not as the id that ends a turn. Control tokens are the tokenizer's special tokens, and other added
+    tokens that occur in the template, such as ``<think>`` and ``<tool_response>`` in Qwen3's, with their closing
+    tokens, unless they are plain words. The unknown token is not a control token, unless it also begins or ends
+    sequences. Because normalizers and templates can change texts, the ids of each message are checked: if they contain
+    other control tokens than those of a harmless text, the text is encoded separately from the template's text around
+    it. In assistant messages of the prompt, which are examples of the model's output, added tokens that are not special
+    are kept.
+
+    Args:
+        tokenizer: Renders and encodes. Its ``chat_template`` is the default template.
+        chat_template: A Jinja template, or the name of one of the tokenizer's templates.
+        chat_template_kwargs: Passed to every rendering, such as ``enable_thinking=False``.
+
+    Raises:
+        ChatTemplateError: there is no template, or it cannot be extended turn by turn.
+    """
+
+    stop_strings: tuple[str, ...] = ()
+
+    def __init__(self, tokenizer: Any, *, chat_template: str | None = None, **chat_template_kwargs: Any) -> None:
+        self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        self._name = either("name_or_path", self._tokenizer, tokenizer) or type(tokenizer).__name__
+        own = either("chat_template", self._tokenizer, tokenizer)
+        # A copy: trainers may change the template of their tokenizer later.
+        self._template = chat_template or (own.get("default") if isinstance(own, dict) else own)
+        if not self._template:
+            raise ChatTemplateError(
+                f"{self._name} has no chat template; set tokenizer.chat_template, pass chat_template=..., "
+                "or write the markers by hand with DelimiterChat"
+            )
+        self._kwargs = chat_template_kwargs
+        self._source = _source(self._tokenizer, self._template)
+        self._codec = tokenizer_codec(self._tokenizer, written=self._source)
+        self._credit = _FIRST_CREDIT
+        facts = self._facts()
+        self._parts, self._folds_system = facts.parts, facts.folds_system
+        self._roles, self._frames, self._continuations = facts.roles, dict(facts.frames), facts.continuations
+        self._closing, self._header, self._opened = facts.closing, facts.header, facts.opened
+        self.stop_ids = frozenset(self._codec.id(mark) for mark in facts.stop)
+        self._closers = frozenset(self._codec.id(mark) for mark in facts.closers)
+        self._anchor = next(iter(facts.closers), getattr(self._tokenizer, "eos_token", None) or "")
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """Return the ids that start an episode, up to and including the generation prompt."""
+        spoken = _fold_system(messages) if self._folds_system else messages
+        roles = tuple(message.role for message in spoken)
+        return self._codec.write(
+            lambda texts: self._render(*map(Message, roles, texts)),
+            spoken,
+            # The template's text may depend on the content of an assistant message, for example on thinking in it.
+            key=None if "assistant" in roles else roles,
+        )
+
+    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+        """Return the ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
+
+        Raises:
+            ChatTemplateError: the template does not support a message of this ``role`` after an assistant message.
+        """
+        self._check(role)
+
+        def render(texts: Sequence[str]) -> str:
+            tail = self._framed(Message(role, texts[0]))
+            # In some templates (GLM) the head of the next user message ends the turn; another role keeps its own head.
+            return tail.removeprefix(self._closing) if closed else tail
+
+        return self._codec.write(render, [Message(role, text)], after=self._anchor, key=(role, closed))
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Return whether these sampled ids end with the template's own end of turn."""
+        return bool(ids) and ids[-1] in self._closers
+
+    def text(self, ids: TokenIds) -> Answer:
+        """Return the text of a response without control tokens, split into thinking and answer."""
+        thinking, answer = split_thinking(self._opened + self._codec.decode(ids))
+        if self._header:
+            answer = answer.rpartition(self._header)[2]
+        return Answer(self._codec.strip(thinking), self._codec.strip(answer))
+
+    def follow(self, messages: Sequence[Message], answers: int) -> None:
+        """Check that the template renders a conversation to the text that ``open`` and ``reply`` produced for it.
+
+        Each number of answers is checked once, with placeholder texts. The actual texts are checked for the first
+        conversations, and later as often as the cost stays small.
+
+        Args:
+            messages: The whole conversation, which ends with a user message.
+            answers: Number of the model's answers in it, each followed by a user message.
+
+        Raises:
+            ChatTemplateError: the texts differ; the message names the difference and the number of answers.
+        """
+        self._credit += _CREDIT
+        spoken = _fold_system(messages) if self._folds_system else messages
+        first, begun = spoken[0], len(spoken) - 2 * answers
+        # Few templates depend on the text of a system message, and every row of a dataset may have its own.
+        system = first.content if first.role == "system" and len(self._continuations) < _KINDS else ""
+        kind = (system, first.role, *[message.role for message in spoken[1:begun]]) if begun > 1 else ("", first.role)
+        try:
+            known = self._continuations.get(kind)
+            if known is None:
+                known = self._continuations[kind] = self._continuation(spoken[:begun], deep=False)
+            if known.checked < answers <= _EACH_LENGTH:
+                known.check(self._render_all, answers)
+                known.checked = answers
+            elif answers > max(known.ahead, _EACH_LENGTH):
+                known.check(self._render_all, answers)
+                known.check(self._render_all, 2 * answers)
+                known.ahead = 2 * answers
+            if self._credit >= len(spoken):
+                self._credit -= len(spoken)
+                self._compare(known, spoken, answers)
+        except DiffersError as error:
+            raise self._refusal(str(error)) from None
+
+    def _compare(self, known: Continuation, spoken: Sequence[Message], answers: int) -> None:
+        """Check that one rendering of the conversation contains all messages in order, as the model received them."""
+        texts = [Message(message.role, self._codec.plain(message.content)) for message in spoken]
+        try:
+            rendered, *framed = (
+                self._render(*texts),
+                *(self._framed(message) for message in texts[-2 * answers + 1 :: 2]),
+            )
+        except ChatTemplateError:  # the template rejects one of these texts; see ``Codec.write``
+            return
+        if not rendered.endswith(framed[-1]):
+            raise DiffersError(f"writes the user message after answer {answers} otherwise after what was said before")
+        position = 0
+        for turn, tail in enumerate(framed[:-1], start=1):
+            position = rendered.find(said := tail.removesuffix(known.after), position)
+            if position < 0:
+                raise DiffersError(f"writes the user message after answer {turn} otherwise after {answers} answers")
+            position += len(said)
+
+    def _facts(self) -> "_Facts":
+        """Return the properties of the template, determined once per process."""
+        key = self._key()
+        if key is None or key not in _FACTS:
+            self._roles, self._frames, self._parts = set(), {}, False
+            self._continuations, self._folds_system = {}, True
+            self._check_content()
+            self._check_chance()
+            self._folds_system = not self._keeps_system()
+            self._establish("user")
+            ends, heads = self._find_end(), self._find_header()
+            facts = _Facts(
+                self._parts, self._folds_system, self._roles, self._frames, self._continuations, *ends, *heads
+            )
+            if key is None:
+                return facts
+            if len(_FACTS) >= _MOST_FACTS:
+                _FACTS.clear()
+            _FACTS[key] = facts
+        return _FACTS[key]
+
+    def _key(self) -> Hashable:
+        """Return a key of everything that the template's output depends on; ``None`` if that is unknown."""
+        if not _renders_jinja(self._tokenizer) or any(
+            type(value) not in {bool, int, str, type(None)} for value in self._kwargs.values()
+        ):
+            return None
+        return (
+            self._source,
+            tuple(sorted((name, repr(value)) for name, value in self._kwargs.items())),
+            repr(self._tokenizer.special_tokens_map),
+            self._codec.added.pattern,
+        )
+
+    def _render(self, *messages: Message, prompt: bool = True, **kwargs: Any) -> str:
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                [{"role": message.role, "content": self._content(message.content)} for message in messages],
+                **{"chat_template": self._template, **self._kwargs, **kwargs},
+                tokenize=False,
+                add_generation_prompt=prompt,
+            )
+        except Exception as error:  # templates are programs and can raise anything
+            raise self._refusal(f"raises {error!r} on {', '.join(message.role for message in messages)}") from error
+        return str(rendered)
+
+    def _render_all(self, messages: Sequence[Message]) -> str:
+        return self._render(*messages)
+
+    def _content(self, text: str) -> str | list[dict[str, str]]:
+        return [{"type": "text", "text": text}] if self._parts else text
+
+    def _tail(self, message: Message) -> str:
+        return self._render(_ASKED, _ANSWERED, message).partition(_ANSWERED.content)[2]
+
+    def _framed(self, message: Message) -> str:
+        """Return the same text, without rendering if the template's text around such a message is known."""
+        if message.role not in self._frames:
+            self._frames[message.role] = self._find_frame(message.role)
+        frame = self._frames[message.role]
+        framed = frame.around(message.content) if frame else None
+        return self._tail(message) if framed is None else framed
+
+    def _find_frame(self, role: str) -> Frame | None:
+        if self._parts or not _renders_jinja(self._tokenizer):
+            return None
+        history = [_ASKED.as_dict(), _ANSWERED.as_dict()]
+        variables = {"tools": None, "documents": None, **self._tokenizer.special_tokens_map, **self._kwargs}
+        frame = find_frame(
+            str(self._template),
+            lambda text: [*history, {"role": role, "content": text}],
+            {**variables, "add_generation_prompt": True},
+        )
+        if frame is None:
+            return None
+        frame = frame._replace(before=frame.before.partition(_ANSWERED.content)[2])
+        samples = (Message(role, text) for text in ("", "Yes.", " 1\n", "<tool_response>\n{}\n</tool_response>"))
+        known = all(frame.around(sample.content) in {None, self._tail(sample)} for sample in samples)
+        return frame if known else None
+
+    def _refusal(self, why: str) -> ChatTemplateError:
+        return ChatTemplateError(
+            f"{self._name}'s chat template cannot be extended turn by turn: it {why}; "
+            "pass another with chat_template=..., or write the markers by hand with DelimiterChat"
+        )
+
+    def _check_content(self) -> None:
+        """Find out if the template expects strings as contents, or lists of parts as for some vision models."""
+        refusals = []
+        for parts in (False, True):  # such a template raises on a string, or drops it
+            self._parts = parts
+            try:
+                return self._check("user")
+            except ChatTemplateError as refusal:
+                refusals.append(refusal)
+        raise refusals[0]
+
+    def _check(self, role: str) -> None:
+        if role in self._roles:
+            return
+        told = Message(role, _TOLD)
+        history = self._render(_ASKED, _ANSWERED, told)
+        marks = [_ASKED.content, _ANSWERED.content, _TOLD]
+        if any(history.count(mark) != 1 for mark in marks):
+            raise self._refusal(f"drops or repeats a message of user, assistant, {role}")
+        if [mark for mark in history if mark in marks] != marks:
+            raise self._refusal(f"changes the order of user, assistant, {role}")
+        if not self._prompts_alike(history):
+            raise self._refusal(f"writes no generation prompt, or another one, after a {role} message")
+        if role != "user":  # _facts does it later for this role
+            self._establish(role)
+        self._roles.add(role)
+
+    def _establish(self, role: str) -> None:
+        """Check that the template writes this role's messages the same way everywhere, with or without a system one."""
+        told = None
+        try:
+            plain = self._continuation([Message("user", "")], role)
+        except DiffersError as error:
+            raise self._refusal(str(error)) from None
+        try:
+            told = (
+                None if self._folds_system else self._continuation([Message("system", ""), Message("user", "")], role)
+            )
+            if told and told.differs_from(plain):
+                raise DiffersError(f"writes a {role} message otherwise where there is a system message")
+        except DiffersError as error:
+            if role != "user" or not self._folds_alike():
+                raise self._refusal(str(error)) from None
+            # Mistral's template writes the system message into the last user message, wherever that is.
+            self._folds_system = True
+        if role == "user":
+            self._continuations["", "user"] = plain
+            if told and not self._folds_system:
+                self._continuations["", "system", "user"] = told
+
+    def _continuation(self, opening: Sequence[Message], role: str = "user", *, deep: bool = True) -> Continuation:
+        """Return the template's text between messages, checked for as many answers as take little time."""
+        found = Continuation(self._render_all, opening, role)
+        plain = self._continuations.get(("", "user"))
+        if plain and role == "user" and found.differs_from(plain):
+            raise DiffersError(f"writes a user message otherwise in a conversation that begins {_shown(opening)}")
+        if not deep:
+            return found
+        # A threshold is probably a number in the template that counts messages or answers.
+        numbers = sorted({int(digits) for digits in re.findall(r"(?<!\d)\d{1,3}(?!\d)", self._source)})[-_NUMBERS:]
+        near = {count for number in numbers for count in (*range(number // 2 - 2, number // 2 + 2), number, number + 1)}
+        for answers in [*range(2, _AT_FIRST), *sorted(count for count in near if _AT_FIRST <= count <= _NEAR)]:
+            found.check(self._render_all, answers)
+        found.checked = answers = _AT_FIRST - 1
+        began = spent = time.process_time()
+        while spent - began < _SECONDS and answers < _NEAR:
+            answers *= 2
+            began = time.process_time()
+            found.check(self._render_all, answers)
+            spent = time.process_time()
+        found.check_texts(self._render_all)
+        found.ahead = answers
+        return found
+
+    def _check_chance(self) -> None:
+        """Refuse templates that render the same conversation in different ways."""
+        said = [Message("system", "A"), *_SAID] if self._keeps_system() else _SAID
+        if re.search(r"\|\s*random\b|\blipsum\b", self._source) or len({self._render(*said) for _ in range(4)}) > 1:
+            raise self._refusal("writes the same conversation in different ways, by chance or by the time")
+        if "strftime_now" not in self._source or "strftime_now" in self._kwargs or not _renders_jinja(self._tokenizer):
+            return
+        clocks = [datetime(2001, 2, 3, 4, 5, 6), datetime(2001, 2, 3, 17, 18, 19), datetime(2012, 11, 10, 4, 5, 6)]
+        morning, evening, later = (
+            self._render(*said, chat_template=_CLOCK + self._source, the_clock=_clock(time)) for time in clocks
+        )
+        if morning != evening:
+            raise self._refusal("writes the time of day, which is another one at each turn")
+        if morning.partition(_SAID[0].content)[2] != later.partition(_SAID[0].content)[2]:
+            raise self._refusal("writes the date after messages, which may be another one at a later turn")
+
+    def _folds_alike(self) -> bool:
+        """Return whether the template renders a system message as ``_fold_system`` writes it."""
+        openings = [
+            [Message("system", system), Message("user", said)] for system, said in (("A b.", "C"), ("D", "e\nf"))
+        ]
+        return all(self._render(*opening) == self._render(*_fold_system(opening)) for opening in openings)
+
+    def _prompts_alike(self, history: str) -> bool:
+        """Return whether a later message is followed by the same generation prompt as the first one."""
+        asked = self._render(_ASKED).partition(_ASKED.content)[2]
+        unasked = self._render(_ASKED, prompt=False).partition(_ASKED.content)[2]
+        prompt = asked.removeprefix(unasked)
+        header = history.partition(_ASKED.content)[2].partition(_ANSWERED.content)[0]
+        # Without a prompt of its own ("[INST] ... [/INST]") the template must write nothing else before an answer.
+        return history.endswith(prompt) if prompt else header.strip() == asked.strip()
+
+    def _keeps_system(self) -> bool:
+        try:
+            return _TOLD in self._render(Message("system", _TOLD), _ASKED)
+        except ChatTemplateError:
+            return False
+
+    def _find_end(self) -> tuple[str, list[str], list[str]]:
+        """Return the text after an answer, the tokens that end a turn, and all tokens that may have ended one."""
+        ended = self._tail(Message("user", _TOLD)).partition(_TOLD)[0]
+        last = self._render(_ASKED, _ANSWERED, prompt=False).partition(_ANSWERED.content)[2]
+        if last == self._render(_ASKED, _ANSWERED).partition(_ANSWERED.content)[2]:
+            last = ""  # it always writes the prompt: these tokens may belong to the next turn
+        after, final = self._codec.added.findall(ended), self._codec.added.findall(last)
+        shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(after, final, strict=False))]
+        # Cohere's template ends a response, then the turn: the end is the last token that both have.
+        marks = shared or after[:1]
+        closing = "".join(re.split(f"({self._codec.added.pattern})", ended)[: 2 * len(marks)])
+        # gpt-oss ends the last turn differently from earlier ones, and the token that ends those also ends its
+        # thinking.
+        stop = final[:1] if final and not shared else marks[-1:]
+        return closing, stop, list(dict.fromkeys(marks[-1:] + stop))
+
+    def _find_header(self) -> tuple[str, str]:
+        """Return the text between prompt and answer, and the opening of thinking at the end of the prompt."""
+        prompt = self._render(_ASKED).partition(_ASKED.content)[2]
+        history = self._render(_ASKED, _ANSWERED, _ASKED).partition(_ASKED.content)[2].partition(_ANSWERED.content)[0]
+        header = split_thinking(history.removeprefix(prompt)).text if history.startswith(prompt) else ""
+        opened = (prompt[start:] for start in reversed(range(len(prompt))))
+        thinks = (end for end in opened if _TOLD in split_thinking(end + _TOLD).thinking)
+        return header if self._codec.added.search(header) else "", next(thinks, "")
+
+
+def _source(tokenizer: Any, template: str) -> str:
+    """Return the template itself, which may have been given by its name."""
+    own = getattr(tokenizer, "chat_template", None)
+    return str(own.get(template, template) if isinstance(own, dict) else template)
+
+
+# Transformers 5.23 passes no functions to templates, so this clock is a macro in the template.
+_CLOCK = (
+    "{% macro strftime_now(format) %}{% set told = namespace(text=format) %}{% for sign, value in the_clock.items() %}"
+    "{% set told.text = told.text | replace(sign, value) %}{% endfor %}{{ told.text }}{% endmacro %}"
+)
+
+
+def _clock(time: datetime) -> dict[str, str]:
+    return {f"%{sign}": time.strftime(f"%{sign}") for sign in "aAbBcdHIjmMpSUwWxXyY"}
+
+
+def _renders_jinja(tokenizer: Any) -> bool:
+    """Return whether chats are rendered by Transformers itself."""
+    if "transformers" not in sys.modules:
+        return False
+    from transformers import PreTrainedTokenizerBase
+
+    return getattr(type(tokenizer), "apply_chat_template", None) is PreTrainedTokenizerBase.apply_chat_template
+
+
+def _shown(opening: Sequence[Message]) -> str:
+    told = f" and the system message {opening[0].content[:40]!r}" if opening[0].role == "system" else ""
+    return f"with the roles {', '.join(message.role for message in opening)}{told}"
+
+
+def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return messages with the system message in front of the first user message, separated by a blank line."""
+    if not messages or messages[0].role != "system":
+        return messages
+    system, *others = messages
+    if not others or others[0].role != "user":
+        return [Message("user", system.content), *others]
+    return [Message("user", f"{system.content}\n\n{others[0].content}"), *others[1:]]

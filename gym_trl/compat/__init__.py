@@ -1,1 +1,0 @@
-"""Interfaces of other training libraries under their own names, one module per library."""

@@ -1,0 +1,394 @@
+"""Validation of the library's own environments: solver against optimum, blind policies against their baselines."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from json import dumps, loads
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import gymnasium as gym
+
+from gym_trl.envs.text_env import Baseline, Blind, Measured, TextEnv
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation.blind import (
+    EPISODES,
+    SECONDS,
+    STEPS,
+    BlindBaseline,
+    HeldOut,
+    Objective,
+    describe,
+    is_near,
+    play_blind,
+    search_blind,
+)
+from gym_trl.evaluation.play import optimum, play_tasks
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.seeding import derive_seed, task_seed
+from gym_trl.testing.checks import check_text_env
+from gym_trl.types import Policy, Task
+
+_T = TypeVar("_T")
+
+MEASURED = Path(__file__).parents[1] / "envs" / "baselines.json"
+"""File that ``gym-trl validate --measure`` writes."""
+MEASURED_BLIND = MEASURED.with_name("blind_baselines.json")
+"""File of the blind baselines that it writes, with the sequences of actions."""
+_FEWER_STEPS = {"CodeAgent": 100, "ToolUse": 5_000, "Adventure": 20_000, "Sokoban": 20_000}
+_FEWER_STEPS_OF = {("ConnectFour", "medium"): 30_000, ("ConnectFour", "hard"): 2_000, ("Countdown", "hard"): 2_000}
+"""Maximum steps of a published search, for environments whose step or reset takes milliseconds."""
+
+_ROUNDS = 3
+"""Number of consecutive searches, each of which starts with the results of the earlier ones."""
+
+HELD_OUT_SEED = 2
+"""Seed of the held-out episodes of every published blind baseline, so that their values can be compared."""
+
+_IDLE = ("constant", "garbage", "noop")
+_ALWAYS_ALLOWED = 0.1
+"""Success that is always allowed to a policy that does not play (an acceptance rule of the suite)."""
+_ERRORS = 4.0
+"""Maximum distance of two measurements of the same value, in standard errors."""
+
+
+class Game(NamedTuple):
+    """Environment with one of its presets."""
+
+    env_id: str
+    difficulty: str | None
+
+    def make(self) -> gym.Env[str, str]:
+        """Make the environment."""
+        return gym.make(self.env_id, **self.arguments)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments that select the preset."""
+        return {} if self.difficulty is None else {"difficulty": self.difficulty}
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Results of the validation of an environment."""
+
+    game: Game
+    measured: dict[str, Measured]
+    """Results by policy."""
+    optimal_success: float | None
+    problems: tuple[str, ...]
+    blind: BlindBaseline | None = None
+    """Result of a search for a blind policy; ``None`` if there was none."""
+
+    @property
+    def near_optimum(self) -> bool:
+        """True if a blind policy comes near the best score, so that scores do not show reading."""
+        best = self.measured["solver"].success if self.optimal_success is None else self.optimal_success
+        found = [self.measured[name].success for name in ("blind",) if name in self.measured]
+        if self.blind is not None and self.blind.success.mean is not None:
+            found.append(self.blind.success.mean)
+        return bool(found) and is_near(max(found), self.measured["random"].success, best)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the results as plain JSON values."""
+        return {
+            "id": self.game.env_id,
+            "difficulty": self.game.difficulty,
+            "optimal_success": self.optimal_success,
+            "policies": {name: measured._asdict() for name, measured in self.measured.items()},
+            "blind": None if self.blind is None else self.blind.as_dict(),
+            "near_optimum": self.near_optimum,
+            "problems": list(self.problems),
+        }
+
+
+def games(env_ids: Iterable[str]) -> list[Game]:
+    """Return all presets of these environments.
+
+    >>> [game.difficulty for game in games(["TrlEnv/GuessNumber-v0"])]
+    ['easy', 'medium', 'hard']
+
+    Raises:
+        ConfigError: an environment is not a ``TextEnv``.
+    """
+    found = []
+    for env_id in env_ids:
+        env = gym.make(env_id)
+        if not isinstance(env.unwrapped, TextEnv):
+            raise ConfigError(f"{env_id} is no TextEnv: it has no solver and no baselines to validate it with")
+        found += [Game(env_id, difficulty) for difficulty in env.unwrapped.presets or (None,)]
+        env.close()
+    return found
+
+
+def validate(
+    game: Game, *, episodes: int = 100, seed: int = 0, blind_steps: int = STEPS, blind_seconds: float = SECONDS
+) -> Validation:
+    """Play with all baselines, and compare the results with the declared optimum and with earlier measurements.
+
+    >>> found = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=20, blind_steps=2_000)
+    >>> found.problems, found.measured["solver"].success
+    ((), 1.0)
+
+    Args:
+        game: Environment and preset.
+        episodes: Number of episodes of each policy; all play the same ones.
+        seed: Seed of the episodes.
+        blind_steps: Number of environment steps in the search for a blind policy; 0 for no search.
+        blind_seconds: Maximum seconds for this search.
+    """
+    problems = []
+    try:
+        check_text_env(game.make, episodes=min(episodes, 20))
+    except AssertionError as broken:
+        problems.append(str(broken))
+    best = optimum(game.make())
+    measured = measure(game, episodes=episodes, seed=seed, split="eval")
+    if best.success is not None:
+        problems += _compare("solver", "optimum", measured["solver"], best.success, exact=True)
+    for name, baseline in _baselines(game.make()).items():
+        if baseline.measured is None:
+            problems.append(f"{name} was never measured: gym-trl validate --measure")
+        else:
+            problems += _compare(name, "reference", measured[name], baseline.measured)
+    if game.make().get_wrapper_attr("reward_modes")[0] == "success":
+        problems += _farmed(measured)
+    blind = None
+    if blind_steps:
+        published: dict[str, Blind] = game.make().get_wrapper_attr("blind_baselines")
+        known = [one.actions for one in published.values()]
+        blind = search(game, steps=blind_steps, seconds=blind_seconds, episodes=EPISODES, seed=seed, extra=known)
+        problems += _beaten(published, blind)
+    return Validation(game, measured, best.success, tuple(problems), blind)
+
+
+def search(
+    game: Game,
+    *,
+    steps: int,
+    seconds: float,
+    episodes: int,
+    seed: int = 0,
+    objective: Objective | None = None,
+    extra: Iterable[Sequence[str]] = (),
+) -> BlindBaseline:
+    """Search for the best blind policy of an environment (``gym_trl.evaluation.blind.search_blind``)."""
+    return search_blind(
+        _unchecked(game), steps=steps, seconds=seconds, episodes=episodes, seed=seed, objective=objective, extra=extra
+    )
+
+
+def _unchecked(game: Game) -> Callable[[], gym.Env[Any, Any]]:
+    return partial(gym.make, game.env_id, disable_env_checker=True, **game.arguments)
+
+
+def _beaten(published: dict[str, Blind], found: BlindBaseline) -> list[str]:
+    """Return a sentence if a blind policy is better than the published one by more than chance explains."""
+    known = published.get(found.objective)
+    if known is None:
+        return ["the blind baseline was never measured: gym-trl validate --measure"]
+    if found.score.low is None or found.score.low <= known.high:
+        return []
+    interval = f"[{known.low:.3f}, {known.high:.3f}]"
+    return [f"a blind policy {describe(found)}; the published blind baseline's interval is {interval}"]
+
+
+def validate_all(
+    chosen: Sequence[Game],
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    jobs: int = 1,
+    blind_steps: int = STEPS,
+    blind_seconds: float = SECONDS,
+) -> Iterator[Validation]:
+    """Validate environments in ``jobs`` processes, and yield the results in order."""
+    one = partial(validate, episodes=episodes, seed=seed, blind_steps=blind_steps, blind_seconds=blind_seconds)
+    return _map(one, chosen, jobs)
+
+
+def measure_all(chosen: Sequence[Game], *, episodes: int, jobs: int = 1) -> Iterator[tuple[Game, dict[str, Measured]]]:
+    """Measure the baselines of environments in ``jobs`` processes, and return the results in order."""
+    return zip(chosen, _map(partial(measure, episodes=episodes, seed=0, split="train"), chosen, jobs), strict=True)
+
+
+def measure_all_blind(
+    chosen: Sequence[Game], *, episodes: int = 2000, steps: int = STEPS, jobs: int = 1
+) -> Iterator[tuple[Game, dict[str, BlindBaseline]]]:
+    """Search for blind baselines in ``jobs`` processes, and return the results in order."""
+    return zip(chosen, _map(partial(measure_blind, episodes=episodes, steps=steps), chosen, jobs), strict=True)
+
+
+def measure_blind(
+    game: Game, *, episodes: int = 2000, steps: int = STEPS, rounds: int = _ROUNDS
+) -> dict[str, BlindBaseline]:
+    """Search for the blind baselines of an environment, limited by steps only, so that the result is reproducible.
+
+    >>> found = measure_blind(Game("TrlEnv/LightsOut-v0", "easy"), episodes=100, steps=3_000)["success"]
+    >>> found.budget, found.episodes, found.cut
+    (3000, 100, False)
+
+    If the reward is not success, each gets a baseline of its own. Each of the ``rounds`` has ``steps`` steps and
+    different training seeds, and starts with the results of the earlier ones
+    and with the published sequences. These stay unless a result is better on the same held-out episodes.
+    """
+    env = game.make().unwrapped
+    assert isinstance(env, TextEnv)
+    name = type(env).__name__
+    most = _FEWER_STEPS_OF.get((name, str(game.difficulty)), _FEWER_STEPS.get(name, math.inf))
+    budget = int(min(steps, most))
+    episodes = int(min(episodes, max(100, most / 10)))
+    objectives: list[Objective] = ["success"] if env.reward_modes[0] == "success" else ["success", "return"]
+    known = [one.actions for one in env.blind_baselines.values()]
+    published, measured = len(known), dict[tuple[str, ...], HeldOut]()
+    found: dict[str, BlindBaseline] = {}
+    for objective in objectives:
+        for number in range(rounds):
+            one = search(
+                game, steps=budget, seconds=math.inf, episodes=2, seed=number, objective=objective, extra=known
+            )
+            known.append(one.actions)
+        for actions in (*known[:published], one.actions):
+            if actions not in measured:
+                measured[actions] = play_blind(_unchecked(game), actions, episodes=episodes, seed=HELD_OUT_SEED)
+        several = [replace(one, actions=actions, **reached._asdict()) for actions, reached in measured.items()]
+        found[objective] = max(several, key=_level)
+    return found
+
+
+def _level(found: BlindBaseline) -> tuple[float, int]:
+    return found.score.mean or 0.0, -len(found.actions)
+
+
+def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]], *, rounds: int = _ROUNDS) -> None:
+    """Write the table of ``TextEnv.blind_baselines`` by class, difficulty and objective; other entries are kept.
+
+    A sequence that is kept keeps the steps and rounds of the search that found it.
+    """
+    table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for game, baselines in found:
+        name, preset = type(game.make().unwrapped).__name__, game.difficulty or "medium"
+        before = table.setdefault(name, {}).get(preset, {})
+        now = {objective: {**_as_published(one), "rounds": rounds} for objective, one in baselines.items()}
+        for one in now.values():
+            for known in before.values():
+                if known["actions"] == one["actions"]:
+                    one |= {"steps": known["steps"], "rounds": known["rounds"]}
+        table[name][preset] = now
+    path.write_text(_lines(table), encoding="utf-8")
+
+
+def _as_published(found: BlindBaseline) -> dict[str, Any]:
+    measured = Measured(
+        found.success.mean or 0.0, found.mean_return.mean or 0.0, found.deviation, found.turns, found.episodes
+    )
+    low, high = found.score.low or 0.0, found.score.high or 0.0
+    numbers = {"low": round(low, 6), "high": round(high, 6), "steps": found.budget}
+    return {"measured": _rounded(measured), **numbers, "actions": list(found.actions)}
+
+
+def measure(game: Game, *, episodes: int, seed: int, split: str) -> dict[str, Measured]:
+    """Play ``episodes`` of an environment with each of its baselines."""
+    tasks = [Task(game.env_id, task_seed(seed, split, number)) for number in range(episodes)]
+    names = [name for name in _baselines(game.make()) if name != "blind" or split == "eval"]
+    return {name: _measure(game, name, tasks) for name in names}
+
+
+def write_measurements(path: Path, found: Iterable[tuple[Game, dict[str, Measured]]]) -> None:
+    """Write the table of ``TextEnv.baselines`` by class, difficulty and policy; other entries are kept."""
+    table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for game, measured in found:
+        name = type(game.make().unwrapped).__name__
+        policies = {policy: _rounded(numbers) for policy, numbers in measured.items()}
+        table.setdefault(name, {})[game.difficulty or "medium"] = policies
+    path.write_text(_lines(table), encoding="utf-8")
+
+
+def _lines(table: dict[str, dict[str, Any]]) -> str:
+    """Return the table as JSON with one line per policy, so that a changed number is a changed line."""
+    classes = []
+    for name, presets in sorted(table.items()):
+        blocks = [
+            f"    {dumps(preset)}: {{\n"
+            + ",\n".join(f"      {dumps(policy)}: {dumps(numbers)}" for policy, numbers in policies.items())
+            + "\n    }"
+            for preset, policies in presets.items()
+        ]
+        classes.append(f"  {dumps(name)}: {{\n" + ",\n".join(blocks) + "\n  }")
+    return "{\n" + ",\n".join(classes) + "\n}\n"
+
+
+def _rounded(numbers: Measured) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in numbers._asdict().items()}
+
+
+def _map(function: Callable[[Game], _T], chosen: Sequence[Game], jobs: int) -> Iterator[_T]:
+    if jobs == 1:
+        yield from map(function, chosen)
+        return
+    # New interpreters, because some loaded libraries do not survive a fork.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_register) as pool:
+        yield from pool.map(function, chosen)
+
+
+def _register() -> None:
+    import gym_trl  # noqa: F401 -- registers the games
+
+
+def _baselines(env: gym.Env[str, str]) -> dict[str, Baseline]:
+    found: dict[str, Baseline] = env.get_wrapper_attr("baselines")
+    return found
+
+
+def _measure(game: Game, name: str, tasks: list[Task]) -> Measured:
+    numbers = iter(range(len(tasks)))
+
+    def policy_for(env: TextEnvironment) -> Policy:
+        made: Policy = env.get_wrapper_attr("baselines")[name].policy(derive_seed("baseline", next(numbers)))
+        return made
+
+    results = play_tasks(lambda _: game.make(), tasks, policy_for)
+    returns = [result.episode_return for result in results if result.episode_return is not None]
+    if len(returns) < len(results):
+        raise AssertionError(f"{game.env_id} raised in {len(results) - len(returns)} of {len(results)} episodes")
+    return Measured(
+        success=statistics.fmean(bool(result.success) for result in results),  # a TextEnv declares it
+        mean_return=statistics.fmean(returns),
+        deviation=statistics.pstdev(returns),
+        turns=statistics.fmean(result.turns for result in results),
+        episodes=len(results),
+    )
+
+
+def _compare(name: str, what: str, now: Measured, then: Measured | float, *, exact: bool = False) -> list[str]:
+    """Return a sentence for each number that differs from its reference by more than chance explains."""
+    reference = now._replace(success=then, episodes=10**12) if isinstance(then, float) else then
+    share = 1 / now.episodes + 1 / reference.episodes
+    spread = max(_spread(now.success) if not exact else 0.0, _spread(reference.success))
+    problems = []
+    if abs(now.success - reference.success) > _ERRORS * spread * math.sqrt(share) + 1e-6:
+        problems.append(f"{name} wins {now.success:.4g} and its {what} is {reference.success:.4g}")
+    if not exact:
+        allowed = _ERRORS * max(now.deviation, reference.deviation) * math.sqrt(share) + 1e-6
+        if abs(now.mean_return - reference.mean_return) > allowed:
+            problems.append(f"{name} returns {now.mean_return:.4g} and its {what} is {reference.mean_return:.4g}")
+    return problems
+
+
+def _spread(success: float) -> float:
+    return math.sqrt(success * (1 - success))
+
+
+def _farmed(measured: dict[str, Measured]) -> list[str]:
+    """Return a sentence for each policy that wins without playing."""
+    chance = measured["random"]
+    allowed = max(_ALWAYS_ALLOWED, chance.success + _ERRORS * _spread(chance.success) * math.sqrt(2 / chance.episodes))
+    return [
+        f"{name} wins {measured[name].success:.4g}, more than random play's {chance.success:.4g}"
+        for name in _IDLE
+        if measured[name].success > allowed
+    ]

@@ -1,0 +1,45 @@
+"""Evaluation of any policy: episodes of given tasks, scores with intervals, replay, and blind baselines."""
+
+from typing import TYPE_CHECKING
+
+from gym_trl._lazy import exports
+
+if TYPE_CHECKING:
+    from gym_trl.evaluation.blind import search_blind as search_blind
+    from gym_trl.evaluation.evaluation import evaluate as evaluate
+    from gym_trl.evaluation.play import (
+        Score as Score,
+    )
+    from gym_trl.evaluation.play import (
+        as_player as as_player,
+    )
+    from gym_trl.evaluation.play import (
+        optimum as optimum,
+    )
+    from gym_trl.evaluation.play import (
+        play_policy as play_policy,
+    )
+    from gym_trl.evaluation.play import (
+        play_tasks as play_tasks,
+    )
+    from gym_trl.evaluation.play import (
+        random_score as random_score,
+    )
+    from gym_trl.evaluation.replay import replay as replay
+    from gym_trl.evaluation.scores import compare as compare
+
+_MODULES = {
+    "evaluate": "gym_trl.evaluation.evaluation",
+    "Score": "gym_trl.evaluation.play",
+    "play_policy": "gym_trl.evaluation.play",
+    "play_tasks": "gym_trl.evaluation.play",
+    "as_player": "gym_trl.evaluation.play",
+    "random_score": "gym_trl.evaluation.play",
+    "optimum": "gym_trl.evaluation.play",
+    "replay": "gym_trl.evaluation.replay",
+    "search_blind": "gym_trl.evaluation.blind",
+    "compare": "gym_trl.evaluation.scores",
+}
+
+__all__ = list(_MODULES)
+__getattr__, __dir__ = exports(__name__, _MODULES)

@@ -1,0 +1,550 @@
+"""Evaluation of any policy: plays tasks and computes scores."""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import signature
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
+from gym_trl.evaluation.play import Exchange, Instances, Player, as_player, play_task
+from gym_trl.evaluation.scores import Row, Scoreboard
+from gym_trl.executors.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
+from gym_trl.executors.make import STEPPING
+from gym_trl.executors.protocol import EnvFactory, TextEnvironment
+from gym_trl.executors.step import read_declares_success, read_instructions
+from gym_trl.grpo.spec import GymSpec, kwargs_by_id
+from gym_trl.policies.model import Model
+from gym_trl.policies.protocol import Attempt, ModelStopped, Words
+from gym_trl.policies.server import Conversation
+from gym_trl.records.files import RecordWriter, read_records
+from gym_trl.records.json_lines import keep_json_lines, replace_text, to_json
+from gym_trl.records.schema import FAILURES, Record, as_record, task_id
+from gym_trl.registration import EnvSource, did_you_mean, env_name
+from gym_trl.types import (
+    Answer,
+    EnvReply,
+    Message,
+    Policy,
+    StopReason,
+    Task,
+    TokenIds,
+    Trajectory,
+    as_turn,
+    declared_success,
+    reason_to_stop,
+)
+from gym_trl.wrappers.declare_success import Success
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Result of an evaluation."""
+
+    rows: list[Row]
+    """One row for each policy on each environment."""
+    folder: Path | None
+    """Folder of the records."""
+    played: int
+    """Number of episodes played by this call, not by earlier ones."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        rows = [row.as_dict() for row in self.rows]
+        return {"version": 1, "rows": rows, "folder": None if self.folder is None else str(self.folder)}
+
+
+def evaluate(
+    env: EnvSource | Sequence[EnvSource],
+    policy: "str | Callable[[TextEnvironment], Policy] | Player | Sequence[str | Player]",
+    *,
+    episodes: int = 100,
+    attempts: int = 1,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    action_format: str | None = "tag",
+    success: Success | None = None,
+    spec: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    tokens: bool = False,
+    retry: bool = False,
+    on_begin: Callable[[int, int], None] | None = None,
+    on_episode: Callable[[Record, Scoreboard], None] | None = None,
+) -> Evaluation:
+    """Play held-out tasks with policies, record every episode, and return the scores.
+
+    >>> found = evaluate("TrlEnv/GuessNumber-v0", "solver", episodes=20)
+    >>> [(row.policy, row.episodes, str(row.success)) for row in found.rows]
+    [('solver', 20, '1.000 [0.813, 1.000]')]
+    >>> evaluate("TrlEnv/Echo-v0", lambda env: lambda observation: observation, episodes=4).rows[0].success.mean
+    1.0
+
+    All policies play the same tasks, from seeds that training never uses: those of the ``"eval"`` split
+    (``task_seed``). With ``out``, each episode is written to the folder before the next is counted, and an interrupted
+    evaluation resumes where it stopped: no episode is lost, and none is played twice. Other policies are added to the
+    folder.
+
+    Args:
+        env: An id, ``"my_game.py:MyGame"``, a class, or a function that makes an environment (see ``GymSpec``); or
+            several.
+        policy: ``"solver"``, ``"random"`` or another of the environments' ``baselines``; ``"package.module:function"``
+            or a function, which makes an episode's policy from its environment; a path or hub id of a model;
+            ``Model(...)`` or ``server(...)`` of ``gym_trl.policies.model`` for more options; or several of these.
+        episodes: Number of episodes for each policy on each environment.
+        attempts: Number of episodes per task, for pass@k; ``episodes`` must be a multiple.
+        seed: Seed of the tasks and of random policies.
+        env_kwargs: Arguments for ``gym.make``; with several ids, ``{id: kwargs}``.
+        action_format: Format in which language models mark their actions; other policies act without marks.
+        success: Definition of success for environments that do not declare it; see ``GymSpec``.
+        spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``, or ``executor`` and
+            ``step_timeout`` for those that run in this process.
+        out: Folder for the records.
+        tokens: Record the ids, mask and logprobs of models that run in this process.
+        retry: Play unscored episodes of earlier calls again.
+        on_begin: Called with the number of episodes, and the number of those that were played before.
+        on_episode: Called with the record of every episode that is played now, and the score so far.
+
+    Raises:
+        ConfigError: an invalid argument, or a folder of another evaluation.
+        EngineError: a server rejects requests, or generation failed for every episode.
+        OSError: the folder cannot be written.
+    """
+    envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
+    sources = {env_name(one): one for one in envs}
+    given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
+    players = [as_player(one) for one in given]
+    players = [replace(one, spec={**one.spec, **(spec or {})}) if isinstance(one, Model) else one for one in players]
+    _check_counts(episodes, attempts)
+    if len({player.name for player in players}) < len(players):
+        raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
+    if success is not None:
+        spec = {**(spec or {}), "success": success}
+    plans = [
+        _Plan(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec), _stepping(player))
+        for player in players
+        for env_id, kwargs in kwargs_by_id(sources, env_kwargs).items()
+    ]
+    for plan in plans:
+        plan.check(seed)
+    board, done = Scoreboard(), set[_Key]()
+    with _Folder(Path(out) if out is not None else None) as folder:
+        folder.agree({player.name: _settings(player, seed, attempts, plans) for player in players})
+        if retry:
+            folder.forget_failures({player.name for player in players})
+        for record in folder.records():
+            done.add(_key(record))
+            board.add(record)
+        todo = [(plan, plan.attempts(seed, episodes, attempts, done)) for plan in plans]
+        missing = sum(len(left) for _, left in todo)
+        if on_begin:
+            on_begin(len(plans) * episodes, len(plans) * episodes - missing)
+        for player in players:
+            loaded = None
+            for plan, left in todo:
+                if plan.player is not player or not left:
+                    continue
+
+                def write(
+                    one: Attempt,
+                    played: Trajectory,
+                    decode: Callable[[TokenIds], str] | None = None,
+                    plan: _Plan = plan,
+                    more: Mapping[str, Any] | None = None,
+                ) -> None:
+                    record = plan.record(one, played, decode, tokens=tokens)
+                    record |= more or {}  # type: ignore[typeddict-item]  # counts of the server's own
+                    folder.write(record)
+                    board.add(record)
+                    if on_episode:
+                        on_episode(record, board)
+
+                if isinstance(player, Model):
+                    loaded = loaded or player.load()
+                    loaded.play(plan.spec(seed, **plan.stepping).make_pool(), left, seed, write)
+                else:
+                    _play_in_words(player, plan.spec(seed).make, left, seed, write)
+    return Evaluation(board.rows(), folder.path, missing)
+
+
+def _check_counts(episodes: int, attempts: int) -> None:
+    for name, value in (("episodes", episodes), ("attempts", attempts)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+    if episodes % attempts:
+        raise ConfigError(f"{episodes} episodes cannot be divided into games of {attempts} attempts each")
+
+
+def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the wrapping of a policy's environments, by the names of ``GymSpec``'s arguments."""
+    if not player.marks:
+        declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
+        return {"action_format": None, **declared}
+    given = player.spec if isinstance(player, Model) else spec or {}
+    return {"action_format": action_format, **{name: it for name, it in given.items() if name not in STEPPING}}
+
+
+def _stepping(player: Player) -> dict[str, Any]:
+    """Return the executor arguments for a model's environments; other policies step theirs in their own threads."""
+    if not isinstance(player, Model):
+        return {}
+    return {"executor": None, **{name: it for name, it in player.spec.items() if name in STEPPING}}
+
+
+def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
+    """Return the settings that a policy's episodes must share to be counted together."""
+    wrapping = next(plan.wrapping for plan in plans if plan.player is player)
+    settings = {**player.settings, "seed": seed, "attempts": attempts, "spec": wrapping}
+    read: dict[str, Any] = json.loads(to_json(settings))
+    return read
+
+
+def _plain_part(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that can be read back; ``replay(make=...)`` needs the others, such as custom wrappers."""
+    return {name: value for name, value in spec.items() if json.loads(to_json([value])) == [value]}
+
+
+_Key: TypeAlias = tuple[str | None, str, int]
+
+
+def _key(record: Record) -> _Key:
+    """Return a key that is unique among the episodes of an evaluation."""
+    return record["policy"], record["task"]["id"], record["attempt"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """One policy on one environment."""
+
+    player: Player
+    env_id: str
+    env: EnvSource
+    env_kwargs: Mapping[str, Any]
+    wrapping: Mapping[str, Any]
+    stepping: Mapping[str, Any]
+
+    def spec(self, seed: int, num_tasks: int = 1, **stepping: Any) -> GymSpec:
+        # Tasks are drawn by seed, so that a longer evaluation begins with the tasks of a shorter one.
+        games: dict[str, Any] = {"num_tasks": 1, "num_eval_tasks": num_tasks, "seed": seed, "spread": False}
+        if mine := sorted(games.keys() & self.wrapping.keys()):
+            raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
+        if unknown := sorted(self.wrapping.keys() - (known := signature(GymSpec).parameters.keys())):
+            near = did_you_mean(unknown[0], known)
+            raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec{near}")
+        stepping = stepping or {"executor": "inline"}  # its tasks need no measurement of steps
+        return GymSpec(self.env, env_kwargs=self.env_kwargs, **games, **self.wrapping, **stepping)
+
+    def check(self, seed: int) -> None:
+        """Check the arguments before anything is played."""
+        spec = self.spec(seed, **(self.stepping if any(self.stepping.values()) else {}))
+        if isinstance(self.player, Words):
+            env = spec.make(self.env_id)
+            try:
+                self.player.check(env)
+            finally:
+                env.close()
+
+    def attempts(
+        self, seed: int, episodes: int, attempts: int, done: set[tuple[str | None, str, int]]
+    ) -> list[Attempt]:
+        """Return the episodes that remain to be played."""
+        tasks = self.spec(seed, episodes // attempts).tasks("eval")
+        every = (Attempt(task, group, number) for group, task in enumerate(tasks) for number in range(attempts))
+        return [one for one in every if (self.player.name, self._task_id(one.task), one.number) not in done]
+
+    def record(
+        self, one: Attempt, played: Trajectory, decode: Callable[[TokenIds], str] | None, *, tokens: bool
+    ) -> Record:
+        return as_record(
+            played,
+            env_kwargs=self.env_kwargs,
+            spec=_plain_part(self.wrapping),
+            policy=self.player.name,
+            split="eval",
+            greedy=self.player.greedy if isinstance(self.player, Model) else None,
+            group=one.group,
+            attempt=one.number,
+            tokens=tokens,
+            decode=decode,
+        )
+
+    def _task_id(self, task: Task) -> str:
+        return task_id(task.env_id, task.seed, env_kwargs=self.env_kwargs, options=task.options)
+
+
+class _Folder:
+    """Folder of an evaluation's records; without a path, nothing is written."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._writer: RecordWriter | None = None
+        self._lock: Any = None
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            if self.path.exists() and not self.path.is_dir():
+                raise ConfigError(f"{self.path} is a file; an evaluation needs a folder")
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path / ".lock")
+            self._writer = RecordWriter(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._writer:
+            self._writer.close()
+            self._lock.close()
+
+    def agree(self, policies: Mapping[str, Any]) -> None:
+        """Check that the folder's episodes of these policies were played with the same settings, and save the settings.
+
+        Raises:
+            ConfigError: they were not.
+        """
+        if self.path is None:
+            return
+        path = self.path / "config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+            known = config["evaluation"]["policies"]
+        except FileNotFoundError:
+            if any(self.path.glob("*.jsonl")):
+                raise ConfigError(f"{self.path} holds records and no evaluation; choose another folder") from None
+            known = {}
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"{path} is not of an evaluation; choose another folder") from error
+        for name in policies.keys() & known.keys():
+            for what in policies[name].keys() | known[name].keys():
+                now, then = policies[name].get(what), known[name].get(what)
+                if now != then:
+                    raise ConfigError(f"{self.path} has episodes of {name!r} with {what}={then!r}, not {now!r}")
+        replace_text(path, to_json({"version": 1, "evaluation": {"policies": {**known, **policies}}}, indent=2))
+
+    def forget_failures(self, policies: Collection[str]) -> None:
+        """Drop the unscored episodes of these policies."""
+        if self.path is not None and (self.path / FAILURES).exists():
+            keep_json_lines(self.path / FAILURES, lambda record: record["policy"] not in policies)
+
+    def records(self) -> Iterator[Record]:
+        if self.path is not None and any(self.path.glob("*.jsonl")):
+            yield from read_records(self.path)
+
+    def write(self, record: Record) -> None:
+        if self._writer:
+            self._writer.write(record)
+
+
+def _locked(path: Path) -> Any:
+    """Open a file with a lock that is held until it is closed or the process ends, even if it is killed."""
+    file = path.open("a")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # not on Windows
+        pass
+    except BlockingIOError as error:
+        file.close()
+        raise ConfigError(f"another process is evaluating into {path.parent}") from error
+    except OSError as error:  # some file systems have no locks
+        warnings.warn(f"{path} cannot be locked ({error}): let no other process evaluate into it", stacklevel=2)
+    return file
+
+
+_OnWords: TypeAlias = Callable[..., None]
+
+
+_log = logging.getLogger(__name__)
+_BESIDE = 64
+"""Number of concurrent episodes if environments wait."""
+
+
+def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
+    player: Words, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnWords
+) -> None:
+    """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread.
+
+    An environment's own policies start in the calling thread; more threads are started as soon as it has to wait for an
+    environment. A user's policy may share state among its episodes, so these are played one after the other.
+    """
+    queue, lock, stop = SimpleQueue[Any](), Lock(), Event()
+    left, running = iter(attempts), 0
+
+    def next_one() -> Attempt | None:
+        with lock:
+            return None if stop.is_set() else next(left, None)
+
+    def work() -> None:
+        try:
+            with Instances(make) as instances:
+                while (one := next_one()) is not None:
+                    queue.put((one, *_play_attempt(instances, one, player, seed)))
+            queue.put(None)
+        except BaseException as error:  # raised in the calling thread
+            queue.put(error)
+
+    def start(number: int) -> None:
+        nonlocal running
+        for _ in range(min(number, len(attempts))):
+            Thread(target=work, daemon=True).start()
+            running += 1
+
+    def waits(spent: Spent) -> None:
+        if not running:
+            _log.warning(
+                "episodes of %s are played beside each other from now on: its environment waits %.1f ms",
+                *(player.name, 1000 * spent.waiting),
+            )
+            start(_BESIDE - 1)
+
+    again: list[Attempt] = []  # failed in another thread before any episode worked there
+    proven = player.concurrency > 1
+
+    def hear() -> None:
+        nonlocal running, proven
+        match queue.get():
+            case None:
+                running -= 1
+            case BaseException() as error:
+                raise error
+            case one, played, more:
+                if not proven and played.stop_reason in (StopReason.ENV_ERROR, StopReason.CRASHED):
+                    again.append(one)
+                    return
+                proven = True
+                on_played(one, played, more=more)
+
+    try:
+        if player.concurrency > 1:
+            start(player.concurrency)
+        else:
+            with Instances(make) as instances:
+                while (one := again.pop() if again else next_one()) is not None or running:
+                    if one is not None:
+                        played, more = _play_attempt(
+                            instances, one, player, seed, waits if player.of_environment else None
+                        )
+                        on_played(one, played, more=more)
+                    while running and (one is None or not queue.empty()) and not again:
+                        hear()
+        while running:
+            hear()
+    finally:
+        stop.set()
+
+
+def _play_attempt(
+    instances: Instances, one: Attempt, player: Words, seed: int, on_wait: Callable[[Spent], None] | None = None
+) -> tuple[Trajectory, dict[str, Any]]:
+    """Play one episode of a text policy; an exception of the environment or the policy becomes its result.
+
+    ``on_wait`` is called if the environment makes this thread wait.
+    """
+    watched = _Watched(on_wait)
+
+    def policy_for(env: TextEnvironment) -> Policy:
+        watched.instructions, watched.declares = read_instructions(env), read_declares_success(env)
+        watched.policy = player.make(env, one.seed(seed))
+        return watched
+
+    began = perf_counter()
+    try:
+        exchanges = play_task(instances.of(one.task), one.task, policy_for)
+    except Exception as raised:  # the environment cannot be made
+        exchanges = [raised]
+    seconds = perf_counter() - began
+    failure = exchanges[-1] if isinstance(exchanges[-1], Exception) else None
+    if isinstance(failure, EngineError):
+        raise failure
+    if failure is not None and not isinstance(failure, ModelStopped):
+        instances.give_up(one.task)
+    replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
+    played = watched.trajectory(one.task, replies, failure)
+    timed = replace(played, model_seconds=watched.seconds, env_seconds=seconds - watched.seconds)
+    if not isinstance(watched.policy, Conversation):
+        return timed, {}
+    counts = watched.policy
+    return timed, {"prompt_tokens": counts.prompt_tokens, "sampled_tokens": counts.sampled_tokens}
+
+
+class _Watched:
+    """Policy that records its observations, its actions and its time."""
+
+    def __init__(self, on_wait: Callable[[Spent], None] | None = None) -> None:
+        self.policy: Policy | None = None
+        self.instructions = ""
+        self.declares = False  # success
+        self.seconds = 0.0
+        self._said: list[tuple[str, str]] = []
+        self._on_wait, self._watch, self._waits_in_a_row = on_wait, Watch(), 0
+        if on_wait is not None:
+            self._watch.start()
+
+    def __call__(self, observation: str) -> str:
+        assert self.policy is not None
+        if self._on_wait is not None:
+            self._look(self._on_wait)
+        began = perf_counter()
+        try:
+            action = self.policy(observation)
+        except (EngineError, ModelStopped):
+            raise
+        except Exception as error:  # any exception becomes its episode's result
+            raise ModelStopped(StopReason.CANCELLED, f"the policy raised {type(error).__name__}: {error}") from error
+        finally:
+            self.seconds += perf_counter() - began
+        self._said.append((observation, action))
+        if self._on_wait is not None:
+            self._watch.start()
+        return action
+
+    def _look(self, on_wait: Callable[[Spent], None]) -> None:
+        """Measure how the environment has spent the time since the policy's last call."""
+        spent = self._watch.spent()
+        self._waits_in_a_row = self._waits_in_a_row + 1 if spent.waiting >= WAITS_S else 0
+        if spent.waiting >= LONG_S or self._waits_in_a_row == LOOKS:
+            on_wait(spent)
+            self._on_wait = None
+
+    def trajectory(self, task: Task, replies: Sequence[EnvReply], failure: Exception | None) -> Trajectory:
+        """Return the trajectory of an episode that has texts but no tokens."""
+        thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
+        answers = [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
+        turns = tuple(
+            as_turn(observation, answer, reply)
+            for (observation, _), answer, reply in zip(self._said, answers, replies, strict=False)
+        )
+        if failure is None:
+            reason, error = reason_to_stop(replies[-1]), None
+        elif isinstance(failure, ModelStopped):
+            reason, error = failure.reason, str(failure)
+            if turns and reason.scored:
+                last = turns[-1]
+                turns = (*turns[:-1], replace(last, reward=last.reward + replies[-1].settlement))
+        elif isinstance(failure, ModelFaultError):
+            reason, error = StopReason.CRASHED, str(failure)
+        elif isinstance(failure, InfrastructureError):
+            reason, error = StopReason.ENV_ERROR, str(failure)
+        else:
+            reason, error = StopReason.ENV_ERROR, f"{type(failure).__name__}: {failure}"
+        ended = failure is None and replies[-1].terminated
+        declared = declared_success([EnvReply("", declares_success=self.declares), *replies], reason)
+        said = tuple(self._messages(replies if reason is not StopReason.CRASHED else replies[:-1]))
+        return Trajectory(task, reason, [], [], [], [], turns, said, error, terminated=ended, declared=declared)
+
+    def _messages(self, replies: Sequence[EnvReply]) -> Iterator[Message]:
+        if isinstance(self.policy, Conversation) and self.policy.system_prompt is not None:
+            yield Message("system", self.policy.system_prompt)
+        for index, (observation, action) in enumerate(self._said):
+            rules = "" if index else self.instructions
+            yield Message("user", "\n\n".join(part for part in (rules, observation) if part))
+            yield Message("assistant", action)
+        if replies and len(replies) == len(self._said):
+            yield Message("user", replies[-1].observation)

@@ -1,0 +1,279 @@
+"""Episodes that a policy plays, one after another, and their scores."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self, TypeAlias
+
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
+from gym_trl.executors.protocol import EnvFactory, TextEnvironment
+from gym_trl.executors.step import MAX_TURNS, close_env, read_declares_success, take_step
+from gym_trl.policies.functions import environment_policy, function_policy
+from gym_trl.policies.model import Model
+from gym_trl.policies.protocol import Words
+from gym_trl.seeding import derive_seed
+from gym_trl.types import (
+    EnvFailure,
+    EnvReply,
+    Policy,
+    StopReason,
+    Task,
+    add_reward,
+    declared_success,
+    reason_to_stop,
+)
+from gym_trl.wrappers.settlement import settlement
+
+
+class Result(NamedTuple):
+    """Outcome of one episode; an unscored one has no ``episode_return``."""
+
+    episode_return: float | None
+    success: bool | None
+    """``None`` if success is not declared."""
+    turns: int
+    invalid_actions: int
+
+
+_BASELINES = ("solver", "random", "constant", "garbage", "noop")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Means over the scored episodes; ``None`` if there are none.
+
+    >>> score = Score.of([Result(1.0, True, 3, 0), Result(0.0, False, 4, 1), Result(None, None, 0, 0)])
+    >>> score.episodes, score.unscored, score.success, score.mean_return, score.turns
+    (2, 1, 0.5, 0.5, 3.5)
+    """
+
+    episodes: int
+    unscored: int
+    success: float | None
+    """Share of the episodes whose success is declared."""
+    mean_return: float | None
+    turns: float | None
+    """Per episode."""
+    invalid_actions: float | None
+    """Per episode."""
+
+    @classmethod
+    def of(cls, results: Iterable[Result]) -> Self:
+        """Return the score of these results."""
+        results = list(results)
+        scored = [result for result in results if result.episode_return is not None]
+        return cls(
+            episodes=len(scored),
+            unscored=len(results) - len(scored),
+            success=_mean([float(result.success) for result in scored if result.success is not None]),
+            mean_return=_mean([result.episode_return for result in scored if result.episode_return is not None]),
+            turns=_mean([float(result.turns) for result in scored]),
+            invalid_actions=_mean([float(result.invalid_actions) for result in scored]),
+        )
+
+
+class Exchange(NamedTuple):
+    """One turn of a policy: the observation, the action, and the reply of the environment."""
+
+    observation: str
+    action: str
+    reply: EnvReply
+
+
+def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]) -> Score:
+    """Play ``tasks`` with a policy and return its score; no model is needed.
+
+    >>> import gymnasium as gym
+    >>> tasks = [Task("TrlEnv/GuessNumber-v0", seed) for seed in range(20)]
+    >>> score = play_policy(gym.make, tasks, lambda env: env.get_wrapper_attr("solver")())
+    >>> score.success, score.episodes
+    (1.0, 20)
+    >>> play_policy(gym.make, tasks, lambda env: lambda observation: "twenty").invalid_actions
+    6.0
+
+    An exception in the environment makes the episode scored or unscored by the rule of ``gym_trl.errors``, as in
+    training; the next episode gets a new environment.
+
+    Args:
+        make: Makes an environment from its id; one instance per id is made, reused, and closed at the end.
+        tasks: Tasks to play.
+        policy_for: Makes the policy of one episode, from the environment after its reset.
+    """
+    return Score.of(play_tasks(make, tasks, policy_for))
+
+
+def play_tasks(
+    make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]
+) -> list[Result]:
+    """Play ``tasks`` as ``play_policy`` does, and return the outcome of each.
+
+    >>> import gymnasium as gym
+    >>> play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
+    [Result(episode_return=1.0, success=True, turns=1, invalid_actions=0)]
+    """
+    results = []
+    with Instances(make) as instances:
+        for task in tasks:
+            played = play_task(instances.of(task), task, policy_for)
+            results.append(_result(played))
+            if isinstance(played[-1], Exception):
+                instances.give_up(task)
+    return results
+
+
+class Instances:
+    """Reusable environments, one for each id, each replaced after a failure."""
+
+    def __init__(self, make: EnvFactory) -> None:
+        self._make = make
+        self._envs: dict[str, TextEnvironment] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for env in self._envs.values():
+            close_env(env)
+
+    def of(self, task: Task) -> TextEnvironment:
+        """Return the instance for a task, made on first use."""
+        if task.env_id not in self._envs:
+            self._envs[task.env_id] = self._make(task.env_id)
+        return self._envs[task.env_id]
+
+    def give_up(self, task: Task) -> None:
+        """Close and forget the instance that failed in a task."""
+        with suppress(Exception):  # it is broken, and close may raise
+            self._envs.pop(task.env_id).close()
+
+
+def play_task(
+    env: TextEnvironment, task: Task, policy_for: Callable[[TextEnvironment], Policy]
+) -> list[Exchange | Exception]:
+    """Play one episode; an exception of the environment or the policy ends it, and is the last item.
+
+    A ``ModelFaultError`` follows the turn that caused it.
+
+    >>> import gymnasium as gym
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> [exchange] = play_task(env, Task("TrlEnv/Echo-v0", 0), lambda env: lambda observation: "woodw")
+    >>> exchange.observation, exchange.action, exchange.reply.observation, exchange.reply.reward
+    ('woadw', 'woodw', '4 of 5 right.', 0.8)
+    """
+    exchanges: list[Exchange | Exception] = []
+    try:
+        observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
+        policy, total, owed = policy_for(env), 0.0, settlement(env)
+        declares = read_declares_success(env)
+        for _ in range(MAX_TURNS):
+            action = policy(observation)
+            reply = take_step(env, action)
+            if isinstance(reply, EnvFailure) and reply.reason.scored:
+                crash = EnvReply("", owed, info={"action_valid": False}, declares_success=declares)
+                return [*exchanges, Exchange(observation, action, crash), ModelFaultError(reply.error)]
+            if isinstance(reply, EnvFailure):
+                raise InfrastructureError(reply.error)
+            total, owed = add_reward(total, reply.reward), reply.settlement
+            if reply.terminated or reply.truncated:
+                reply = replace(reply, declares_success=declares)
+                return [*exchanges, Exchange(observation, action, reply)]
+            exchanges.append(Exchange(observation, action, reply))
+            observation = reply.observation
+        raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
+    except Exception as error:  # any exception becomes its episode's result
+        return [*exchanges, error]
+
+
+def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> Score | None:
+    """Return the score of the environments' own ``random_policy``; ``None`` if one has none."""
+    tasks, episode = list(tasks), itertools.count()
+    if not _all_play_at_random(make, tasks):
+        return None
+    return play_policy(
+        make, tasks, lambda env: env.get_wrapper_attr("random_policy")(derive_seed(seed, "random", next(episode)))
+    )
+
+
+class Optimum(NamedTuple):
+    """Best possible score, as far as an environment declares it."""
+
+    success: float | None
+    mean_return: float | None
+
+
+def optimum(env: TextEnvironment) -> Optimum:
+    """Return the optimum that ``env`` declares.
+
+    >>> import gymnasium as gym
+    >>> optimum(gym.make("TrlEnv/GuessNumber-v0", turns=5))
+    Optimum(success=0.62, mean_return=0.62)
+    """
+    known = [
+        env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+        for name in ("optimal_success", "optimal_return")
+    ]
+    return Optimum(*(None if number is None else float(number) for number in known))
+
+
+def _all_play_at_random(make: EnvFactory, tasks: list[Task]) -> bool:
+    for env_id in {task.env_id for task in tasks}:
+        env = make(env_id)
+        try:
+            if not env.has_wrapper_attr("random_policy"):
+                return False
+        finally:
+            env.close()
+    return True
+
+
+def _result(exchanges: list[Exchange | Exception]) -> Result:
+    replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
+    invalid = sum(not reply.info.get("action_valid", True) for reply in replies)
+    crashed = isinstance(exchanges[-1], ModelFaultError)
+    if len(replies) < len(exchanges) and not crashed:
+        return Result(None, None, len(replies), invalid)
+    success = declared_success(replies, StopReason.CRASHED if crashed else reason_to_stop(replies[-1]))
+    return Result(math.fsum(reply.reward for reply in replies), success, len(replies), invalid)
+
+
+def _mean(values: list[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluations, which are recorded while they run
+# ---------------------------------------------------------------------------------------------------------------------
+
+Player: TypeAlias = Words | Model
+
+
+def as_player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Player:
+    """Return the policy for an argument of ``evaluate``.
+
+    >>> as_player("solver").name, as_player("math:sqrt").name, as_player("Qwen/Qwen3-0.6B").path
+    ('solver', 'math:sqrt', 'Qwen/Qwen3-0.6B')
+
+    Raises:
+        ConfigError: there is no such function, or it is the address of a server.
+    """
+    if isinstance(given, Words | Model):
+        return given
+    if not isinstance(given, str):
+        return Words(getattr(given, "__name__", type(given).__name__), lambda env, seed: given(env))
+    if given in _BASELINES:
+        return environment_policy(given)
+    if given.startswith(("http://", "https://")):
+        raise ConfigError(f"{given} is a server: give gym_trl.policies.server({given!r}), or --base-url")
+    module, colon, _ = given.partition(":")
+    if colon and module.replace(".", "").isidentifier() and not Path(given).exists():
+        return function_policy(given)
+    if "/" not in given and not Path(given).exists():  # checked when the environment is made
+        return environment_policy(given)
+    return Model(given)

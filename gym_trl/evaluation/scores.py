@@ -1,0 +1,370 @@
+"""Statistics of recorded episodes: means with intervals, pass@k, and paired comparisons of policies."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations, product
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+from gym_trl.errors import ConfigError
+from gym_trl.records.json_lines import to_json
+from gym_trl.records.schema import Record
+
+_Z = NormalDist().inv_cdf(0.975)
+_FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
+
+
+class Estimate(NamedTuple):
+    """Mean and its 95% interval; ``None`` if they cannot be computed.
+
+    >>> str(Estimate(0.62, 0.574, 0.664)), str(Estimate(1.0, None, None)), str(Estimate(None, None, None))
+    ('0.620 [0.574, 0.664]', '1.000', '-')
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "-"
+        return f"{self.mean:.3f}" + ("" if self.low is None else f" [{self.low:.3f}, {self.high:.3f}]")
+
+
+def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
+    """Return the mean over all values, grouped by task.
+
+    >>> mean_estimate([[1.0], [0.0], [1.0], [0.0]]).mean, mean_estimate([[1.0, 0.0]]), mean_estimate([])
+    (0.5, Estimate(mean=0.5, low=None, high=None), Estimate(mean=None, low=None, high=None))
+    >>> alone, together = mean_estimate([[1.0], [0.0]] * 8), mean_estimate([[1.0] * 4, [0.0] * 4] * 2)
+    >>> together.high - together.low > alone.high - alone.low  # as many values, of fewer tasks
+    True
+
+    The standard error is the cluster-robust one (Miller, "Adding Error Bars to Evals", arXiv:2411.00640) with the
+    correction ``tasks / (tasks - 1)``, and the interval is Student's with ``tasks - 1`` degrees of freedom.
+    """
+    tasks = [task for task in tasks if task]
+    values = [value for task in tasks for value in task]
+    if not values:
+        return Estimate(None, None, None)
+    mean = math.fsum(values) / len(values)
+    if len(tasks) < 2:
+        return Estimate(mean, None, None)
+    reach = _student(len(tasks) - 1) * _clustered_error(tasks, mean)
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
+    """Return the share of successes, grouped by task.
+
+    >>> str(share_estimate([[True]] * 20))  # twenty successes in a row are no certainty
+    '1.000 [0.813, 1.000]'
+    >>> share_estimate([[True, True], [False, False]] * 9) == share_estimate([[True], [False]] * 9)  # nothing new
+    True
+
+    The interval is Wilson's (1927), which stays within 0 and 1, with Student's quantile, and with the number of
+    episodes divided by the design effect: the ratio of the clustered variance to that of independent episodes. The
+    effect is estimated with one additional solved task and one unsolved: without them, intervals would be too narrow if
+    few tasks fail (the tests measure how often the intervals contain the true value).
+    """
+    tasks = [task for task in tasks if task]
+    values = [value for task in tasks for value in task]
+    if not values:
+        return Estimate(None, None, None)
+    share = sum(values) / len(values)
+    if len(tasks) < 2:
+        return Estimate(share, None, None)
+    most = max(map(len, tasks))
+    more = [*tasks, [True] * most, [False] * most]
+    count = sum(map(len, more))
+    middle = sum(map(sum, more)) / count
+    effect = _clustered_error(more, middle) ** 2 / (middle * (1 - middle) / count)
+    size, quantile = len(values) / max(1.0, effect), _student(len(tasks) - 1)
+    centre = (share + quantile**2 / (2 * size)) / (1 + quantile**2 / size)
+    reach = quantile / (1 + quantile**2 / size) * math.sqrt(share * (1 - share) / size + quantile**2 / (4 * size**2))
+    # Rounding must not put the share outside its interval.
+    return Estimate(share, max(0.0, min(share, centre - reach)), min(1.0, max(share, centre + reach)))
+
+
+def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float:
+    """Return the standard error of a mean over values grouped by task, for two or more tasks."""
+    residuals = [math.fsum(task) - len(task) * mean for task in tasks]
+    variance = math.fsum(residual**2 for residual in residuals) * len(tasks) / (len(tasks) - 1)
+    return math.sqrt(variance) / sum(map(len, tasks))
+
+
+def _student(freedom: int) -> float:
+    """Return the 97.5% quantile of Student's distribution (Abramowitz and Stegun, 26.7.5; exact to 0.002).
+
+    >>> round(_student(4), 3), round(_student(5), 2), round(_student(30), 3), round(_student(10**6), 3)
+    (2.776, 2.57, 2.042, 1.96)
+    """
+    if freedom in _FEW:
+        return _FEW[freedom]
+    z = _Z
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + math.fsum(term / freedom**power for power, term in enumerate(terms, start=1))
+
+
+def pass_at(k: int, attempts: int, successes: int) -> float:
+    """Return an unbiased estimate of the probability that at least one of ``k`` attempts succeeds, from ``attempts``.
+
+    >>> pass_at(1, 4, 1), pass_at(2, 4, 1), pass_at(4, 4, 1)
+    (0.25, 0.5, 1.0)
+
+    It is ``1 - C(attempts - successes, k) / C(attempts, k)`` (Chen et al., "Evaluating Large Language Models Trained
+    on Code", arXiv:2107.03374, equation 1).
+
+    Raises:
+        ConfigError: there are fewer attempts than ``k``, or fewer than successes.
+    """
+    if not 1 <= k <= attempts or not 0 <= successes <= attempts:
+        raise ConfigError(f"pass@{k} needs at least {k} attempts, got {attempts} of which {successes} succeeded")
+    return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Results of one policy on one environment."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    policy: str
+    tasks: int
+    """Number of different tasks with a scored episode."""
+    episodes: int
+    """Number of scored episodes; all means are over these."""
+    unscored: int
+    """Number of unscored episodes."""
+    success: Estimate
+    """Share of the episodes whose success is declared; ``None`` three times if there are none."""
+    mean_return: Estimate
+    pass_at: Mapping[int, float]
+    """pass@k by number of attempts: 1, 2, 4, ... and the largest number that every task has."""
+    turns: float | None
+    """Turns per episode; tokens and seconds are per episode, too."""
+    tokens: float | None
+    """Number of sampled tokens; ``None`` if they were not counted."""
+    invalid: float | None
+    """Share of turns whose action could not be read or was rejected."""
+    model_seconds: float | None
+    env_seconds: float | None
+    stop_reasons: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as plain JSON values, estimates as ``{"mean", "low", "high"}``."""
+        return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Values of one policy on one environment, without texts."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    policy: str
+    returns: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    successes: defaultdict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    sums: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    stop_reasons: Counter[str] = field(default_factory=Counter)
+    unscored: int = 0
+
+    @property
+    def env(self) -> tuple[str, str]:
+        return self.env_id, _known_by(self.env_kwargs)
+
+    def add(self, record: Record) -> None:
+        self.stop_reasons[record["stop_reason"]] += 1
+        if record["return"] is None:
+            self.unscored += 1
+            return
+        self.returns[record["task"]["id"]].append(record["return"])
+        if (success := record["success"]) is not None:
+            self.successes[record["task"]["id"]].append(success)
+        for name in ("num_turns", "invalid_actions", "sampled_tokens", "model_seconds", "env_seconds"):
+            if (value := record[name]) is not None:
+                self.sums[name].append(value)
+
+    def row(self) -> Row:
+        successes = [self.successes[name] for name in sorted(self.successes)]
+        returns = [self.returns[name] for name in sorted(self.returns)]
+        turns = sum(self.sums["num_turns"])
+        return Row(
+            env_id=self.env_id,
+            env_kwargs=self.env_kwargs,
+            policy=self.policy,
+            tasks=len(returns),
+            episodes=sum(map(len, returns)),
+            unscored=self.unscored,
+            success=share_estimate(successes),
+            mean_return=mean_estimate(returns),
+            pass_at=_passes(successes),
+            turns=self._mean("num_turns"),
+            tokens=self._mean("sampled_tokens"),
+            invalid=sum(self.sums["invalid_actions"]) / turns if turns else None,
+            model_seconds=self._mean("model_seconds"),
+            env_seconds=self._mean("env_seconds"),
+            stop_reasons=dict(sorted(self.stop_reasons.items())),
+        )
+
+    def _mean(self, name: str) -> float | None:
+        values = self.sums[name]
+        return math.fsum(values) / len(values) if values else None
+
+
+def _known_by(env_kwargs: Mapping[str, Any] | None) -> str:
+    """Return a key that is independent of the order of the arguments."""
+    return to_json(dict(sorted((env_kwargs or {}).items())))
+
+
+def _passes(tasks: Sequence[Sequence[bool]]) -> dict[int, float]:
+    most = min(map(len, tasks), default=0)
+    counts = sorted({*(2**power for power in range(most.bit_length())), most} - {0})
+    return {k: math.fsum(pass_at(k, len(task), sum(task)) for task in tasks) / len(tasks) for k in counts if k <= most}
+
+
+class Scoreboard:
+    """Running results of every policy on every environment.
+
+    >>> from gym_trl.records import as_record
+    >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+    >>> board = Scoreboard()
+    >>> for seed in range(20):
+    ...     turn = Turn("", Answer("", ""), float(seed % 2), True, 0, 0)
+    ...     ended = StopReason.SUCCESS if seed % 2 else StopReason.FAILURE
+    ...     board.add(as_record(Trajectory(Task("TrlEnv/Echo-v0", seed), ended, [], [], [], [], (turn,), ())))
+    >>> [row] = board.rows()
+    >>> str(row.success), row.stop_reasons
+    ('0.500 [0.284, 0.716]', {'failure': 10, 'success': 10})
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._tallies: dict[tuple[str, str, str], _Tally] = {}
+        self._returns, self._successes = _Sum(), _Sum()
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Count one more episode."""
+        task, policy = record["task"], record["policy"] or ""
+        env_id = task["env_id"] or ""
+        key = (env_id, _known_by(task["env_kwargs"]), policy)
+        if key not in self._tallies:
+            self._tallies[key] = _Tally(env_id, task["env_kwargs"], policy)
+        self._tallies[key].add(record)
+        if record["return"] is not None:
+            self._returns.add(record["return"])
+            if record["success"] is not None:
+                self._successes.add(record["success"])
+
+    def rows(self) -> list[Row]:
+        """Return a row for each policy on each environment, sorted by environment, then by policy."""
+        return [tally.row() for tally in self.tallies]
+
+    @property
+    def tallies(self) -> list[_Tally]:
+        """Tallies of the rows, in the same order."""
+        return [self._tallies[key] for key in sorted(self._tallies)]
+
+    def means(self) -> dict[str, float]:
+        """Return mean success and return over all episodes so far, for a progress bar, if there are any."""
+        sums = {"success": self._successes, "return": self._returns}
+        return {name: sum_.total / sum_.count for name, sum_ in sums.items() if sum_.count}
+
+
+@dataclass(slots=True)
+class _Sum:
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Difference between a second run and a first one, on the tasks that both played."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    policies: tuple[str, str]
+    tasks: int
+    """Number of tasks that both played."""
+    success: Estimate
+    """Mean difference, second minus first, as in ``mean_return``; over tasks whose success is declared."""
+    mean_return: Estimate
+    better: int
+    """Number of tasks with a higher mean return in the second run."""
+    worse: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the difference as plain JSON values."""
+        return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
+
+
+def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> list[Difference]:
+    """Compare policies task by task: those of two runs, or all policies of one run with each other.
+
+    >>> from gym_trl.records import as_record
+    >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+    >>> def run(paid):
+    ...     for seed in range(10):
+    ...         turn = Turn("", Answer("", ""), paid + seed, True, 0, 0)
+    ...         yield as_record(Trajectory(Task("Bag-v0", seed), StopReason.SUCCESS, [], [], [], [], (turn,), ()))
+    >>> [found] = compare(run(0.0), run(0.25))
+    >>> found.tasks, found.better, str(found.mean_return)  # however much the games differ among each other
+    (10, 10, '0.250 [0.250, 0.250]')
+
+    A policy of the first run is compared with the one of the same name in the second; policies without a counterpart
+    are compared with all others without one. A task's value is the mean over its attempts, and the interval is
+    Student's over the tasks' differences (paired analysis in Miller, arXiv:2411.00640). Tasks that only one run played
+    are left out.
+
+    Raises:
+        ConfigError: the runs have no task in common.
+    """
+    before = Scoreboard(first).tallies
+    pairs = combinations(before, 2) if second is None else _pairs(before, Scoreboard(second).tallies)
+    found = [_difference(a, b) for a, b in pairs if a.env == b.env]
+    if not any(one.tasks for one in found):
+        raise ConfigError("there is nothing to compare: give runs of the same environments with the same --seed")
+    return [one for one in found if one.tasks]
+
+
+def _pairs(before: Sequence[_Tally], after: Sequence[_Tally]) -> Iterator[tuple[_Tally, _Tally]]:
+    """Yield the pairs to compare: policies of the same name, and all pairs of those without a counterpart."""
+    both = {(a.env, a.policy) for a in before} & {(b.env, b.policy) for b in after}
+    for a, b in product(before, after):
+        if a.policy == b.policy or not {(a.env, a.policy), (b.env, b.policy)} & both:
+            yield a, b
+
+
+def _difference(first: _Tally, second: _Tally) -> Difference:
+    tasks = sorted(first.returns.keys() & second.returns.keys())
+    declared = [task for task in tasks if task in first.successes and task in second.successes]
+    returns = list(_deltas(tasks, first.returns, second.returns))
+    return Difference(
+        first.env_id,
+        first.env_kwargs,
+        (first.policy, second.policy),
+        len(tasks),
+        success=mean_estimate([[delta] for delta in _deltas(declared, first.successes, second.successes)]),
+        mean_return=mean_estimate([[delta] for delta in returns]),
+        better=sum(delta > 0 for delta in returns),
+        worse=sum(delta < 0 for delta in returns),
+    )
+
+
+def _deltas(
+    tasks: Iterable[str], first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
+) -> Iterator[float]:
+    for task in tasks:
+        before, after = (math.fsum(run[task]) / len(run[task]) for run in (first, second))
+        yield after - before

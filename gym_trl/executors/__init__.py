@@ -1,0 +1,47 @@
+"""Executors: where environments are stepped (calling thread, threads, processes, machines)."""
+
+from typing import TYPE_CHECKING
+
+from gym_trl._lazy import exports
+
+if TYPE_CHECKING:
+    from gym_trl.executors.adaptive import AdaptivePool as AdaptivePool
+    from gym_trl.executors.guards import GuardedPool as GuardedPool
+    from gym_trl.executors.guards import OrderedPool as OrderedPool
+    from gym_trl.executors.inline import InlinePool as InlinePool
+    from gym_trl.executors.make import Executor as Executor
+    from gym_trl.executors.make import make_pool as make_pool
+    from gym_trl.executors.process import ProcessPool as ProcessPool
+    from gym_trl.executors.protocol import (
+        ClosingPool as ClosingPool,
+    )
+    from gym_trl.executors.protocol import (
+        EnvFactory as EnvFactory,
+    )
+    from gym_trl.executors.protocol import (
+        EnvPool as EnvPool,
+    )
+    from gym_trl.executors.protocol import (
+        TextEnvironment as TextEnvironment,
+    )
+    from gym_trl.executors.ray import RayPool as RayPool
+    from gym_trl.executors.thread import ThreadPool as ThreadPool
+
+_MODULES = {
+    "ClosingPool": "gym_trl.executors.protocol",
+    "EnvFactory": "gym_trl.executors.protocol",
+    "EnvPool": "gym_trl.executors.protocol",
+    "TextEnvironment": "gym_trl.executors.protocol",
+    "InlinePool": "gym_trl.executors.inline",
+    "ThreadPool": "gym_trl.executors.thread",
+    "ProcessPool": "gym_trl.executors.process",
+    "RayPool": "gym_trl.executors.ray",
+    "AdaptivePool": "gym_trl.executors.adaptive",
+    "GuardedPool": "gym_trl.executors.guards",
+    "OrderedPool": "gym_trl.executors.guards",
+    "Executor": "gym_trl.executors.make",
+    "make_pool": "gym_trl.executors.make",
+}
+
+__all__ = list(_MODULES)
+__getattr__, __dir__ = exports(__name__, _MODULES)

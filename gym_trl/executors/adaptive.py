@@ -1,0 +1,328 @@
+"""Executor for environments of unknown speed: starts in the calling thread and moves slow environments to threads."""
+
+import logging
+import os
+from collections import defaultdict, deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import get_ident
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple
+from weakref import finalize
+
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.protocol import ClosingPool, EnvFactory
+from gym_trl.executors.step import name_of
+from gym_trl.executors.thread import ThreadPool
+from gym_trl.types import EnvFailure, EnvReply, StopReason, Task
+
+_log = logging.getLogger(__name__)
+
+WAITS_S = 0.003
+"""Seconds of waiting in a step or reset from which on threads pay off."""
+COMPUTES_S = 0.005
+"""Seconds of computing in a step or reset from which on processes pay off."""
+LONG_S = 0.02
+"""Seconds of waiting after which one measurement is enough; shorter waits must be seen ``LOOKS`` times in a row."""
+LOOKS = 3
+_MANY_LOOKS = 100
+"""Number of resets and steps that are measured in detail, at first and after a slow one; others are only timed."""
+
+
+class Spent(NamedTuple):
+    """Seconds of a step or reset: computing time of the thread, and waiting time."""
+
+    computing: float
+    waiting: float
+    of: str = "a step"
+
+
+class Watch:
+    """Stopwatch that separates computing from waiting in the calling thread.
+
+    >>> watch = Watch()
+    >>> watch.start()
+    >>> watch.spent().computing < 1
+    True
+    """
+
+    def __init__(self) -> None:
+        self._thread: tuple[int, int] | None = None
+        self._file: finalize[Any, Any] | None = None
+        self._descriptor: int | None = None
+        self._began = self._computed = self._queued = 0.0
+
+    def start(self) -> None:
+        """Start the measurement."""
+        self._queued = self._queued_s()
+        self._began, self._computed = perf_counter(), thread_time()
+
+    def spent(self, of: str = "a step") -> Spent:
+        """Return computing and waiting time since ``start``, without the waiting for a busy processor."""
+        computed = thread_time() - self._computed
+        waited = perf_counter() - self._began - computed
+        if waited >= WAITS_S:
+            waited -= self._queued_s() - self._queued
+        return Spent(computed, max(0.0, waited), of)
+
+    def _queued_s(self) -> float:
+        """Return how long this thread has waited for a processor so far; 0 if the system does not report it."""
+        if self._thread != (thread := (os.getpid(), get_ident())):
+            self._thread, self._descriptor = thread, None
+            if self._file is not None:
+                self._file()
+            with suppress(OSError):
+                self._descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+                self._file = finalize(self, os.close, self._descriptor)
+        if self._descriptor is not None:
+            with suppress(OSError, ValueError, IndexError):
+                return int(os.pread(self._descriptor, 99, 0).split()[1]) / 1e9
+        return 0.0
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Measurements of the environments of one id."""
+
+    in_threads: bool = False
+    settled: bool = False
+    """They wait, so all that remains to be found out is if they work in threads."""
+    looks: int = _MANY_LOOKS
+    """Number of the next resets and steps that are measured in detail."""
+    proven: set[str] = field(default_factory=set)
+    """Those of ``"reset"`` and ``"step"`` that have worked in a thread."""
+    recent: dict[str, deque[Spent]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LOOKS)))
+    advised: bool = False
+
+
+@dataclass(slots=True)
+class _Played:
+    """Episode in progress."""
+
+    env_id: str
+    kind: _Kind
+    asked: list[Task | str]
+    """Its task, followed by its actions."""
+    replies: list[EnvReply] = field(default_factory=list)
+    """Results of these in the calling thread."""
+    in_thread: bool = False
+    caught_up: int | None = None
+    """Number of these replies that the instance in the thread has reproduced; ``None`` if no move is in progress."""
+    stays: bool = False
+    """The instance in the thread gave another reply, or does not work there."""
+    doubt: str | None = None
+    """Error of an instance in a thread, until it is known if the thread caused it."""
+
+
+class AdaptivePool(ClosingPool):
+    """Pool that steps environments in the calling thread while they are fast, and in threads once they wait.
+
+    >>> import gymnasium as gym
+    >>> with AdaptivePool(gym.make) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
+    ...     [(key, reply)] = pool.collect(block=True)
+    >>> key, type(reply).__name__, pool.executor("TrlEnv/Echo-v0")
+    ('a', 'EnvReply', 'inline')
+
+    Every reset and step in the calling thread is measured. After one that waits for 20 ms, or three in a row that wait
+    for 3 ms, the environments of that id are made and stepped in threads, which is logged once. Running episodes move
+    at their next step: all calls of an instance must be made in one thread, so a new instance in a thread is given the
+    same task and actions, and replaces the first one if its replies are the same; otherwise the episode stays.
+    Environments that cannot be made or stepped in a thread stay in the calling thread. So do environments that compute;
+    the log then suggests processes once.
+
+    Args:
+        make: Makes an environment from its id.
+    """
+
+    def __init__(self, make: EnvFactory) -> None:
+        self._inline = InlinePool(make)
+        self._threads = ThreadPool(make)
+        self._watch = Watch()
+        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        self._playing: dict[str, _Played] = {}
+        self._work: deque[str] = deque()  # episodes with a call due in the calling thread
+        self._waiting: set[str] = set()  # episodes with a call in another thread
+        self._left_behind = False  # True if there are instances that were replaced
+
+    def executor(self, env_id: str) -> str:
+        """Return where environments of an id are made: ``"inline"`` or ``"thread"``."""
+        return "thread" if self._kinds[env_id].in_threads else "inline"
+
+    def reset(self, key: str, task: Task) -> None:
+        """Start the episode ``key``."""
+        if key in self._playing:
+            self.release(key)
+        kind = self._kinds[task.env_id]
+        played = self._playing[key] = _Played(task.env_id, kind, [task], in_thread=kind.in_threads)
+        self._ask(key, played)
+
+    def step(self, key: str, action: str) -> None:
+        """Step the environment of the episode ``key``."""
+        played = self._playing[key]
+        played.asked.append(action)
+        self._ask(key, played)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Return the results since the last call; if ``block``, wait for at least one."""
+        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        while True:
+            while self._work:
+                key = self._work.popleft()
+                played = self._playing[key]
+                if played.kind.in_threads and not played.stays:
+                    self._move(key, played)
+                else:
+                    replies.append((key, self._do(key, played, played.asked[-1])))
+            if not self._waiting:
+                return replies
+            for key, answer in self._threads.collect(block=block and not replies):
+                self._waiting.discard(key)
+                if (reply := self._heard(key, self._playing[key], answer)) is not None:
+                    replies.append((key, reply))
+            if not self._work and (replies or not block):
+                return replies
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance may be reused."""
+        if self._work:
+            self._work = deque(other for other in self._work if other != key)
+        self._waiting.discard(key)
+        if self._playing.pop(key, None) is not None:
+            self._inline.release(key)
+            self._threads.release(key)
+            self._clear_away()
+
+    def close(self) -> None:
+        """Close every instance; the pool can be used again afterwards."""
+        for book in (self._work, self._playing, self._waiting):
+            book.clear()
+        self._inline.close()
+        self._threads.close()
+
+    def _ask(self, key: str, played: _Played) -> None:
+        if played.in_thread:
+            self._send(key, played.asked[-1])
+        else:
+            self._work.append(key)
+
+    def _send(self, key: str, work: Task | str) -> None:
+        self._waiting.add(key)
+        if isinstance(work, Task):
+            self._threads.reset(key, work)
+        else:
+            self._threads.step(key, work)
+
+    def _do(self, key: str, played: _Played, work: Task | str) -> EnvReply | EnvFailure:
+        """Execute one reset or step in the calling thread, and measure it."""
+        kind, began = played.kind, perf_counter()
+        looked = kind.looks > 0
+        if looked:
+            self._watch.start()
+        if isinstance(work, Task):
+            self._inline.reset(key, work)
+        else:
+            self._inline.step(key, work)
+        [(_, reply)] = self._inline.collect(block=True)
+        if looked:
+            self._learn(played, self._watch.spent("a reset" if isinstance(work, Task) else "a step"))
+        elif not kind.settled and perf_counter() - began >= WAITS_S:
+            kind.looks = _MANY_LOOKS
+        if isinstance(reply, EnvReply):
+            played.replies.append(reply)
+            if played.doubt is not None and work is played.asked[-1]:
+                self._object(played, played.doubt)
+        played.doubt = None if work is played.asked[-1] else played.doubt
+        return reply
+
+    def _object(self, played: _Played, error: str) -> None:
+        """Stop using threads for environments that work in the calling thread only."""
+        if played.kind.in_threads:
+            played.kind.in_threads = False
+            _log.warning("%s cannot be stepped in threads, and goes on without: %s", played.env_id, error)
+
+    def _learn(self, played: _Played, spent: Spent) -> None:
+        kind = played.kind
+        kind.looks -= 1
+        recent = kind.recent[spent.of]
+        recent.append(spent)
+        often = len(recent) == LOOKS
+        waits = max(spent.waiting if spent.waiting >= LONG_S else 0.0, min(one.waiting for one in recent) * often)
+        if waits >= WAITS_S:
+            kind.in_threads, kind.settled, kind.looks = True, True, 0
+            _log.warning(
+                "%s is stepped in threads from now on, because %s waits %.1f ms for something outside Python; "
+                "executor='thread' does it from the start",
+                *(played.env_id, spent.of, 1000 * waits),
+            )
+        computes = min(one.computing for one in recent) * often
+        if computes >= COMPUTES_S and spent.of == "a step" and not kind.advised:
+            kind.advised = True
+            _log.warning(
+                "a step of %s computes for %.1f ms, one environment after the other; executor='process' steps them "
+                "beside each other",
+                *(played.env_id, 1000 * computes),
+            )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Moving an episode from the calling thread to another one
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _move(self, key: str, played: _Played) -> None:
+        """Start to replay an episode in a thread, where its current call is executed at the end."""
+        played.in_thread, played.caught_up = True, 0
+        self._send(key, played.asked[0])
+
+    def _heard(self, key: str, played: _Played, answer: EnvReply | EnvFailure) -> EnvReply | EnvFailure | None:
+        """Process a result from a thread; return it unless it belongs to a replay."""
+        place = played.caught_up
+        what = name_of(played.asked[-1 if place is None else place])
+        if isinstance(answer, EnvFailure):
+            if answer.reason is not StopReason.TIMEOUT and what not in played.kind.proven:
+                return self._back(key, played, answer)
+            if place is not None and place < len(played.replies):
+                return self._back(key, played, None)
+            return answer
+        played.kind.proven.add(what)
+        if place is not None and place < len(played.replies):
+            if not _same(answer, played.replies[place]):
+                return self._back(key, played, None)
+            played.caught_up = place + 1
+            self._send(key, played.asked[place + 1])
+            return None
+        if what == "reset":
+            played.replies.append(answer)
+        if place is not None:
+            played.caught_up = None
+            self._inline.release(key)
+            self._left_behind = True
+            self._clear_away()
+        return answer
+
+    def _back(self, key: str, played: _Played, failure: EnvFailure | None) -> EnvFailure | None:
+        """Continue an episode in the calling thread after its instance in a thread failed or differed."""
+        moving, work = played.caught_up is not None, played.asked[-1]
+        self._threads.release(key)
+        played.in_thread, played.caught_up, played.stays = False, None, True
+        played.doubt = failure.error if failure is not None else None
+        if failure is not None and not moving and not isinstance(work, Task):
+            # Its reset was in the thread, and this was its first step there: start it again in the calling thread.
+            [begun] = played.replies
+            again = self._do(key, played, played.asked[0])
+            if isinstance(again, EnvFailure) or not _same(again, begun):
+                return failure
+        self._work.append(key)
+        return None
+
+    def _clear_away(self) -> None:
+        """Close instances that were replaced and are not needed any more."""
+        if self._left_behind and all(one.in_thread and one.caught_up is None for one in self._playing.values()):
+            self._left_behind = False
+            self._inline.close()
+
+
+def _same(one: EnvReply, other: EnvReply) -> bool:
+    """Return whether two replies are the same to the model; ``info`` may hold objects that cannot be compared."""
+    return (one.observation, one.reward, one.terminated, one.truncated, one.instructions) == (
+        *(other.observation, other.reward, other.terminated, other.truncated, other.instructions),
+    )

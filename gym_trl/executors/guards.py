@@ -1,0 +1,168 @@
+"""Executors around others: they guard against hanging steps and fix the order of results."""
+
+from time import monotonic, sleep
+
+from gym_trl.errors import PoolError
+from gym_trl.executors.protocol import ClosingPool, EnvPool
+from gym_trl.types import EnvFailure, EnvReply, Task
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments that do not start
+# ---------------------------------------------------------------------------------------------------------------------
+
+_FIRST_PAUSE_S = 0.05
+_LOOK_S = 0.01
+
+
+class GuardedPool(ClosingPool):
+    """Pool that repeats failed starts of environments, and raises an error if no environment starts.
+
+    >>> with GuardedPool(InlinePool(gym.make), retries=0, give_up_after=1) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Chess-v7", seed=0))
+    ...     pool.collect(block=True)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.PoolError: no environment starts any more: ... NameNotFound: ... `Chess` doesn't exist ...
+
+    Making and resetting is repeated with another instance after a pause that doubles. A step is never repeated, because
+    its effects are unknown. At most one episode in ten (and ten more) is repeated, to limit the time spent on
+    environments that never start.
+
+    Args:
+        pool: Steps the environments.
+        retries: Number of times that the start of an episode is repeated.
+        give_up_after: Number of consecutive episodes that fail to start after which ``PoolError`` is raised.
+    """
+
+    def __init__(self, pool: EnvPool, *, retries: int = 2, give_up_after: int = 64) -> None:
+        self._pool = pool
+        self._retries, self._give_up_after = retries, give_up_after
+        self._starting: dict[str, Task] = {}
+        self._attempts: dict[str, int] = {}
+        self._paused: dict[str, float] = {}  # time of the next attempt
+        self._asked: set[str] = set()
+        self._begun = self._tried_again = self._failed_in_a_row = 0
+
+    def reset(self, key: str, task: Task) -> None:
+        """Start the episode ``key``."""
+        self._begun += 1
+        self._starting[key], self._attempts[key] = task, 0
+        self._asked.add(key)
+        self._pool.reset(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Step the environment of the episode ``key``."""
+        self._asked.add(key)
+        self._pool.step(key, action)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Return the results since the last call; if ``block``, wait for at least one.
+
+        Raises:
+            PoolError: no environment starts any more.
+        """
+        while True:
+            self._try_again()
+            found = self._pool.collect(block=block and not self._paused)
+            replies = [(key, reply) for key, reply in found if self._settled(key, reply)]
+            if replies or not block or not (self._asked or self._paused):
+                return replies
+            if self._paused and not found:
+                sleep(_LOOK_S)
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``."""
+        for book in (self._starting, self._attempts, self._paused):
+            book.pop(key, None)
+        self._asked.discard(key)
+        self._pool.release(key)
+
+    def close(self) -> None:
+        """Close every instance."""
+        for book in (self._starting, self._attempts, self._paused, self._asked):
+            book.clear()
+        self._pool.close()
+
+    def _try_again(self) -> None:
+        for key in [key for key, until in self._paused.items() if until <= monotonic()]:
+            del self._paused[key]
+            self._asked.add(key)
+            self._pool.reset(key, self._starting[key])
+
+    def _settled(self, key: str, reply: EnvReply | EnvFailure) -> bool:
+        """Return whether a result is final; if not, schedule another attempt."""
+        self._asked.discard(key)
+        task = self._starting.get(key)
+        if task is None:
+            return True
+        if isinstance(reply, EnvReply):
+            self._failed_in_a_row = 0
+        elif self._may_try_again(key):
+            self._pool.release(key)
+            self._paused[key] = monotonic() + _FIRST_PAUSE_S * 2 ** self._attempts[key]
+            self._attempts[key] += 1
+            self._tried_again += 1
+            return False
+        else:
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= self._give_up_after:
+                raise PoolError(
+                    f"no environment starts any more: {self._failed_in_a_row} episodes in a row did not, the last one "
+                    f"({task.env_id}, seed {task.seed}) because {reply.error}"
+                )
+        del self._starting[key], self._attempts[key]
+        return True
+
+    def _may_try_again(self, key: str) -> bool:
+        return self._attempts[key] < self._retries and self._tried_again < 10 + self._begun // 10
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reproducible order
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class OrderedPool(ClosingPool):
+    """Pool that returns results in the order of the calls, and all of them at once, with any executor.
+
+    >>> with OrderedPool(ThreadPool(gym.make)) as pool:
+    ...     for key in "abc":
+    ...         pool.reset(key, Task("TrlEnv/Echo-v0", seed=0))
+    ...     [key for key, _ in pool.collect(block=False)]
+    ['a', 'b', 'c']
+
+    An engine then receives the same requests in the same order each time and computes bit-identical results, with
+    threads, processes and inline. In return, every episode waits for the slowest step.
+    """
+
+    def __init__(self, pool: EnvPool) -> None:
+        self._pool = pool
+        self._asked: dict[str, None] = {}  # in order
+
+    def reset(self, key: str, task: Task) -> None:
+        """Start the episode ``key``."""
+        self._asked[key] = None
+        self._pool.reset(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Step the environment of the episode ``key``."""
+        self._asked[key] = None
+        self._pool.step(key, action)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Wait for the results of all calls since the last one, also without ``block``, and return them in order."""
+        answers: dict[str, EnvReply | EnvFailure] = {}
+        while len(answers) < len(self._asked):
+            answers.update(self._pool.collect(block=True))
+        asked, self._asked = self._asked, {}
+        return [(key, answers[key]) for key in asked]
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``."""
+        self._asked.pop(key, None)
+        self._pool.release(key)
+
+    def close(self) -> None:
+        """Close every instance."""
+        self._asked.clear()
+        self._pool.close()

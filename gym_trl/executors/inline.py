@@ -1,0 +1,89 @@
+"""Executor that steps environments in the calling thread."""
+
+from collections import defaultdict, deque
+
+from gym_trl.errors import ends_an_episode
+from gym_trl.executors.protocol import ClosingPool, EnvFactory, TextEnvironment
+from gym_trl.executors.step import close_env, failed, read_declares_success, read_instructions, take_step, text_of
+from gym_trl.types import EnvFailure, EnvReply, Task
+from gym_trl.wrappers.settlement import settlement
+
+
+class InlinePool(ClosingPool):
+    """Pool that steps environments in the calling thread, for environments whose steps take microseconds.
+
+    >>> with InlinePool(gym.make) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
+    ...     [(key, reply)] = pool.collect(block=True)
+    >>> key, type(reply).__name__
+    ('a', 'EnvReply')
+
+    An instance whose ``reset`` or ``step`` raised is closed and not reused.
+    """
+
+    def __init__(self, make: EnvFactory) -> None:
+        self._make = make
+        self._free: defaultdict[str, list[TextEnvironment]] = defaultdict(list)
+        self._playing: dict[str, tuple[str, TextEnvironment]] = {}
+        self._work: deque[tuple[str, Task | str]] = deque()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Start the episode ``key``."""
+        self._work.append((key, task))
+
+    def step(self, key: str, action: str) -> None:
+        """Step the environment of the episode ``key``."""
+        self._work.append((key, action))
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Execute all waiting resets and steps, and return their results."""
+        replies = []
+        while self._work:
+            key, work = self._work.popleft()
+            replies.append((key, self._do(key, work)))
+        return replies
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance is reused."""
+        if self._work:  # the next rollout uses the same keys
+            self._work = deque(item for item in self._work if item[0] != key)
+        if key in self._playing:
+            env_id, env = self._playing.pop(key)
+            self._free[env_id].append(env)
+
+    def close(self) -> None:
+        """Close every instance; the pool can be used again afterwards."""
+        self._work.clear()
+        instances = [env for envs in self._free.values() for env in envs]
+        instances += [env for _, env in self._playing.values()]
+        self._free.clear()
+        self._playing.clear()
+        for env in instances:
+            close_env(env)
+
+    def _do(self, key: str, work: Task | str) -> EnvReply | EnvFailure:
+        try:
+            if isinstance(work, Task):
+                return self._begin(key, work)
+            reply = take_step(self._playing[key][1], work)
+            if isinstance(reply, EnvFailure):
+                close_env(self._playing.pop(key)[1])
+            return reply
+        except BaseException as error:
+            if key in self._playing:
+                close_env(self._playing.pop(key)[1])
+            if not ends_an_episode(error):  # interrupted in the middle of a call: its state is unknown
+                raise
+            return failed(work, error)
+
+    def _begin(self, key: str, task: Task) -> EnvReply:
+        free = self._free[task.env_id]
+        env = free.pop() if free else self._make(task.env_id)
+        self._playing[key] = (task.env_id, env)
+        observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
+        return EnvReply(
+            text_of(observation),
+            instructions=read_instructions(env),
+            declares_success=read_declares_success(env),
+            settlement=settlement(env),
+        )

@@ -1,0 +1,338 @@
+"""Executors: environments stepped in this thread, in threads, in processes that may hang and die, on other machines."""
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from threading import Thread
+from time import monotonic
+from typing import Any
+from weakref import finalize
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.protocol import EnvFactory
+from gym_trl.executors.step import name_of
+from gym_trl.executors.thread import GIVEN_UP_S
+from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
+from gym_trl.executors.worker_pool import HousedPool, check_limits
+from gym_trl.types import EnvFailure, EnvReply, StopReason, Task
+
+_START_S = 120.0
+_PLAIN = (str, int, float, bool, type(None))
+_AHEAD = 16
+_PIPE_HOLDS = 2048  # the smallest pipe of Linux and macOS holds a page
+
+
+class ProcessPool(HousedPool["_Process"]):
+    """Pool that steps environments in processes, for environments that compute, hang, leak, crash or use global state.
+
+    >>> with ProcessPool(gym.make, workers=1) as pool:
+    ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
+    ...     [(key, reply)] = pool.collect(block=True)
+    >>> key, type(reply).__name__
+    ('a', 'EnvReply')
+
+    Each process is a new interpreter (no fork, no ``__main__`` guard) that holds the environments of several episodes
+    and steps them one at a time. A new episode goes to the process with the fewest episodes. A process that ends, or
+    exceeds a time limit, is killed with all its child processes and replaced. The episode whose step it was executing
+    ends with ``crashed``, or with ``env_error`` if a signal from outside ended the process (``gym_trl.errors`` has the
+    rule); the process's other episodes end with ``env_error``. Of an environment's ``info``, strings, numbers, booleans
+    and ``None`` are transferred.
+
+    Args:
+        make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
+        workers: Maximum number of processes. Default: the number of cores. Use more for environments that wait.
+        reset_timeout: Maximum seconds for making and resetting an environment.
+        step_timeout: Maximum seconds for a step.
+        recycle_after: Replace a process after this many episodes. One process at a time is replaced: it gets no new
+            episodes, and another process starts while its last ones are played.
+        memory_limit_mb: Replace a process in the same way if it uses more megabytes than this when an episode has
+            ended.
+
+    Raises:
+        ConfigError: an invalid argument.
+    """
+
+    def __init__(
+        self,
+        make: EnvFactory,
+        *,
+        workers: int | None = None,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
+        recycle_after: int | None = None,
+        memory_limit_mb: float | None = None,
+    ) -> None:
+        timeouts = {"reset_timeout": reset_timeout, "step_timeout": step_timeout}
+        check_limits(workers=workers, recycle_after=recycle_after, memory_limit_mb=memory_limit_mb, **timeouts)
+        super().__init__()
+        self._make = make
+        self._size = workers or os.cpu_count() or 1
+        self._limits = {"reset": reset_timeout, "step": step_timeout}
+        self._recycle_after, self._memory_limit_mb = recycle_after, memory_limit_mb
+        self._processes: list[_Process] = []
+        self._leaving: _Process | None = None  # gets no more episodes
+        self._look = float("inf")  # time of the earliest deadline
+        self._selector = DefaultSelector()
+        self._finalizer = finalize(self, _end_all, self._processes)
+
+    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+        """Return the results since the last call; if ``block``, wait for at least one."""
+        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        while True:
+            wait = block and not replies and not self._failed and bool(self._tickets)
+            for event, _ in self._selector.select(self.patience() if wait else 0):
+                self._take(event.data, replies)
+            if monotonic() >= self._look:
+                self._give_up()
+            replies += self._failed
+            self._failed.clear()
+            if replies or not block or not self._tickets:
+                return replies
+
+    def close(self) -> None:
+        """Close every instance and end the processes; the pool can be used again afterwards."""
+        for place in self._processes:
+            self._selector.unregister(place.worker)
+        self._leaving = None
+        self._forget_all()
+        _end_all(self._processes)
+
+    def fileno(self) -> int:
+        """Return the file descriptor that is readable when ``collect`` may have results, for an event loop."""
+        return self._selector.fileno()
+
+    def patience(self) -> float | None:
+        """Return the seconds until ``collect`` has to check a deadline; ``None`` if there is none."""
+        if self._failed:
+            return 0.0
+        return None if self._look == float("inf") else max(0.0, self._look - monotonic())
+
+    def _gone(self, place: "_Process", key: str) -> None:
+        place.waiting = deque(question for question in place.waiting if question[1] != key)
+        place.released.append(key)
+        if place.due == float("inf"):  # its current call may be one whose result is no longer needed
+            self._set_due(place)
+        if place is self._leaving or self._worn(place):
+            self._leaving = self._leaving or place
+            self._end_empty(place)
+
+    def _end_empty(self, place: "_Process") -> None:
+        """End a process that is to be replaced, if it has no episodes and no running call."""
+        if not place.episodes and not place.asked:
+            self._forget(place)
+            Thread(target=place.worker.close, name="gym-trl closes environments").start()
+
+    def _send(self, place: "_Process", ticket: int, key: str, work: Task | str) -> None:
+        place.waiting.append((ticket, key, work))
+        self._keep_busy(place)
+
+    def _keep_busy(self, place: "_Process") -> None:
+        """Send as many calls ahead as the pipe surely holds, so that a process need not wait for the pool."""
+        while place.waiting and len(place.asked) < _AHEAD:
+            ticket, key, work = place.waiting[0]
+            message = question("answer", place.released, ticket, key, work)
+            if place.asked and place.on_its_way + len(message) > _PIPE_HOLDS:
+                return
+            place.waiting.popleft()
+            place.released = []
+            place.asked.append((ticket, key, name_of(work), len(message)))
+            place.on_its_way += len(message)
+            if len(place.asked) == 1:
+                self._set_due(place)
+            try:
+                place.worker.send(message)
+            except WorkerError:  # it has ended; `collect` handles that after its last results
+                return
+
+    def _set_due(self, place: "_Process") -> None:
+        limit = self._limits[place.asked[0][2]] if place.asked else None
+        if limit is None and self._given_up(place):
+            limit = GIVEN_UP_S
+        place.due = float("inf")
+        if limit is not None:
+            place.due = monotonic() + limit + (0.0 if place.started else _START_S)
+            self._look = min(self._look, place.due)
+
+    def _take(self, place: "_Process", replies: list[tuple[str, EnvReply | EnvFailure]]) -> None:
+        try:
+            answers = place.worker.arrived()
+        except WorkerError as error:
+            crashed = isinstance(error, WorkerEnded) and error.by_itself and place.stepping
+            self._bury(place, str(error), StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
+            return
+        for ticket, key, *said in answers:
+            place.started = True
+            place.on_its_way -= place.asked.popleft()[3]
+            if self._answered(ticket, key):
+                replies.append((key, EnvReply(*said) if len(said) > 2 else EnvFailure(*said)))
+        if answers or place.worker.answering:  # a long result arrives in pieces
+            self._set_due(place)
+        self._keep_busy(place)
+        if place is self._leaving:
+            self._end_empty(place)
+
+    def _give_up(self) -> None:
+        for place in [place for place in self._processes if place.due <= monotonic()]:
+            doing = place.asked[0][2]
+            limit = self._limits[doing]
+            if limit is None:
+                late = f"did not end within {GIVEN_UP_S:g} s after its episode was given up"
+            else:
+                late = f"did not answer within {limit:g} s" if place.started else "did not start"
+            hangs = place.started and place.stepping
+            self._bury(place, f"{doing} {late}", StopReason.CRASHED if hangs else StopReason.TIMEOUT)
+        self._look = min((place.due for place in self._processes), default=float("inf"))
+
+    def _given_up(self, place: "_Process") -> bool:
+        """Return whether its current call is one whose result is no longer needed."""
+        return bool(place.asked) and self._tickets.get(place.asked[0][1]) != place.asked[0][0]
+
+    def _bury(self, place: "_Process", error: str, reason: StopReason) -> None:
+        """Kill a process, and fail its episodes."""
+        self._forget(place)
+        place.worker.kill()
+        ticket, guilty = place.asked[0][:2] if place.asked else (None, None)
+        for key in place.episodes:
+            if guilty is None or (key == guilty and self._tickets.get(key) == ticket):
+                failure = EnvFailure(error, reason)
+            else:
+                failure = EnvFailure(f"its process was lost with another episode's environment: {error}")
+            self._homeless(key, failure)
+
+    def _forget(self, place: "_Process") -> None:
+        self._selector.unregister(place.worker)
+        self._processes.remove(place)
+        if place is self._leaving:
+            self._leaving = None
+
+    def _least_busy(self) -> "_Process":
+        if monotonic() >= self._look:  # no new episode should go to a process that hangs
+            self._give_up()
+        staying = [place for place in self._processes if place is not self._leaving]
+        idle = min(staying, key=lambda place: place.load, default=None)
+        if idle is None or (idle.load and len(staying) < self._size):
+            idle = _Process(Worker(partial(_Host, self._make, registered())))
+            self._processes.append(idle)
+            self._selector.register(idle.worker, EVENT_READ, idle)
+        idle.played += 1
+        return idle
+
+    def _worn(self, place: "_Process") -> bool:
+        if self._recycle_after is not None and place.played >= self._recycle_after:
+            return True
+        return self._memory_limit_mb is not None and _megabytes(place.worker.pid) > self._memory_limit_mb
+
+
+@dataclass(eq=False)
+class _Process:
+    """Pool's view of a process that holds environments."""
+
+    worker: Worker
+    episodes: set[str] = field(default_factory=set)
+    waiting: deque[tuple[int, str, Task | str]] = field(default_factory=deque)
+    asked: deque[tuple[int, str, str, int]] = field(default_factory=deque)
+    """Calls that were sent: ticket, episode, reset or step, bytes. The first one is being executed."""
+    on_its_way: int = 0
+    due: float = float("inf")
+    released: list[str] = field(default_factory=list)
+    played: int = 0
+    started: bool = False
+
+    @property
+    def stepping(self) -> bool:
+        """True if it is executing an action."""
+        return bool(self.asked) and self.asked[0][2] == "step"
+
+    @property
+    def load(self) -> int:
+        """Number of its episodes, plus running calls of episodes that were released."""
+        return len(self.episodes) + sum(key not in self.episodes for _, key, *_ in self.asked)
+
+
+class _Host:
+    """Process's side of a ``ProcessPool``: the environments of its episodes."""
+
+    def __init__(self, make: EnvFactory, registered: Iterable[bytes]) -> None:
+        register(registered)
+        self._pool = InlinePool(make)
+
+    def answer(self, released: Iterable[str], ticket: int, key: str, work: Task | str) -> tuple[Any, ...]:
+        """Release the episodes in ``released``, execute one call, and return its result's fields as plain objects."""
+        for gone in released:
+            self._pool.release(gone)
+        if isinstance(work, Task):
+            self._pool.reset(key, work)
+        else:
+            self._pool.step(key, work)
+        [(_, reply)] = self._pool.collect(block=True)
+        if isinstance(reply, EnvFailure):
+            return ticket, key, reply.error, reply.reason
+        plain = ((name, it) for name, it in reply.info.items() if isinstance(name, _PLAIN) and isinstance(it, _PLAIN))
+        info = {_exact(name): _exact(it) for name, it in plain}
+        said = _exact(reply.observation), reply.reward, reply.terminated, reply.truncated, info
+        return ticket, key, *said, reply.instructions, reply.declares_success, reply.settlement
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _exact(it: Any) -> Any:
+    """Return a string or number as its plain class; a subclass may not be importable in another process."""
+    if type(it) in _PLAIN:
+        return it
+    if isinstance(it, str):
+        return str.__str__(it)
+    return int(it) if isinstance(it, int) else float(it)
+
+
+def registered() -> list[bytes]:
+    """Return pickled specs of this program's environments whose entry points cannot be imported by name."""
+    import cloudpickle
+
+    found = []
+    for spec in gym.registry.values():
+        if callable(spec.entry_point):
+            with suppress(Exception):  # it may not be needed; if it is, making it raises
+                found.append(cloudpickle.dumps(spec))
+    return found
+
+
+def register(specs: Iterable[bytes]) -> None:
+    """Register in this process the pickled specs of another one, as far as they can be imported."""
+    for packed in specs:
+        with suppress(Exception):  # as above
+            spec: EnvSpec = pickle.loads(packed)  # noqa: S301 -- the parent's
+            gym.registry.setdefault(spec.id, spec)
+
+
+def _end_all(processes: list[_Process]) -> None:
+    workers = [place.worker for place in processes]
+    processes.clear()
+    threads = []
+    for worker in workers:
+        thread = Thread(target=worker.close)
+        try:
+            thread.start()
+        except RuntimeError:  # since Python 3.12 no thread starts at interpreter shutdown
+            worker.close()
+        else:
+            threads.append(thread)
+    for thread in threads:
+        thread.join()
+
+
+def _megabytes(pid: int) -> float:
+    """Return the memory of a process in megabytes; 0 if the system does not report it."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -1,0 +1,161 @@
+"""Executors that make, reset, step, reuse and close environments, and turn their failures into data."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.errors import caused_by_model, ends_an_episode
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.text.parsing import CUT
+from gym_trl.types import (
+    EnvFailure,
+    EnvReply,
+    Policy,
+    RefusedResponse,
+    StopReason,
+    Task,
+    UnfinishedResponse,
+    add_reward,
+)
+from gym_trl.wrappers.settlement import settlement
+
+
+def name_of(work: Task | str) -> str:
+    """Return the name of the call for a piece of work: a task is a reset, a string is a step.
+
+    >>> name_of("go north")
+    'step'
+    """
+    return "reset" if isinstance(work, Task) else "step"
+
+
+def failed(work: Task | str, error: BaseException) -> EnvFailure:
+    """Return the failure of a reset or step that raised; the rule of ``gym_trl.errors`` decides its reason.
+
+    >>> failed("go north", KeyError("north")).reason, failed("go north", OSError("no route")).reason
+    (<StopReason.CRASHED: 'crashed'>, <StopReason.ENV_ERROR: 'env_error'>)
+    """
+    by_model = not isinstance(work, Task) and caused_by_model(error)
+    reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
+    return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}", reason)
+
+
+def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
+    """Step an environment and check the result; an exception or a malformed result becomes a failure.
+
+    If the step truncates the episode, its reward includes the settlement (``gym_trl.wrappers.settlement``).
+
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> _ = env.reset(seed=0)
+    >>> take_step(env, "woadw").reward
+    1.0
+
+    An unfinished or refused response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
+    does), it is rejected here without a step.
+    """
+    if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
+        cut = isinstance(action, UnfinishedResponse)
+        said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
+        return EnvReply(said, info=info, settlement=settlement(env))
+    try:
+        returned = env.step(action)
+    except BaseException as error:
+        if not ends_an_episode(error):
+            raise
+        return failed(action, error)
+    try:
+        reply = read_step(*returned)
+        if reply.terminated or not (owed := settlement(env)):
+            return reply
+        return replace(reply, reward=reply.reward + owed) if reply.truncated else replace(reply, settlement=owed)
+    except Exception as error:  # a malformed result is the environment's own fault
+        return EnvFailure(f"step raised {type(error).__name__}: {error}")
+
+
+def read_instructions(env: gym.Env[Any, Any]) -> str:
+    """Return the ``instructions`` of an environment or one of its wrappers, or the empty string."""
+    try:
+        return str(env.get_wrapper_attr("instructions"))
+    except AttributeError:
+        return ""
+
+
+def read_declares_success(env: gym.Env[Any, Any]) -> bool:
+    """Return whether an environment or one of its wrappers declares success (its attribute ``declares_success``).
+
+    >>> read_declares_success(gym.make("TrlEnv/Echo-v0")), read_declares_success(gym.make("CliffWalking-v1"))
+    (True, False)
+    """
+    try:
+        return bool(env.get_wrapper_attr("declares_success"))
+    except AttributeError:
+        return False
+
+
+MAX_TURNS = 10_000
+"""Number of turns after which an episode is taken to have no end."""
+
+
+def play_on(env: TextEnvironment, policy: Policy, observation: str) -> Iterator[tuple[Any, ...]]:
+    """Play from an observation with ``policy``, yielding each action and its step's result, for ``MAX_TURNS`` at most.
+
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> observation, _ = env.reset(seed=0)
+    >>> [step[:3] for step in play_on(env, lambda observation: observation, observation)]
+    [('woadw', '5 of 5 right.', 1.0)]
+    """
+    for _ in range(MAX_TURNS):
+        action = policy(observation)
+        step = env.step(action)
+        yield (action, *step)
+        observation, _, terminated, truncated, _ = step
+        if terminated or truncated:
+            return
+
+
+def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> EnvReply:
+    """Return the checked result of ``step``.
+
+    >>> read_step("go on", float("nan"), False, False, {})
+    Traceback (most recent call last):
+        ...
+    ValueError: the reward must be a finite number, got nan
+
+    Raises:
+        TypeError: the observation is not text, the reward is not a number, or ``info`` is not a mapping.
+        ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
+    """
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
+    said = {name: bool(info[name]) for name in ("action_valid", "success") if info.get(name) is not None}
+    info = {**info, **said}
+    value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
+    if not math.isfinite(value):
+        raise ValueError(f"the reward must be a finite number, got {value}")
+    add_reward(0.0, value)
+    return EnvReply(text_of(observation), value, bool(terminated), bool(truncated), info)
+
+
+def text_of(observation: object) -> str:
+    """Return an observation that is text.
+
+    Raises:
+        TypeError: it is not a string.
+    """
+    if not isinstance(observation, str):
+        raise TypeError(f"the observation must be text, got {type(observation).__name__}: {observation!r:.80}")
+    return observation
+
+
+def close_env(env: gym.Env[Any, Any]) -> None:
+    """Close an environment; an exception becomes a warning.
+
+    >>> close_env(gym.make("TrlEnv/Echo-v0"))
+    """
+    try:
+        env.close()
+    except Exception as error:  # closing must not lose the episodes that were played
+        gym.logger.warn(f"closing {env} raised {type(error).__name__}: {error}")

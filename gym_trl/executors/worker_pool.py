@@ -1,0 +1,107 @@
+"""Base of executors whose environments live in workers outside this process."""
+
+from abc import abstractmethod
+from itertools import count
+from typing import Generic, Protocol, TypeVar
+
+from gym_trl.errors import ConfigError
+from gym_trl.executors.protocol import ClosingPool, check_timeouts
+from gym_trl.types import EnvFailure, Task
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processes
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Place(Protocol):
+    """Worker that holds the environments of episodes."""
+
+    episodes: set[str]
+
+
+PlaceT = TypeVar("PlaceT", bound=Place)
+
+
+class HousedPool(ClosingPool, Generic[PlaceT]):
+    """Base class of pools whose workers may be lost: tracks each episode's worker and current call."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, PlaceT] = {}
+        self._lost: dict[str, EnvFailure] = {}  # episodes whose worker was lost between their steps
+        self._tickets: dict[str, int] = {}  # id of each episode's current call; results of other calls are stale
+        self._failed: list[tuple[str, EnvFailure]] = []
+        self._counter = count()
+
+    def reset(self, key: str, task: Task) -> None:
+        """Start the episode ``key``."""
+        self._lost.pop(key, None)
+        if key not in self._places:
+            place = self._places[key] = self._least_busy()
+            place.episodes.add(key)
+        self._ask(key, task)
+
+    def step(self, key: str, action: str) -> None:
+        """Step the environment of the episode ``key``."""
+        if (failure := self._lost.pop(key, None)) is not None:
+            self._failed.append((key, failure))
+        else:
+            self._ask(key, action)
+
+    def release(self, key: str) -> None:
+        """End the episode ``key``; its instance is reused by other episodes of its worker."""
+        self._tickets.pop(key, None)
+        self._lost.pop(key, None)
+        self._failed = [item for item in self._failed if item[0] != key]
+        if (place := self._places.pop(key, None)) is not None:
+            place.episodes.discard(key)
+            self._gone(place, key)
+
+    @abstractmethod
+    def _gone(self, place: PlaceT, key: str) -> None:
+        """End the episode in the worker that holds it."""
+
+    @abstractmethod
+    def _least_busy(self) -> PlaceT:
+        """Return the worker for a new episode."""
+
+    @abstractmethod
+    def _send(self, place: PlaceT, ticket: int, key: str, work: Task | str) -> None:
+        """Have the worker execute a reset or step."""
+
+    def _ask(self, key: str, work: Task | str) -> None:
+        self._tickets[key] = ticket = next(self._counter)
+        self._send(self._places[key], ticket, key, work)
+
+    def _answered(self, ticket: int, key: str) -> bool:
+        """Return whether this ticket is the episode's current call, and mark the call as finished."""
+        if self._tickets.get(key) != ticket:
+            return False
+        del self._tickets[key]
+        return True
+
+    def _homeless(self, key: str, failure: EnvFailure) -> None:
+        """Fail an episode whose worker was lost: now if it waits for a result, otherwise at its next step."""
+        del self._places[key]
+        if self._tickets.pop(key, None) is None:
+            self._lost[key] = failure
+        else:
+            self._failed.append((key, failure))
+
+    def _forget_all(self) -> None:
+        for book in (self._places, self._tickets, self._lost):
+            book.clear()
+        self._failed.clear()
+
+
+def check_limits(*, workers: int | None, recycle_after: int | None, **limits: float | None) -> None:
+    """Check the options that all pools of processes share.
+
+    >>> check_limits(workers=0, recycle_after=None)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: workers must be at least 1, got 0
+    """
+    check_timeouts(**limits)
+    for name, value in (("workers", workers), ("recycle_after", recycle_after)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")

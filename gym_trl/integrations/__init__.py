@@ -1,0 +1,1 @@
+"""The names of other systems, implemented with this library: one module each."""

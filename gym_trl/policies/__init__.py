@@ -1,0 +1,31 @@
+"""Policies: models, inference servers, an environment's own policies, Python functions, a person."""
+
+from typing import TYPE_CHECKING
+
+from gym_trl._lazy import exports
+
+if TYPE_CHECKING:
+    from gym_trl.policies.functions import (
+        environment_policy as environment_policy,
+    )
+    from gym_trl.policies.functions import (
+        function_policy as function_policy,
+    )
+    from gym_trl.policies.functions import (
+        person as person,
+    )
+    from gym_trl.policies.model import Model as Model
+    from gym_trl.policies.protocol import Words as Words
+    from gym_trl.policies.server import server as server
+
+_MODULES = {
+    "Words": "gym_trl.policies.protocol",
+    "environment_policy": "gym_trl.policies.functions",
+    "function_policy": "gym_trl.policies.functions",
+    "person": "gym_trl.policies.functions",
+    "server": "gym_trl.policies.server",
+    "Model": "gym_trl.policies.model",
+}
+
+__all__ = list(_MODULES)
+__getattr__, __dir__ = exports(__name__, _MODULES)

@@ -1,0 +1,275 @@
+"""Policies: models, inference servers, an environment's own policies, Python functions, a person."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gym_trl.chat.template import TemplateChat
+from gym_trl.engines.protocol import Engine
+from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError
+from gym_trl.executors.guards import GuardedPool, OrderedPool
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import read_instructions
+from gym_trl.policies.protocol import Attempt, ModelStopped, OnPlayed
+from gym_trl.registration import did_you_mean
+from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import stream_episodes
+from gym_trl.types import (
+    Completion,
+    EnvReply,
+    Message,
+    Policy,
+    Request,
+    Task,
+    TokenIds,
+    Trajectory,
+)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models in this process
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def check_model(name: str) -> None:
+    """Check that a model is an existing folder or a hub id, so that a misspelt path is not looked up on the network.
+
+    >>> check_model("Qwen/Qwen3-0.6B")
+    >>> check_model("qwen")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: there is no folder 'qwen', and a model on the hub is called ORG/NAME
+
+    Raises:
+        ConfigError: it is neither, or it is the folder of a run and not of the run's model.
+    """
+    path = Path(name).expanduser()
+    if path.exists():
+        if (path / "model" / "config.json").is_file():
+            raise ConfigError(f"{name} is the folder of a run: its model is {path / 'model'}")
+        if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
+            raise ConfigError(f"there is no model in {name!r}: it has no config.json")
+        return
+    if name.startswith(("/", "./", "../", "~")):
+        raise ConfigError(f"there is no folder {name!r}")
+    beside = path.parent != Path() and path.parent.is_dir()
+    if beside or not _HUB_ID.fullmatch(name):
+        near = did_you_mean(path.name, [one.name for one in path.parent.iterdir()]) if beside else ""
+        raise ConfigError(f"there is no folder {name!r}, and a model on the hub is called ORG/NAME{near}")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Model from a folder or the hub, run in this process; its transcripts have tokens and logprobs.
+
+    Args:
+        path: A folder or hub id.
+        label: Name in tables and records. Default: the path.
+        vllm: Generate with vLLM instead of Transformers.
+        sampling: Sampling options, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
+        max_tokens: Maximum number of tokens per turn.
+        max_completion: Maximum number of tokens of an episode, including the environment's. Default: the model's
+            context.
+        system_prompt: Text of a system message at the start of every conversation.
+        concurrency: Number of concurrent episodes.
+        llm: Arguments for ``vllm.LLM``.
+        spec: Arguments of ``GymSpec`` for this model, instead of those of all models of the evaluation.
+
+    Raises:
+        ConfigError: there is no such folder, and the name is not a hub id.
+    """
+
+    path: str
+    label: str | None = None
+    vllm: bool = False
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int = 256
+    max_completion: int | None = None
+    system_prompt: str | None = None
+    concurrency: int = 64
+    llm: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    marks = True
+
+    def __post_init__(self) -> None:
+        """Check that the path may be a model."""
+        check_model(self.path)
+
+    @property
+    def name(self) -> str:
+        """Name in tables and records."""
+        return self.label or self.path
+
+    @property
+    def greedy(self) -> bool:
+        """True if the most probable token is selected instead of sampling."""
+        return self.sampling.get("temperature") == 0 or self.sampling.get("do_sample") is False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Further settings that its results depend on."""
+        return {
+            "model": self.path,
+            "vllm": self.vllm,
+            "sampling": dict(self.sampling),
+            "max_tokens": self.max_tokens,
+            "max_completion": self.max_completion,
+            "system_prompt": self.system_prompt,
+        }
+
+    def load(self) -> "LoadedModel":
+        """Load the model.
+
+        Raises:
+            ConfigError: there is no such model.
+            MissingDependencyError: a package that is needed to run it is not installed.
+        """
+        return _with_vllm(self) if self.vllm else _with_transformers(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Model in memory, ready to play."""
+
+    model: Model
+    engine: Engine
+    chat: TemplateChat
+    context: int | None
+    decode: Callable[[TokenIds], str]
+
+    def play(
+        self, pool: GuardedPool | OrderedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed
+    ) -> None:
+        """Play ``attempts`` in a pool's environments, report each as soon as it is finished, and close the pool."""
+        episodes = ((one, self._episode(one.task, one.seed(seed))) for one in attempts)
+        with pool:
+            stream_episodes(
+                episodes,
+                pool=pool,
+                engine=self.engine,
+                max_alive=self.model.concurrency,
+                go_on=lambda: True,
+                on_finish=lambda one, played: on_played(one, played, self.decode),
+            )
+
+    def policy(self, env: TextEnvironment, seed: int) -> Policy:
+        """Return a policy for one episode; like the model's responses, its actions contain marks.
+
+        It raises ``ModelStopped`` if the model's limits leave no room for another turn.
+        """
+        episode, rules = self._episode(Task("a conversation", seed), seed), read_instructions(env)
+        turns = itertools.count()
+        stopped: ModelStopped | None = None
+
+        def answer(observation: str) -> str:
+            nonlocal stopped
+            todo: Sample | Act | Trajectory
+            if stopped is not None:  # an episode that is over has no further turns
+                raise stopped
+            if (turn := next(turns)) == 0:
+                todo = episode.started(EnvReply(observation, instructions=rules))
+            else:
+                todo = episode.stepped(EnvReply(observation))
+            if isinstance(todo, Sample):
+                self.engine.submit(Request(f"{seed}-{turn}", todo.prompt_ids, todo.max_tokens, todo.seed))
+                todo = episode.sampled(self._completion(f"{seed}-{turn}"))
+            if isinstance(todo, Act):
+                return todo.action
+            assert isinstance(todo, Trajectory)
+            stopped = ModelStopped(todo.stop_reason, todo.error or "there is no room for another turn")
+            raise stopped
+
+        return answer
+
+    def _completion(self, request: str) -> Completion:
+        while True:
+            for completion in self.engine.collect(block=True):
+                if completion.request_id == request:
+                    return completion
+
+    def _episode(self, task: Task, seed: int) -> Episode:
+        model = self.model
+        limits = Limits(
+            model.max_tokens,
+            model.max_completion,
+            self.context,
+            observation=model.spec.get("max_observation"),
+            action=model.spec.get("max_action"),
+        )
+        preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
+        return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed)
+
+
+def _with_transformers(model: Model) -> LoadedModel:
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from gym_trl.engines.transformers import TransformersEngine
+    except GymTRLError:
+        raise
+    except ImportError as error:
+        raise MissingDependencyError("a model", extra="train") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model.path)
+        weights = AutoModelForCausalLM.from_pretrained(model.path, dtype="auto")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
+    if torch.accelerator.is_available():
+        weights = weights.to(torch.accelerator.current_accelerator())
+    chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
+    engine = TransformersEngine(
+        weights,
+        pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+        eos_ids={*_eos_ids(weights, tokenizer), *chat.stop_ids},
+        sampling=model.sampling,
+        stop_strings=chat.stop_strings,
+        decode=tokenizer.decode,
+        max_batch=model.concurrency,
+    )
+    context = getattr(weights.config.get_text_config(), "max_position_embeddings", None)
+    return LoadedModel(model, engine, chat, context, _remembering(tokenizer.decode))
+
+
+def _eos_ids(weights: Any, tokenizer: Any) -> list[int]:
+    ids = getattr(weights.generation_config, "eos_token_id", None)
+    listed = ids if isinstance(ids, list) else [ids]
+    return [id_ for id_ in (*listed, tokenizer.eos_token_id) if id_ is not None]
+
+
+def _with_vllm(model: Model) -> LoadedModel:
+    try:
+        from vllm import LLM
+    except ImportError as error:
+        raise MissingDependencyError("a model on vLLM", extra="vllm") from error
+    from gym_trl.engines.vllm import VLLMEngine, context_length
+
+    try:
+        llm = LLM(model.path, **{"logprobs_mode": "processed_logprobs", **model.llm})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"vLLM cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
+    tokenizer = llm.get_tokenizer()
+    chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
+    eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}
+    engine = VLLMEngine(llm, eos_ids=eos, sampling=model.sampling, stop_strings=chat.stop_strings)
+    return LoadedModel(model, engine, chat, context_length(llm), _remembering(tokenizer.decode))
+
+
+def _remembering(decode: Callable[[TokenIds], str]) -> Callable[[TokenIds], str]:
+    """Return ``decode`` with a cache for single ids, which are as slow to decode as a whole record."""
+    texts: dict[int, str] = {}
+
+    def text(ids: TokenIds) -> str:
+        if len(ids) != 1:
+            return decode(ids)
+        if ids[0] not in texts:
+            texts[ids[0]] = decode(ids)
+        return texts[ids[0]]
+
+    return text

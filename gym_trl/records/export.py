@@ -1,0 +1,91 @@
+"""Data sets from recorded episodes: conversations for supervised training, and preference pairs."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from gym_trl.records.json_lines import to_json
+from gym_trl.records.schema import MessageRecord, Record, messages_of
+
+
+def sft_rows(
+    records: Iterable[Record], *, min_return: float | None = None, successes: bool = False, thinking: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield conversations for TRL's ``SFTTrainer``, each ending with the model's last response.
+
+    >>> from gym_trl.evaluation import evaluate
+    >>> kept = []
+    >>> _ = evaluate("TrlEnv/Echo-v0", "solver", episodes=2, on_episode=lambda record, board: kept.append(record))
+    >>> [[message["role"] for message in row["messages"]] for row in sft_rows(kept, min_return=1.0)]
+    [['user', 'assistant'], ['user', 'assistant']]
+
+    Args:
+        records: Episodes; unscored ones are left out.
+        min_return: Leave out episodes with a lower return.
+        successes: Leave out episodes that were not solved.
+        thinking: Put the thinking before the answer, between ``<think>`` and ``</think>``.
+
+    Returns:
+        Rows ``{"messages": [{"role", "content"}, ...]}``.
+    """
+    for record in records:
+        value = record["return"]
+        if value is None or (min_return is not None and value < min_return) or (successes and not record["success"]):
+            continue
+        yield {"messages": _said(record, thinking=thinking)}
+
+
+def preference_rows(
+    records: Iterable[Record], *, min_gap: float = 0.0, thinking: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield pairs for TRL's ``DPOTrainer``: the best and the worst episode of each task, if their returns differ.
+
+    Only the best and the worst episode of each task are kept in memory.
+
+    Args:
+        records: Episodes; unscored ones are left out.
+        min_gap: The returns must differ by more than this.
+        thinking: As in ``sft_rows``.
+
+    Returns:
+        Rows ``{"prompt", "chosen", "rejected"}``, each a list of ``{"role", "content"}``.
+    """
+    games: dict[str, tuple[_Side, _Side]] = {}
+    for record in records:
+        if record["return"] is None or not record["turns"]:
+            continue
+        task = record["task"]
+        if task["seed"] is None and "instance" not in task["options"]:
+            continue  # the task is unknown
+        # Only conversations with the same opening can be compared.
+        key = to_json([record["task"]["id"], record["opening"]])
+        side = _Side(record["return"], record["opening"], _said(record, thinking=thinking))
+        best, worst = games.get(key, (side, side))
+        games[key] = (side if side.value > best.value else best, side if side.value < worst.value else worst)
+    for best, worst in games.values():
+        if best.value - worst.value > min_gap:
+            start = len(best.opening)
+            yield {"prompt": best.opening, "chosen": best.messages[start:], "rejected": worst.messages[start:]}
+
+
+class _Side(NamedTuple):
+    value: float
+    opening: list[MessageRecord]
+    messages: list[MessageRecord]
+
+
+def _said(record: Record, *, thinking: bool) -> list[MessageRecord]:
+    """Return the conversation up to the model's last response that the environment executed."""
+    messages = messages_of({**record, "last_observation": None, "unanswered": None})
+    if thinking:
+        thoughts = iter([turn["thinking"] for turn in record["turns"]])
+        messages = [_with_thought(message, next(thoughts)) if _is_said(message) else message for message in messages]
+    return messages
+
+
+def _is_said(message: MessageRecord) -> bool:
+    return message["role"] == "assistant"
+
+
+def _with_thought(message: MessageRecord, thought: str) -> MessageRecord:
+    said = f"<think>\n{thought}\n</think>\n\n{message['content']}" if thought else message["content"]
+    return {"role": "assistant", "content": said}

@@ -1,0 +1,85 @@
+"""Writing and reading of records."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gym_trl.errors import ConfigError
+from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
+from gym_trl.records.parquet import read_parquet
+from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield the episodes of a JSON Lines or Parquet file, or of a run's folder.
+
+    In a folder, the episodes of ``rollouts.jsonl`` come first, then those of ``failures.jsonl``. Missing fields, such
+    as tokens in files of ``RecordTranscript``, get their defaults; unknown fields are kept. Only one episode is held in
+    memory.
+
+    Raises:
+        ConfigError: there are no records, a line is not a record, or its version is not supported; the message names
+            the line.
+    """
+    if path.is_dir():
+        files = [path / name for name in (ROLLOUTS, FAILURES) if (path / name).exists()]
+        if not files:
+            raise ConfigError(f"{path} holds no records: there is no {ROLLOUTS} in it")
+        for file in files:
+            yield from read_records(file)
+    elif path.suffix == ".parquet":
+        yield from read_parquet(path)
+    else:
+        for number, value in numbered(path):
+            yield complete(value, f"line {number} of {path}")
+
+
+class RecordWriter:
+    """Writer that appends episodes to a folder, unscored ones to a separate file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from gym_trl.types import StopReason, Task
+    >>> failed = Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.ENV_ERROR, [], [], [], [], (), (), "it broke")
+    >>> with TemporaryDirectory() as folder:
+    ...     with RecordWriter(Path(folder)) as records:
+    ...         records.write(as_record(failed))
+    ...     [file.name for file in Path(folder).iterdir()], [record["error"] for record in read_records(Path(folder))]
+    (['failures.jsonl'], ['it broke'])
+
+    Every episode is one write, which the operating system has received when ``write`` returns: killing the process
+    loses no written episode. Creating a writer removes an incomplete last line that a crash has left.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, JsonLinesWriter] = {}
+        for name in (ROLLOUTS, FAILURES):
+            mend(folder / name)
+
+    def __enter__(self) -> Self:
+        """Return the writer, which the ``with`` block closes."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the files."""
+        self.close()
+
+    def write(self, record: Record) -> None:
+        """Append an episode.
+
+        Raises:
+            OSError: the disk is full, or the file cannot be written.
+        """
+        name = FAILURES if record["return"] is None else ROLLOUTS
+        if name not in self._writers:
+            self._writers[name] = JsonLinesWriter(self._folder / name)
+        self._writers[name].write(record)
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()

@@ -1,0 +1,204 @@
+"""Files of JSON lines that a crash leaves readable, and files that are replaced as a whole."""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FunctionType, TracebackType
+from typing import Any, Self
+
+from gym_trl.errors import ConfigError
+
+# ---------------------------------------------------------------------------------------------------------------------
+# JSON Lines
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    r"""Return JSON in ASCII, which preserves lone surrogates; infinity and NaN become ``null``.
+
+    >>> to_json({"text": "\ud800", "loss": float("nan")})
+    '{"text": "\\ud800", "loss": null}'
+    """
+    if indent is None:
+        try:
+            return _ENCODER.encode(value)
+        except (ValueError, TypeError):  # it contains values that JSON does not support
+            pass
+    return json.dumps(plain(value), allow_nan=False, indent=indent)
+
+
+def plain(value: Any) -> Any:
+    """Return a value in types that JSON has."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(held) for held in value]
+    if isinstance(value, partial):
+        return [plain(value.func), plain(value.args), plain(value.keywords)]
+    if isinstance(value, FunctionType | type):
+        return _name_of(value)
+    if hasattr(value, "item") and not getattr(value, "shape", None):  # the numbers of NumPy and torch
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _name_of(code: FunctionType | type) -> str:
+    """Return a name that is the same in every process, unlike ``repr`` with its addresses, to recognize a run."""
+    line = f":{code.__code__.co_firstlineno}" if isinstance(code, FunctionType) else ""
+    return f"{code.__module__}.{code.__qualname__}{line}"
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=plain)  # many times faster for plain values
+
+
+class JsonLinesWriter:
+    """Writer that appends objects to a file, each in one write, so that a crash damages at most the last line.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "log.jsonl")
+    ...     with JsonLinesWriter(path) as log:
+    ...         log.write({"step": 1})
+    ...     _ = path.write_bytes(path.read_bytes() + b'{"step": 2, "lo')
+    ...     torn = list(read_json_lines(path))
+    ...     with JsonLinesWriter(path) as log:
+    ...         log.write({"step": 2})
+    ...     torn, list(read_json_lines(path))
+    ([{'step': 1}], [{'step': 1}, {'step': 2}])
+    """
+
+    def __init__(self, path: Path) -> None:
+        mend(path)
+        self._file = path.open("ab", buffering=0)
+
+    def __enter__(self) -> Self:
+        """Return the writer, which the ``with`` block closes."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append ``record``.
+
+        Raises:
+            OSError: the disk is full, or the file cannot be written.
+        """
+        line = f"{to_json(record)}\n".encode("ascii")
+        if (written := self._file.write(line)) != len(line):
+            raise OSError(
+                f"only {written} of {len(line)} bytes could be written to {self._file.name}; is the disk full?"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Return an iterator over the objects in a JSON Lines file, without an incomplete last line.
+
+    Raises:
+        ConfigError: any other line is not a JSON object.
+    """
+    return (value for _, value in numbered(path))
+
+
+def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file of JSON lines with their line numbers."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if (value := as_object(line)) is not None:
+                yield number, value
+            elif line.strip() and line.endswith(b"\n"):
+                raise ConfigError(f"line {number} of {path} is not a JSON object: {line[:80]!r}")
+
+
+def keep_json_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Drop unwanted objects from a file; after a crash the file is either the old or the new one."""
+    write_json_lines((value for value in read_json_lines(path) if wanted(value)), path)
+
+
+def write_json_lines(values: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write a file of objects and return their number; after a crash the file is either the old or the new one."""
+    count = 0
+    with replaced(path) as beside, beside.open("w", encoding="ascii") as file:
+        for value in values:
+            file.write(f"{to_json(value)}\n")
+            count += 1
+    return count
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file; after a crash the file is either the old or the new one."""
+    with replaced(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file there replaces ``path`` at the end, or is deleted after an error.
+
+    Raises:
+        OSError: it cannot be written; the error names ``path``.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        yield beside
+        beside.replace(path)
+    except OSError as error:
+        if str(error.filename) == str(beside):
+            error.filename = str(path)
+        raise
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def as_object(line: bytes) -> dict[str, Any] | None:
+    """Return the object in a line of JSON; ``None`` for anything else, at any depth of nesting.
+
+    >>> as_object(b'{"step": 1}'), as_object(b'{"ste'), as_object(b"[" * 1_000_000)
+    ({'step': 1}, None, None)
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def mend(path: Path) -> None:
+    """Drop an incomplete last line, or add a missing line break to a complete one."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        start = _start_of_last_line(file)
+        last = file.read()
+        if last.strip() and as_object(last) is not None:
+            file.write(b"\n")
+        else:
+            file.truncate(start)
+
+
+def _start_of_last_line(file: Any, block: int = 2**16) -> int:
+    """Seek to the start of the last line without a line break, and return the position."""
+    start = file.seek(0, os.SEEK_END)
+    found = -1
+    while start and found < 0:
+        start = max(0, start - block)
+        file.seek(start)
+        found = file.read(block).rfind(b"\n")
+    return int(file.seek(start + found + 1))

@@ -1,0 +1,100 @@
+"""Records as Parquet files."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gym_trl.errors import MissingDependencyError
+from gym_trl.records.json_lines import replaced, to_json
+from gym_trl.records.schema import Record, complete
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parquet
+# ---------------------------------------------------------------------------------------------------------------------
+
+_ROWS_AT_ONCE = 1_000
+_AS_JSON = ("env_kwargs", "options", "spec")  # their keys differ between records, so they cannot be columns
+
+
+def write_parquet(records: Iterable[Record], path: Path) -> int:
+    """Write episodes as a table for ``datasets.load_dataset("parquet", data_files=...)``, and return their number.
+
+    ``env_kwargs``, ``options`` and ``spec`` are JSON strings in it, fields outside the schema are left out, and lone
+    surrogates, which Parquet does not support, become U+FFFD. ``read_records`` reads the table back.
+    """
+    try:
+        import pyarrow
+        from datasets import Features
+        from pyarrow.parquet import ParquetWriter
+    except ImportError as error:
+        raise MissingDependencyError("Parquet", extra="train") from error
+
+    schema = Features(_features()).arrow_schema
+    rows, written = (_as_row(record) for record in records), 0
+    with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
+        while batch := list(islice(rows, _ROWS_AT_ONCE)):
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+            written += len(batch)
+    return written
+
+
+def read_parquet(path: Path) -> Iterator[Record]:
+    """Yield the records in a Parquet file."""
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise MissingDependencyError("Parquet", extra="train") from error
+
+    with ParquetFile(path) as file:
+        rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            for held in (row, row.get("task") or {}):
+                held |= {name: json.loads(held[name]) for name in _AS_JSON if name in held}
+            yield complete(row, f"row {number} of {path}")
+
+
+def _as_row(record: Record) -> dict[str, Any]:
+    row: dict[str, Any] = {name: _encodable(record.get(name)) for name in Record.__annotations__}
+    for held in (row, row["task"]):
+        held |= {name: to_json(held[name]) for name in _AS_JSON if name in held}
+    return row
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {name: _encodable(held) for name, held in value.items()}
+    if isinstance(value, Sequence):
+        return value if value and isinstance(value[0], int) else [_encodable(held) for held in value]
+    return value
+
+
+def _features() -> dict[str, Any]:
+    """Return the columns of a table of records, from the types of the schema's fields."""
+    from datasets import List, Value
+
+    text, whole, real, truth = Value("string"), Value("int64"), Value("float64"), Value("bool")
+    return {
+        **dict.fromkeys(("version", "step", "group", "attempt", "num_turns", "invalid_actions", "cut_actions"), whole),
+        **dict.fromkeys(("prompt_tokens", "completion_tokens", "sampled_tokens"), whole),
+        **dict.fromkeys(("spec", "policy", "split", "last_observation", "unanswered", "stop_reason", "error"), text),
+        **dict.fromkeys(("greedy", "success", "terminated", "truncated"), truth),
+        **dict.fromkeys(("return", "model_seconds", "env_seconds"), real),
+        "task": {**dict.fromkeys(("id", "env_id", "env_kwargs", "options"), text), "seed": whole},
+        "opening": List({"role": text, "content": text}),
+        "turns": List(
+            {
+                **dict.fromkeys(("observation", "thinking", "answer", "action"), text),
+                "reward": real,
+                **dict.fromkeys(("action_valid", "action_cut"), truth),
+                "start": whole,
+                "stop": whole,
+            }
+        ),
+        **{name: List(whole) for name in ("prompt_ids", "completion_ids", "mask")},
+        "logprobs": List(real),
+        "token_texts": List(text),
+    }

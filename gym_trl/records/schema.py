@@ -1,0 +1,297 @@
+"""Episodes on disk: one schema for training and evaluation, appended line by line and readable after a crash."""
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, TypedDict, cast
+
+from gym_trl.errors import ConfigError
+from gym_trl.records.json_lines import plain
+from gym_trl.types import Message, TokenIds, Trajectory, Turn
+
+VERSION = 1
+ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
+"""Files of a folder: scored and unscored episodes."""
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Schema, explained in docs/records.md
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class TaskRecord(TypedDict):
+    """Task of an episode."""
+
+    id: str
+    """Id of the task, made by ``task_id``; different for different tasks."""
+    env_id: str | None
+    env_kwargs: dict[str, Any]
+    """Arguments for ``gym.make``."""
+    seed: int | None
+    options: dict[str, Any]
+    """Options for ``reset``, used with the seed."""
+
+
+class MessageRecord(TypedDict):
+    """Message with the fields that chat templates use."""
+
+    role: str
+    content: str
+
+
+class TurnRecord(TypedDict):
+    """One response of the model and the step that it caused."""
+
+    observation: str
+    thinking: str
+    answer: str
+    """Response without its thinking, as the environment received it."""
+    action: str | None
+    """Action that a wrapper such as ``ParseAction`` read from the answer, if any."""
+    reward: float
+    action_valid: bool
+    action_cut: bool
+    """``max_tokens`` cut the answer off before its action was complete."""
+    start: int | None
+    """Index of the turn's first sampled id in ``completion_ids``; ``None`` if there are no tokens."""
+    stop: int | None
+    """Index after the last sampled id of the turn."""
+
+
+# "return" is a keyword, so it cannot be named in the body of a class.
+_Return = TypedDict("_Return", {"return": float | None})
+
+
+class Record(_Return):
+    """One episode as plain JSON values; ``docs/records.md`` explains each field.
+
+    ``return`` is the undiscounted sum of the rewards, ``None`` for an unscored episode.
+    """
+
+    version: int
+    task: TaskRecord
+    spec: dict[str, Any]
+    """Wrapping of the environment, by the names of ``GymSpec``'s arguments; empty for a plain ``gym.make``."""
+    policy: str | None
+    """Name of the policy, or of the model."""
+    split: str | None
+    """``"train"`` or ``"eval"``."""
+    step: int | None
+    """Training step that the episode was played for; ``None`` outside training."""
+    greedy: bool | None
+    """True if the most probable token was selected instead of sampling."""
+    group: int | None
+    """Index of the task within its step or evaluation; the episodes of a group have the same task."""
+    attempt: int
+    """Index within the group."""
+    opening: list[MessageRecord]
+    """Messages before the model's first response: system prompt, instructions and first observation."""
+    turns: list[TurnRecord]
+    last_observation: str | None
+    """Observation after the last action; ``None`` if there was none."""
+    unanswered: str | None
+    """Response that the environment did not execute because the episode ended; it is in no turn."""
+    success: bool | None
+    """``None`` if success is not declared, or if the episode is unscored."""
+    terminated: bool
+    """The environment ended the episode."""
+    truncated: bool
+    """The episode was cut off by a turn limit, a token limit or the context."""
+    stop_reason: str
+    """Value of ``StopReason``."""
+    error: str | None
+    num_turns: int
+    invalid_actions: int
+    cut_actions: int
+    """Number of invalid actions that ``max_tokens`` cut off."""
+    prompt_tokens: int | None
+    """Number of tokens of the prompt; the three token counts are ``None`` if tokens were not counted."""
+    completion_tokens: int | None
+    sampled_tokens: int | None
+    model_seconds: float | None
+    """Seconds between requests and completions, summed over the turns, including the wait for others in a batch."""
+    env_seconds: float | None
+    """Seconds in the environment, including its reset."""
+    prompt_ids: list[int] | None
+    """Token ids of the prompt; this and the following fields are ``None`` if tokens were not to be recorded."""
+    completion_ids: list[int] | None
+    mask: list[int] | None
+    logprobs: list[float | None] | None
+    token_texts: list[str] | None
+    """Text of each id in ``completion_ids``, for display."""
+
+
+_RECORD_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(Record.__annotations__),
+    "attempt": 0,
+    "terminated": False,
+    "truncated": False,
+}
+_TASK_DEFAULTS: dict[str, Any] = {"env_id": None, "seed": None}
+
+
+def task_id(
+    env_id: str | None,
+    seed: int | None,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    """Return a short name of a task, different for different tasks.
+
+    >>> task_id("TrlEnv/Echo-v0", 3)
+    'TrlEnv/Echo-v0#3'
+    >>> task_id("TrlEnv/GuessNumber-v0", 3, env_kwargs={"high": 8}, options={"instance": 5})
+    'TrlEnv/GuessNumber-v0#3#d19f6752'
+    """
+    name = f"{env_id}#{seed}"
+    if not env_kwargs and not options:
+        return name
+    held = json.dumps([plain(env_kwargs or {}), plain(options or {})], sort_keys=True)
+    return f"{name}#{blake2b(held.encode(), digest_size=4).hexdigest()}"
+
+
+def as_record(
+    trajectory: Trajectory,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    policy: str | None = None,
+    split: str | None = None,
+    step: int | None = None,
+    greedy: bool | None = None,
+    group: int | None = None,
+    attempt: int = 0,
+    tokens: bool = False,
+    decode: Callable[[TokenIds], str] | None = None,
+    **extra: Any,
+) -> Record:
+    """Return the record of a trajectory as plain JSON values, with ``extra`` added.
+
+    >>> from gym_trl.types import Answer, StopReason, Task
+    >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
+    >>> task = Task("TrlEnv/Echo-v0", 1)
+    >>> played = Trajectory(task, StopReason.SUCCESS, [5], [6, 7], [1, 1], [-0.1, -0.2], (turn,), ())
+    >>> record = as_record(played, step=3, policy="tiny")
+    >>> record["version"], record["step"], record["return"], record["turns"][0]["answer"], record["task"]["id"]
+    (1, 3, 1.0, 'ox', 'TrlEnv/Echo-v0#1')
+
+    Args:
+        trajectory: Finished episode.
+        env_kwargs: Arguments that its environment was made with.
+        spec: Wrapping of the environment, by the names of ``GymSpec``'s arguments.
+        policy: Name of the policy.
+        split: ``"train"`` or ``"eval"``.
+        step: Training step that it was played for.
+        greedy: The most probable token was selected instead of sampling.
+        group: Index of the task within its step or evaluation.
+        attempt: Index within the group.
+        tokens: Record the token ids, the mask and the logprobs, not only their numbers.
+        decode: Function from ids to text; with ``tokens``, each token's text is recorded, too.
+        extra: Further fields; they do not replace the record's own.
+    """
+    task, messages, turns = trajectory.task, trajectory.messages, trajectory.turns
+    tokenised = bool(trajectory.prompt_ids)
+    spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    opening = messages[: spoken[0]] if spoken else messages
+    ended = messages[-1] if messages else Message("", "")
+    record: dict[str, Any] = {
+        **extra,
+        "version": VERSION,
+        "task": {
+            "id": task_id(task.env_id, task.seed, env_kwargs=env_kwargs, options=task.options),
+            "env_id": task.env_id,
+            "env_kwargs": dict(env_kwargs or {}),
+            "seed": task.seed,
+            "options": dict(task.options),
+        },
+        "spec": dict(spec or {}),
+        "policy": policy,
+        "split": split,
+        "step": step,
+        "greedy": greedy,
+        "group": group,
+        "attempt": attempt,
+        "opening": [message.as_dict() for message in opening],
+        "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
+        # The observations before the last one are in the turns.
+        "last_observation": ended.content if turns and ended.role == "user" else None,
+        "unanswered": ended.content if len(spoken) > len(turns) else None,
+        "return": trajectory.episode_return,
+        "success": trajectory.success,
+        "terminated": trajectory.terminated,
+        "truncated": trajectory.scored and not trajectory.terminated,
+        "stop_reason": trajectory.stop_reason.value,
+        "error": trajectory.error,
+        "num_turns": len(turns),
+        "invalid_actions": trajectory.invalid_actions,
+        "cut_actions": trajectory.cut_actions,
+        "prompt_tokens": len(trajectory.prompt_ids) if tokenised else None,
+        "completion_tokens": len(trajectory.completion_ids) if tokenised else None,
+        "sampled_tokens": sum(trajectory.mask) if tokenised else None,
+        "model_seconds": round(trajectory.model_seconds, 6),
+        "env_seconds": round(trajectory.env_seconds, 6),
+        **dict.fromkeys(_TOKENS),
+    }
+    if tokens and tokenised:
+        record |= {name: getattr(trajectory, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
+        record["token_texts"] = [decode([id_]) for id_ in trajectory.completion_ids] if decode else None
+    return cast(Record, record)
+
+
+_TOKENS = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts")
+
+
+def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:
+    return {
+        "observation": turn.observation,
+        "thinking": turn.answer.thinking,
+        "answer": turn.answer.text,
+        "action": turn.action,
+        "reward": turn.reward,
+        "action_valid": turn.action_valid,
+        "action_cut": turn.action_cut,
+        "start": turn.start if tokenised else None,
+        "stop": turn.stop if tokenised else None,
+    }
+
+
+def messages_of(record: Record) -> list[MessageRecord]:
+    """Return the whole conversation of an episode, without the model's thinking.
+
+    >>> from gym_trl.types import Answer, Message, StopReason, Task
+    >>> turn, said = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2), Message("user", "Repeat words. Say ox.")
+    >>> messages = (said, Message("assistant", "ox"), Message("user", "Right."))
+    >>> won = Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, [5], [6], [1], [-0.1], (turn,), messages)
+    >>> [message["content"] for message in messages_of(as_record(won))]
+    ['Repeat words. Say ox.', 'ox', 'Right.']
+    """
+    messages = list(record["opening"])
+    for index, turn in enumerate(record["turns"]):
+        if index:
+            messages.append({"role": "user", "content": turn["observation"]})
+        messages.append({"role": "assistant", "content": turn["answer"]})
+    if record["turns"] and record["last_observation"] is not None:
+        messages.append({"role": "user", "content": record["last_observation"]})
+    if record["unanswered"] is not None:
+        messages.append({"role": "assistant", "content": record["unanswered"]})
+    return messages
+
+
+def complete(value: Mapping[str, Any], where: str) -> Record:
+    """Return a record with all of its fields."""
+    if not isinstance(value.get("task"), Mapping) or not isinstance(value.get("turns"), list):
+        raise ConfigError(f"{where} is not the record of an episode: it needs task and turns, and has {sorted(value)}")
+    if value.get("version") != VERSION:
+        raise ConfigError(f"{where} is a record of version {value.get('version')!r}, and this release reads {VERSION}")
+    record: dict[str, Any] = _RECORD_DEFAULTS | {"spec": {}, "opening": []} | dict(value)
+    task: dict[str, Any] = _TASK_DEFAULTS | {"env_kwargs": {}, "options": {}} | dict(value["task"])
+    task.setdefault("id", task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"]))
+    turns = [{"action": None, "action_cut": False, "start": None, "stop": None, **turn} for turn in value["turns"]]
+    record |= {"task": task, "turns": turns}
+    if record["num_turns"] is None:
+        record["num_turns"] = len(turns)
+    if record["invalid_actions"] is None:
+        record["invalid_actions"] = sum(not turn["action_valid"] for turn in turns)
+    if record["cut_actions"] is None:
+        record["cut_actions"] = sum(turn["action_cut"] for turn in turns)
+    return cast(Record, record)

@@ -1,0 +1,309 @@
+"""Registration of this library's environments, and loading of any by id, module, class, file or function."""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from difflib import get_close_matches
+from functools import partial
+from inspect import Parameter, isabstract, isclass, signature
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from gym_trl.errors import ConfigError, GymTRLError
+
+ENVS = {
+    "TrlEnv/2048-v0": "gym_trl.envs.game_2048:Game2048",
+    "TrlEnv/Adventure-v0": "gym_trl.envs.adventure:Adventure",
+    "TrlEnv/Bandit-v0": "gym_trl.envs.bandit:Bandit",
+    "TrlEnv/Blackjack-v0": "gym_trl.envs.blackjack:Blackjack",
+    "TrlEnv/CodeAgent-v0": "gym_trl.envs.code_agent:CodeAgent",
+    "TrlEnv/ConnectFour-v0": "gym_trl.envs.connect_four:ConnectFour",
+    "TrlEnv/Countdown-v0": "gym_trl.envs.countdown:Countdown",
+    "TrlEnv/Echo-v0": "gym_trl.envs.echo:Echo",
+    "TrlEnv/FrozenLake-v0": "gym_trl.envs.frozen_lake:FrozenLake",
+    "TrlEnv/GuessNumber-v0": "gym_trl.envs.guess_number:GuessNumber",
+    "TrlEnv/Hangman-v0": "gym_trl.envs.hangman:Hangman",
+    "TrlEnv/KuhnPoker-v0": "gym_trl.envs.kuhn_poker:KuhnPoker",
+    "TrlEnv/LightsOut-v0": "gym_trl.envs.lights_out:LightsOut",
+    "TrlEnv/Mastermind-v0": "gym_trl.envs.mastermind:Mastermind",
+    "TrlEnv/Maze-v0": "gym_trl.envs.maze:Maze",
+    "TrlEnv/Minesweeper-v0": "gym_trl.envs.minesweeper:Minesweeper",
+    "TrlEnv/Nim-v0": "gym_trl.envs.nim:Nim",
+    "TrlEnv/PocketCube-v0": "gym_trl.envs.pocket_cube:PocketCube",
+    "TrlEnv/Secretary-v0": "gym_trl.envs.secretary:Secretary",
+    "TrlEnv/SlidingPuzzle-v0": "gym_trl.envs.sliding_puzzle:SlidingPuzzle",
+    "TrlEnv/Sokoban-v0": "gym_trl.envs.sokoban:Sokoban",
+    "TrlEnv/TicTacToe-v0": "gym_trl.envs.tic_tac_toe:TicTacToe",
+    "TrlEnv/ToolUse-v0": "gym_trl.envs.tool_use:ToolUse",
+    "TrlEnv/TowerOfHanoi-v0": "gym_trl.envs.tower_of_hanoi:TowerOfHanoi",
+    "TrlEnv/Wordle-v0": "gym_trl.envs.wordle:Wordle",
+}
+
+# Environments of other projects, each of which needs an extra; not part of the validated and documented games.
+EXTERNAL = {
+    "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
+    "External/MiniWoB-v0": "gym_trl.envs.external.miniwob:MiniWoB",
+    "External/NetHack-v0": "gym_trl.envs.external.nethack:NetHack",
+    "External/PettingZoo-v0": "gym_trl.envs.external.pettingzoo:PettingZoo",
+    "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
+    "External/SkyRLGym-v0": "gym_trl.envs.external.skyrl_gym:SkyRLGym",
+    "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
+    "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
+    "TrlEnv/OpenEnv-v0": "gym_trl.integrations.openenv.env:OpenEnv",
+}
+
+GAMES = tuple(ENVS)
+"""Ids of the environments that need no arguments and nothing outside of this library."""
+
+EnvMaker: TypeAlias = Callable[..., gym.Env[Any, Any]]
+EnvSource: TypeAlias = str | EnvMaker
+"""An id, a place such as ``"file.py:Class"``, an environment's class, or a function that makes one."""
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+def register_envs() -> None:
+    """Register this library's environments with Gymnasium."""
+    for env_id, entry_point in (ENVS | EXTERNAL).items():
+        # Gymnasium warns about an id that is registered twice, which a reloaded module would do.
+        if env_id not in gym.registry:
+            name = entry_point.rpartition(":")[2]
+            gym.register(env_id, entry_point=entry_point, vector_entry_point=f"gym_trl.vector:{name}")
+
+
+def env_name(env: EnvSource) -> str:
+    """Return the name of an environment, the same in every process and every run: an id, or ``module:name``.
+
+    >>> from gym_trl.envs.echo import Echo
+    >>> env_name("TrlEnv/Echo-v0"), env_name(Echo), env_name(lambda: Echo(turns=2)).partition(":")[2]
+    ('TrlEnv/Echo-v0', 'gym_trl.envs.echo:Echo', '<lambda>')
+
+    Raises:
+        ConfigError: ``env`` is neither a string nor callable.
+    """
+    if isinstance(env, str):
+        return env
+    if isinstance(env, gym.Env):
+        raise ConfigError(f"an environment is named or made: give {type(env).__name__} itself, or lambda: {env}")
+    if not callable(env):
+        raise ConfigError(f"an environment is an id, file.py:Class, a class or a function that makes one, got {env!r}")
+    named: Any = env
+    while isinstance(named, partial):
+        named = named.func
+    named = named if hasattr(named, "__qualname__") else type(named)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def find_maker(env: EnvSource) -> EnvMaker:
+    """Return a function that makes an environment from its keyword arguments, and that other processes can receive.
+
+    >>> find_maker("TrlEnv/Echo-v0")(turns=2)
+    <OrderEnforcing<PassiveEnvChecker<Echo<TrlEnv/Echo-v0>>>>
+
+    Raises:
+        ConfigError: there is no such id, module, file or class; the message names similar ones.
+    """
+    if not isinstance(env, str):
+        env_name(env)
+        return env
+    if env.rpartition(":")[2] in gym.registry:
+        return partial(gym.make, env)  # keeps Gymnasium's checks, and its import of module:id
+    if (maker := env_maker(env)) is None:
+        raise ConfigError(unknown_id(env))
+    return partial(gym.make, env) if env.rpartition(":")[2] in gym.registry else maker
+
+
+def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
+    """Make an environment; report failures as one sentence.
+
+    >>> make_env("TrlEnv/Echo-v0", trns=2)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: TrlEnv/Echo-v0 has no argument 'trns'; did you mean 'turns'?
+
+    Raises:
+        ConfigError: there is no such environment, or it cannot be made with these arguments.
+    """
+    maker = find_maker(env)
+    try:
+        made = maker(**kwargs)
+    except GymTRLError:
+        raise
+    except Exception as error:  # an environment can raise anything
+        raise cannot_make(env_name(env), maker, kwargs, error) from error
+    if not isinstance(made, gym.Env):
+        raise ConfigError(f"{env_name(env)} makes no gymnasium.Env: {type(made).__name__}")
+    return made
+
+
+def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: Exception) -> ConfigError:
+    """Return the error for an environment that cannot be made with these arguments, with similar argument names."""
+    parameters = env_parameters(maker)
+    unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if unexpected and unexpected[1] in kwargs:
+        near = did_you_mean(unexpected[1], parameters) or f"; it has {', '.join(parameters) or 'none'}"
+        return ConfigError(f"{name} has no argument {unexpected[1]!r}{near}")
+    if isinstance(error, TypeError) and kwargs and not parameters:
+        return ConfigError(f"{name} takes no arguments, got {', '.join(kwargs)}")
+    said = error if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {error}"
+    return ConfigError(f"cannot make {name}{f' with {dict(kwargs)}' if kwargs else ''}: {said}")
+
+
+def creator_of(maker: EnvMaker) -> Any:
+    """Return the class or function behind the result of ``find_maker``, for its signature and docstring."""
+    if not (isinstance(maker, partial) and maker.func is gym.make):
+        return maker
+    [registered] = maker.args
+    spec = registered if isinstance(registered, EnvSpec) else gym.registry[registered.rpartition(":")[2]]
+    return load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+
+
+def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
+    """Return the arguments that an environment can be made with, including those of its base classes.
+
+    >>> list(env_parameters(find_maker("TrlEnv/Echo-v0")))
+    ['reward', 'turns', 'alphabet', 'word_length', 'max_length', 'render_mode']
+    """
+    made_by = creator_of(maker)
+    found: dict[str, Parameter] = {}
+    makers = (
+        [vars(one)["__init__"] for one in made_by.__mro__ if "__init__" in vars(one)] if isclass(made_by) else [made_by]
+    )
+    for function in makers:
+        parameters = list(signature(function).parameters.values())[isclass(made_by) :]
+        named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+        found |= {name: one for name, one in named.items() if name not in found}
+        if not any(one.kind == one.VAR_KEYWORD for one in parameters):
+            break
+    return found
+
+
+def unknown_id(env_id: str) -> str:
+    """Return the error message for an unknown environment, with similar ids."""
+    name = env_id.rpartition(":")[2]
+    # Later entries replace earlier ones of the same name: the newest version, and this library's own, remain.
+    known = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
+    close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
+    meant = " or ".join([one for one in close if is_ours(one)] or close)
+    return f"there is no environment {env_id!r}; " + (
+        f"did you mean {meant}?"
+        if meant
+        else "gym-trl list names those that there are, and one of your own is my_game.py:MyGame, "
+        "package.module:Class, or module:id"
+    )
+
+
+def _bare(env_id: str) -> str:
+    return re.sub(r"-v[0-9]+$", "", env_id.rpartition("/")[2].lower())
+
+
+def is_ours(env_id: str) -> bool:
+    """Return whether an id is one of this library's."""
+    return env_id.startswith("TrlEnv/")
+
+
+def env_maker(name: str) -> EnvMaker | None:
+    """Return a function that makes the environment of this name; ``None`` for an id that is not registered.
+
+    >>> env_maker("TrlEnv/Echo-v0")(turns=2)
+    <OrderEnforcing<Echo<TrlEnv/Echo-v0>>>
+    >>> type(env_maker("gym_trl.envs.echo:Echo")(turns=2)).__name__
+    'Echo'
+
+    ``"my_games:Chess-v0"`` imports the module ``my_games``, which registers the id; ``"my_games.chess:Chess"`` is a
+    class or function in a module; ``"chess.py:Chess"`` is one in a file, and ``"chess.py"`` the only environment in the
+    file. Modules in the working directory are found. The result takes the environment's arguments and can be sent to
+    another process.
+
+    Raises:
+        ConfigError: there is no such module, it contains no such environment, or importing it raised.
+    """
+    module_name, colon, attribute = name.rpartition(":")
+    if name.endswith(".py"):
+        module_name, colon, attribute = name, ":", ""
+    if not colon:
+        return _registered(name) if name in gym.registry else None
+    before = set(gym.registry)
+    module = _file(Path(module_name)) if module_name.endswith(".py") else _module(module_name, Path.cwd())
+    if not attribute:
+        return _only_one(module, sorted(set(gym.registry) - before), name)
+    if attribute in gym.registry:
+        return _registered(attribute)
+    made: Any = module
+    for part in attribute.split("."):
+        made = getattr(made, part, None)
+    if callable(made):
+        return made  # type: ignore[no-any-return]  # make_env checks the result
+    if "-v" in attribute or "/" in attribute:
+        return None
+    known = ", ".join(_classes(module)) or "none"
+    raise ConfigError(f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: {known}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with similar names, to be appended to a message; empty if there are none.
+
+    >>> did_you_mean("slover", ["solver", "random"]), did_you_mean("xyz", ["solver", "random"])
+    ("; did you mean 'solver'?", '')
+    """
+    near = " or ".join(repr(match) for match in get_close_matches(name, list(known), n=3))
+    return f"; did you mean {near}?" if near else ""
+
+
+def _registered(env_id: str) -> EnvMaker:
+    # The spec is sent to processes that have not registered it. Gymnasium's own checks would hide errors.
+    return partial(gym.make, gym.registry[env_id], disable_env_checker=True)
+
+
+def _module(name: str, folder: Path) -> ModuleType:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    try:
+        with redirect_stdout(sys.stderr):  # output of a module must not be part of a report
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ConfigError(f"there is no module {name!r}, not in {folder} either") from error
+        raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
+    except Exception as error:  # a module can raise anything
+        raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}")
+    module = _module(path.stem, path.resolve().parent)
+    if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
+        raise ConfigError(f"{path} cannot be imported: another module is called {path.stem!r} ({module.__file__})")
+    return module
+
+
+def _classes(module: ModuleType, *, abstract: bool = False) -> list[str]:
+    """Return the names of the environments defined in a module."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, gym.Env) and value.__module__ == module.__name__
+        if isabstract(value) == abstract and not name.startswith("_")
+    ]
+
+
+def _only_one(module: ModuleType, registered: list[str], name: str) -> EnvMaker:
+    classes = _classes(module)
+    if len(registered) == 1:
+        return _registered(registered[0])
+    if len(classes) == 1:
+        made: EnvMaker = getattr(module, classes[0])
+        return made
+    if found := [f"{name}:{one}" for one in (*registered, *classes)]:
+        raise ConfigError(f"{name} has several environments: say {' or '.join(found)}")
+    for one in _classes(module, abstract=True):
+        missing = ", ".join(sorted(getattr(module, one).__abstractmethods__))
+        raise ConfigError(f"{name} has no environment that can be made: {one} lacks {missing}")
+    raise ConfigError(f"{name} has no environment: that is a subclass of gymnasium.Env")

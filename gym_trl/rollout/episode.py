@@ -1,0 +1,212 @@
+"""One episode as a state machine without I/O: it receives events and returns the next thing to do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.transcript import Transcript
+from gym_trl.rollout.limits import Limits
+from gym_trl.seeding import derive_seed
+from gym_trl.types import (
+    Answer,
+    Completion,
+    EnvFailure,
+    EnvReply,
+    FinishReason,
+    Message,
+    RefusedResponse,
+    StopReason,
+    Task,
+    TokenIds,
+    Trajectory,
+    Turn,
+    UnfinishedResponse,
+    add_reward,
+    as_turn,
+    reason_to_stop,
+    success_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Next thing to do: sample a continuation of ``prompt_ids``."""
+
+    prompt_ids: TokenIds
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Next thing to do: step the environment."""
+
+    action: str
+    """May be an ``UnfinishedResponse`` or a ``RefusedResponse``, which are not actions; ``take_step`` handles them."""
+
+
+class Episode:
+    r"""State of one episode: ``started`` once, then ``sampled`` and ``stepped`` in turn until one returns a trajectory.
+
+    ``preamble`` is the conversation in a dataset's prompt: the environment's instructions and its first observation are
+    added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it.
+
+    >>> from gym_trl.testing import ByteChat
+    >>> chat = ByteChat()
+    >>> episode = Episode(Task("TrlEnv/Echo-v0", seed=1), chat=chat, limits=Limits(tokens_per_turn=9))
+    >>> chat.show(episode.started(EnvReply("Say ox.", instructions="Repeat words.")).prompt_ids)
+    '<user>Repeat words.\n\nSay ox.<end><assistant>'
+    >>> episode.sampled(Completion("0", chat.say("ox"), [-0.1] * 3))
+    Act(action='ox')
+    >>> trajectory = episode.stepped(EnvReply("", reward=1.0, terminated=True, info={"success": True}))
+    >>> trajectory.stop_reason, chat.show(trajectory.completion_ids), trajectory.mask
+    (<StopReason.SUCCESS: 'success'>, 'ox<end>', [1, 1, 1])
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        chat: Chat,
+        limits: Limits,
+        preamble: Sequence[Message] = (),
+        seed: int = 0,
+    ) -> None:
+        self.task = task
+        self._chat = chat
+        self._follow = getattr(chat, "follow", None)
+        self._limits = limits
+        self._seed = seed
+        self._messages = list(preamble)
+        self._transcript = Transcript([])
+        self._delta: TokenIds = []  # environment tokens, not yet part of the transcript
+        self._observation = ""
+        self._answer = Answer("", "")
+        self._span = (0, 0)
+        self._closed = False
+        self._terminated = False
+        self._return = 0.0
+        self._declares = False  # success, in any reply so far
+        self._info: Mapping[str, Any] = {}  # of the last step
+        self._cut_observations = 0
+        self._turns: list[Turn] = []
+        self._owed = 0.0  # reward of the rest, if the episode is cut off now
+
+    def started(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
+        """Process the result of the environment's reset and return what to do next."""
+        if isinstance(reply, EnvFailure):
+            return self.stopped(reply.reason, reply.error)
+        reply = self._shown(reply)
+        self._declares, self._owed = reply.declares_success, reply.settlement
+        self._observation = reply.observation
+        self._hear("\n\n".join(part for part in (reply.instructions, reply.observation) if part))
+        self._transcript = Transcript(self._chat.open(self._messages))
+        return self._next_turn()
+
+    def sampled(self, completion: Completion) -> Act | Sample | Trajectory:
+        """Process the engine's completion and return what to do next."""
+        if completion.finish is FinishReason.TIMEOUT:
+            return self.stopped(StopReason.TIMEOUT, completion.error or "the engine did not answer in time")
+        if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
+            return self.stopped(StopReason.CANCELLED, completion.error or "the engine gave the request up")
+        if not completion.ids:
+            return self.stopped(StopReason.CANCELLED, "the engine returned no tokens")
+        self._transcript.commit(self._delta, completion.ids, completion.logprobs)
+        length = self._transcript.completion_length
+        self._span = (length - len(completion.ids), length)
+        self._answer = self._chat.text(completion.ids)
+        self._closed = self._chat.closes(completion.ids)
+        self._messages.append(Message("assistant", self._answer.text))
+        cut = completion.finish is FinishReason.LENGTH and not self._closed
+        return Act(as_response(self._answer.text, cut=cut, longest=self._limits.action))
+
+    def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
+        """Process the result of the environment's step and return what to do next."""
+        if isinstance(reply, EnvFailure):
+            if reply.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
+                self._turns.append(Turn(self._observation, self._answer, 0.0, False, *self._span))
+            return self.stopped(reply.reason, reply.error)
+        reply = self._shown(reply)
+        try:
+            self._return = add_reward(self._return, reply.reward)
+        except ValueError as error:
+            return self.stopped(StopReason.ENV_ERROR, str(error))
+        self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))
+        self._info, self._owed = reply.info, reply.settlement
+        self._declares = self._declares or reply.info.get("success") is not None
+        self._observation = reply.observation
+        if reply.terminated or reply.truncated:
+            self._messages.append(Message("user", reply.observation))
+            self._terminated, self._owed = reply.terminated, 0.0  # the environment has settled
+            return self.stopped(reason_to_stop(reply))
+        self._hear(reply.observation)
+        if self._follow is not None:
+            self._follow(self._messages, len(self._turns))
+        self._delta = self._chat.reply(reply.observation, closed=self._closed)
+        return self._next_turn()
+
+    def stopped(self, reason: StopReason, error: str | None = None) -> Trajectory:
+        """End the episode now and return its trajectory; the last turn gets the settlement of an episode cut off."""
+        transcript = self._transcript
+        if self._turns and self._owed:
+            self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + self._owed)
+            self._owed = 0.0
+        return Trajectory(
+            task=self.task,
+            stop_reason=reason,
+            prompt_ids=transcript.prompt_ids,
+            completion_ids=transcript.completion_ids,
+            mask=transcript.mask,
+            logprobs=transcript.logprobs,
+            turns=tuple(self._turns),
+            messages=tuple(self._messages),
+            error=error,
+            terminated=self._terminated,
+            declared=success_of(reason, self._info, declares=self._declares),
+            cut_observations=self._cut_observations,
+        )
+
+    def _shown(self, reply: EnvReply) -> EnvReply:
+        """Return ``reply`` with its observation cut to the limit."""
+        text, most = reply.observation, self._limits.observation
+        if most is None or len(text) <= most:
+            return reply
+        self._cut_observations += 1
+        begin, end = text[: most - most // 2], text[len(text) - most // 2 :]
+        return replace(reply, observation=f"{begin}\n[{len(text) - most} characters left out]\n{end}")
+
+    def _hear(self, text: str) -> None:
+        """Add text of the environment to the last user message, or as a new one."""
+        if self._messages and self._messages[-1].role == "user":
+            begun = self._messages.pop().content
+            text = "\n\n".join(part for part in (begun, text) if part)
+        self._messages.append(Message("user", text))
+
+    def _next_turn(self) -> Sample | Trajectory:
+        """Return the request for the next response, if the limits leave room for it after the environment's tokens."""
+        limits, used, total = self._limits, self._transcript.completion_length, len(self._transcript)
+        budget = None if limits.tokens is None else limits.tokens - used - len(self._delta)
+        context = None if limits.context is None else limits.context - total - len(self._delta)
+        if budget is not None and budget < 1:
+            return self.stopped(StopReason.TOKEN_LIMIT)
+        if context is not None and context < 1:
+            return self.stopped(StopReason.CONTEXT_OVERFLOW, self._overflow(total + len(self._delta)))
+        room = [limit for limit in (limits.tokens_per_turn, budget, context) if limit is not None]
+        return Sample(self._transcript.prompt(self._delta), min(room), derive_seed(self._seed, len(self._turns)))
+
+    def _overflow(self, needed: int) -> str:
+        what = "the next turn" if self._turns else "the first observation"
+        return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
+
+
+def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
+    """Return what an environment is given of an answer: a ``RefusedResponse`` where it is longer than ``longest``.
+
+    >>> as_response("guess 42", cut=False, longest=5)
+    'An action has at most 5 characters.'
+    """
+    if longest is not None and len(answer) > longest:
+        # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
+        return RefusedResponse(f"An action has at most {longest} characters.")
+    return UnfinishedResponse(answer) if cut else answer

@@ -1,0 +1,319 @@
+"""Main loop of a rollout: steps environments and the engine concurrently, each episode independent of the others."""
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import ceil
+from threading import Lock
+from time import perf_counter, sleep
+from typing import TypeVar
+
+from gym_trl.engines.protocol import Engine
+from gym_trl.errors import ConfigError
+from gym_trl.executors.protocol import EnvPool
+from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.types import Completion, EnvFailure, EnvReply, Request, StopReason, Trajectory
+
+WAIT = Cutoff()
+"""Cutoff that waits for every episode."""
+
+
+def run_episodes(
+    episodes: Sequence[Episode],
+    *,
+    pool: EnvPool,
+    engine: Engine,
+    max_alive: int | None = None,
+    cutoff: Cutoff = WAIT,
+    on_finish: Callable[[int, Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Play ``episodes`` to their ends and return their trajectories in the order of ``episodes``.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.rollout import Limits
+    >>> from gym_trl.executors import InlinePool
+    >>> from gym_trl.testing import ByteChat
+    >>> from gym_trl.testing import ScriptedEngine
+    >>> from gym_trl.types import Task
+    >>> chat = ByteChat()
+    >>> episodes = [Episode(Task("TrlEnv/Echo-v0", i), chat=chat, limits=Limits(tokens_per_turn=9)) for i in range(3)]
+    >>> engine = ScriptedEngine(lambda request: chat.say("hello"))
+    >>> with InlinePool(gym.make) as pool:
+    ...     [trajectory.stop_reason.value for trajectory in run_episodes(episodes, pool=pool, engine=engine)]
+    ['failure', 'failure', 'failure']
+
+    An episode's next turn is submitted as soon as its environment has returned, and a finished episode makes room for
+    the next one at once. A failure inside an episode ends that episode only. If the engine raises, or on
+    ``KeyboardInterrupt``, running requests are cancelled and environments are released before the exception propagates.
+
+    Args:
+        episodes: New episodes; each can be played once.
+        pool: Steps the environments.
+        engine: Samples the responses.
+        max_alive: Maximum number of episodes that hold an environment at once. Default: all.
+        cutoff: When to stop the slowest episodes. A step in the calling thread cannot be interrupted.
+        on_finish: Called with the index and the trajectory of each episode as soon as it has finished.
+
+    Raises:
+        ConfigError: ``max_alive`` is less than 1.
+    """
+    _check_alive(max_alive)
+    loop = _Loop(episodes, pool, engine, on_finish, cutoff)
+    try:
+        with _rare_full_collections():
+            loop.run(max_alive or len(episodes))
+    finally:
+        loop.abandon()
+    return [loop.finished[index] for index in range(len(episodes))]
+
+
+_Key = TypeVar("_Key")
+_IDLE_S = 0.002
+
+
+def stream_episodes(
+    episodes: Iterator[tuple[_Key, Episode] | None],
+    *,
+    pool: EnvPool,
+    engine: Engine,
+    max_alive: int,
+    cutoff: Cutoff = WAIT,
+    go_on: Callable[[], bool],
+    on_finish: Callable[[_Key, Trajectory], None],
+) -> None:
+    """Play episodes as they arrive, until ``episodes`` is exhausted or ``go_on()`` is false.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.rollout import Limits
+    >>> from gym_trl.executors import InlinePool
+    >>> from gym_trl.testing import ByteChat
+    >>> from gym_trl.testing import ScriptedEngine
+    >>> from gym_trl.types import Task
+    >>> chat, limits = ByteChat(), Limits(tokens_per_turn=9)
+    >>> arriving = ((name, Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=limits)) for name in "ab")
+    >>> with InlinePool(gym.make) as pool:
+    ...     stream_episodes(arriving, pool=pool, engine=ScriptedEngine(lambda request: chat.say("hello")), max_alive=1,
+    ...                     go_on=lambda: True, on_finish=lambda name, played: print(name, played.stop_reason.value))
+    a failure
+    b failure
+
+    Unlike ``run_episodes`` it hands over each finished episode while others continue. Episodes that are still running
+    when it ends are cancelled.
+
+    Args:
+        episodes: Episodes with their names for ``on_finish``. ``None`` means that none is available now; the iterator
+            is read again later.
+        pool: Steps the environments.
+        engine: Samples the responses; called without blocking, one step at a time.
+        max_alive: Maximum number of episodes that hold an environment at once.
+        cutoff: When to stop an episode. Only ``episode_s`` applies, because a stream has no end.
+        go_on: Called between two steps of the engine.
+        on_finish: Called with the name and the trajectory of each episode as soon as it has finished.
+
+    Raises:
+        ConfigError: ``max_alive`` is less than 1.
+    """
+    _check_alive(max_alive)
+    playing: dict[int, Episode] = {}
+    names: dict[int, _Key] = {}
+
+    def finish(index: int, trajectory: Trajectory) -> None:
+        del playing[index], loop.finished[index]
+        on_finish(names.pop(index), trajectory)
+
+    loop = _Loop(playing, pool, engine, finish, cutoff)
+    admitted, more = 0, True
+    try:
+        with _rare_full_collections():
+            while go_on() and (more or playing):
+                while more and len(playing) < max_alive:
+                    try:
+                        arrived = next(episodes)
+                    except StopIteration:
+                        more = False
+                        break
+                    if arrived is None:
+                        break
+                    names[admitted], playing[admitted] = arrived
+                    loop.admit(admitted)
+                    admitted += 1
+                if not loop.advance(block=False) and not loop.sampling:  # a busy engine takes time in its own step
+                    sleep(_IDLE_S)
+                loop.cut_old()
+    finally:
+        loop.abandon()
+
+
+def _check_alive(number: int | None) -> None:
+    if number is not None and number < 1:
+        raise ConfigError(f"max_alive must be at least 1, got {number}")
+
+
+_FULL_COLLECTIONS = 100
+"""Number of collections of the middle generation before a full one; Python's default is 10."""
+_lock = Lock()
+_thresholds: list[tuple[int, int, int]] = []  # in effect before each running rollout
+
+
+@contextmanager
+def _rare_full_collections() -> Iterator[None]:
+    """Make Python's full garbage collections less frequent.
+
+    Thousands of episodes are millions of long-lived objects without cycles; scanning them repeatedly takes a quarter of
+    the loop's time (benchmarks/bench_scale.py). Collections of young objects are unchanged.
+    """
+    with _lock:
+        young, middle, old = gc.get_threshold()
+        _thresholds.append((young, middle, old))
+        gc.set_threshold(young, middle, max(old, _FULL_COLLECTIONS))
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _thresholds.pop()
+            if not _thresholds:  # other threads may still run rollouts
+                gc.set_threshold(*before)
+
+
+class _Loop:
+    """State of one rollout: each episode waits for its environment or for the engine, or is finished."""
+
+    def __init__(
+        self,
+        episodes: Sequence[Episode] | Mapping[int, Episode],
+        pool: EnvPool,
+        engine: Engine,
+        on_finish: Callable[[int, Trajectory], None] | None,
+        cutoff: Cutoff,
+    ) -> None:
+        self._cutoff = cutoff
+        self._began: dict[int, float] = {}  # start time of each running episode, the oldest first
+        self._episodes = episodes
+        self._pool = pool
+        self._engine = engine
+        # The other processes of a shared engine need it to step even if no local episode waits for a completion.
+        self._shared: bool = getattr(engine, "shared", False)
+        self._on_finish = on_finish
+        self._resetting: set[int] = set()
+        self._stepping: set[int] = set()
+        self._sampling: dict[str, int] = {}
+        self._requests: dict[int, str] = {}  # the inverse of _sampling
+        self._turns: defaultdict[int, int] = defaultdict(int)  # number of requests of each episode
+        self._asked: dict[int, float] = {}  # start of each episode's current wait
+        self._env_seconds: defaultdict[int, float] = defaultdict(float)
+        self._model_seconds: defaultdict[int, float] = defaultdict(float)
+        self.finished: dict[int, Trajectory] = {}
+
+    def run(self, max_alive: int) -> None:
+        admitted, total, cutoff = 0, len(self._episodes), self._cutoff
+        due = None if cutoff.rollout_s is None else perf_counter() + cutoff.rollout_s
+        enough = total if cutoff.stragglers is None else min(total, max(1, ceil(cutoff.stragglers * total)))
+        while len(self.finished) < enough:
+            while admitted < total and admitted - len(self.finished) < max_alive:
+                self.admit(admitted)
+                admitted += 1
+            # A blocking call could not check the time limits.
+            if not self.advance(block=not cutoff.timed) and cutoff.timed and not self._sampling:
+                sleep(_IDLE_S)
+            self.cut_old()
+            if due is not None and perf_counter() >= due:
+                self._cut_all(StopReason.TIMEOUT, f"the rollout took longer than {cutoff.rollout_s:g} s")
+        self._cut_all(StopReason.STRAGGLER, f"{enough} of {total} episodes had finished before it")
+
+    def admit(self, index: int) -> None:
+        self._resetting.add(index)
+        self._asked[index] = self._began[index] = perf_counter()
+        self._pool.reset(str(index), self._episodes[index].task)
+
+    @property
+    def sampling(self) -> bool:
+        """True if the engine has requests of this rollout."""
+        return bool(self._sampling)
+
+    def advance(self, *, block: bool) -> bool:
+        """Process available results and return whether there were any; if ``block``, wait if nothing else is to do."""
+        replies = self._pool.collect(block=block and not self._sampling and not self._shared)
+        for key, reply in replies:
+            self._environment_answered(int(key), reply)
+        alone = block and bool(self._sampling) and not self._resetting and not self._stepping
+        completions = self._engine.collect(block=alone) if self._sampling or self._shared else []
+        for completion in completions:
+            self._engine_answered(completion)
+        return bool(replies or completions)
+
+    def cut_old(self) -> None:
+        """Stop episodes that have run for longer than ``Cutoff.episode_s``."""
+        limit = self._cutoff.episode_s
+        while limit is not None and self._began:
+            index, began = next(iter(self._began.items()))
+            if perf_counter() - began < limit:
+                break
+            self._cut(index, StopReason.TIMEOUT, f"the episode took longer than {limit:g} s")
+
+    def _cut_all(self, reason: StopReason, why: str) -> None:
+        for index in range(len(self._episodes)):
+            if index not in self.finished:
+                self._cut(index, reason, why)
+
+    def _cut(self, index: int, reason: StopReason, why: str) -> None:
+        """Stop one episode in any state."""
+        if (request_id := self._requests.pop(index, None)) is not None:
+            del self._sampling[request_id]
+            self._engine.cancel(request_id)
+        self._resetting.discard(index)
+        self._stepping.discard(index)
+        self._finish(
+            index,
+            self._episodes[index].stopped(reason if self._cutoff.late == "unscored" else StopReason.TIME_LIMIT, why),
+        )
+
+    def abandon(self) -> None:
+        """Cancel all requests and release all environments."""
+        for request_id in self._sampling:
+            self._engine.cancel(request_id)
+        for index in self._began:  # includes an episode whose handling raised
+            self._pool.release(str(index))
+
+    def _environment_answered(self, index: int, reply: EnvReply | EnvFailure) -> None:
+        self._env_seconds[index] += perf_counter() - self._asked[index]
+        episode = self._episodes[index]
+        if index in self._resetting:
+            self._resetting.remove(index)
+            self._go_on(index, episode.started(reply))
+        else:
+            self._stepping.remove(index)
+            self._go_on(index, episode.stepped(reply))
+
+    def _engine_answered(self, completion: Completion) -> None:
+        index = self._sampling.pop(completion.request_id)
+        del self._requests[index]
+        self._model_seconds[index] += perf_counter() - self._asked[index]
+        self._go_on(index, self._episodes[index].sampled(completion))
+
+    def _go_on(self, index: int, todo: Sample | Act | Trajectory) -> None:
+        self._asked[index] = perf_counter()
+        match todo:
+            case Sample():
+                self._turns[index] += 1
+                request = Request(f"{index}-{self._turns[index]}", todo.prompt_ids, todo.max_tokens, todo.seed)
+                self._sampling[request.id], self._requests[index] = index, request.id
+                self._engine.submit(request)
+            case Act():
+                self._stepping.add(index)
+                self._pool.step(str(index), todo.action)
+            case Trajectory():
+                self._finish(index, todo)
+
+    def _finish(self, index: int, ended: Trajectory) -> None:
+        if self._began.pop(index, None) is not None:
+            del self._asked[index]
+            self._turns.pop(index, None)
+            self._pool.release(str(index))
+        self.finished[index] = played = replace(
+            ended, model_seconds=self._model_seconds.pop(index, 0.0), env_seconds=self._env_seconds.pop(index, 0.0)
+        )
+        if self._on_finish:
+            self._on_finish(index, played)

@@ -1,0 +1,31 @@
+"""Test support: checks of environments, test doubles, fault injection, and a tiny model."""
+
+from typing import TYPE_CHECKING
+
+from gym_trl._lazy import exports
+
+if TYPE_CHECKING:
+    from gym_trl.engines.scripted import ScriptedEngine as ScriptedEngine
+    from gym_trl.testing.checks import check_text_env as check_text_env
+    from gym_trl.testing.doubles import ByteChat as ByteChat
+    from gym_trl.testing.doubles import play as play
+    from gym_trl.testing.faults import FaultyEngine as FaultyEngine
+    from gym_trl.testing.faults import FaultyEnv as FaultyEnv
+    from gym_trl.testing.tiny import save_tiny as save_tiny
+    from gym_trl.testing.tiny import tiny_model as tiny_model
+    from gym_trl.testing.tiny import tiny_tokenizer as tiny_tokenizer
+
+_MODULES = {
+    "check_text_env": "gym_trl.testing.checks",
+    "ByteChat": "gym_trl.testing.doubles",
+    "play": "gym_trl.testing.doubles",
+    "FaultyEngine": "gym_trl.testing.faults",
+    "FaultyEnv": "gym_trl.testing.faults",
+    "ScriptedEngine": "gym_trl.engines.scripted",
+    "save_tiny": "gym_trl.testing.tiny",
+    "tiny_model": "gym_trl.testing.tiny",
+    "tiny_tokenizer": "gym_trl.testing.tiny",
+}
+
+__all__ = list(_MODULES)
+__getattr__, __dir__ = exports(__name__, _MODULES)

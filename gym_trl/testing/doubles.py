@@ -1,0 +1,77 @@
+"""Test doubles: a chat whose tokens are bytes, and an episode of given actions."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+
+from gym_trl.executors.step import MAX_TURNS, play_on
+from gym_trl.text.parsing import split_thinking
+from gym_trl.types import Answer, Message, Policy, TokenIds
+
+
+def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[tuple[Any, ...]]:
+    """Play one episode, and return the result of ``reset``, then each action with the result of ``step``.
+
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> play(env, lambda observation: observation, seed=0)[-1]
+    ('woadw', '5 of 5 right.', 1.0, True, False, {'action_valid': True, 'success': True})
+    """
+    observation, info = env.reset(**reset)
+    steps: list[tuple[Any, ...]] = [(observation, info), *play_on(env, policy, observation)]
+    expect(steps[-1][3] or steps[-1][4], f"an episode must end, and {env} did not in {MAX_TURNS} turns")
+    return steps
+
+
+class ByteChat:
+    """Chat whose tokens are bytes and four marks, for tests and benchmarks without a tokenizer.
+
+    >>> chat = ByteChat()
+    >>> prompt = chat.open([Message("user", "hi")])
+    >>> chat.show(prompt + chat.say("hello") + chat.reply("bye", closed=True))
+    '<user>hi<end><assistant>hello<end><user>bye<end><assistant>'
+    """
+
+    _MARKS: ClassVar[dict[str, int]] = {"end": 256, "system": 257, "user": 258, "assistant": 259}
+    stop_ids: frozenset[int] = frozenset({256})
+    stop_strings: tuple[str, ...] = ()
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """Return the ids of a conversation that the model is to continue."""
+        return [*(id_ for message in messages for id_ in self._message(message)), self._MARKS["assistant"]]
+
+    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+        """Return the ids between two responses."""
+        end = [] if closed else [self._MARKS["end"]]
+        return [*end, *self._message(Message(role, text)), self._MARKS["assistant"]]
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Return whether a response ended its turn."""
+        return bool(ids) and ids[-1] in self.stop_ids
+
+    def text(self, ids: TokenIds) -> Answer:
+        """Return the text of a response, without marks."""
+        return split_thinking(bytes(id_ for id_ in ids if id_ < 256).decode("utf-8", "replace"))
+
+    def say(self, text: str) -> TokenIds:
+        """Return the ids of a whole response, for scripts."""
+        return [*text.encode("utf-8", "surrogatepass"), self._MARKS["end"]]
+
+    def show(self, ids: TokenIds) -> str:
+        """Return all ids as text, with the marks in angle brackets."""
+        marks = {id_: f"<{name}>" for name, id_ in self._MARKS.items()}
+        return "".join(marks.get(id_) or chr(id_) for id_ in ids)
+
+    def heard(self, ids: TokenIds) -> str:
+        """Return the last message before the model's turn, for scripts that play."""
+        last = len(ids) - ids[::-1].index(self._MARKS["user"])
+        return bytes(ids[last:-2]).decode("utf-8", "replace")
+
+    def _message(self, message: Message) -> TokenIds:
+        return [self._MARKS[message.role], *message.content.encode("utf-8", "surrogatepass"), self._MARKS["end"]]
+
+
+def expect(kept: object, promise: str) -> None:
+    """Raise ``AssertionError`` with ``promise`` unless it is kept."""
+    if not kept:
+        raise AssertionError(promise)

@@ -1,0 +1,178 @@
+"""Fault injection: environments and engines that fail with given probabilities, from a seed."""
+
+import math
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.engines.protocol import Engine
+from gym_trl.errors import ConfigError
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Completion, FinishReason, Request
+
+_FOR_EVER_S = 3600.0
+
+
+class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Wrapper that injects faults into an environment, to test that training continues.
+
+    >>> env = FaultyEnv(gym.make("TrlEnv/Echo-v0"), raises=1.0)
+    >>> _ = env.reset(seed=0)
+    >>> env.step("hello")
+    Traceback (most recent call last):
+        ...
+    RuntimeError: a fault that was asked for
+
+    The faults follow from the seed of the episode, so a run can be repeated and the episodes of a group have the same
+    faults. Each argument is the probability of a fault in a step, and at most one fault occurs per step.
+
+    Args:
+        env: Environment that steps without a fault are passed to.
+        raises: The step raises ``RuntimeError``, as if the model's action had caused it: the episode is ``crashed``.
+        hangs: The step does not return for an hour, or for ``hang_s``: ``crashed`` if there is a ``step_timeout``.
+        dies: The environment's process is killed, as from outside (SIGKILL): unscored. Use it with
+            ``executor="process"`` and ``"ray"`` only.
+        disconnects: The step raises ``ConnectionError``: unscored.
+        garbage: The step returns a malformed result.
+        slow_start_s: Mean seconds that a reset takes, exponentially distributed.
+        fails_to_start: Probability that a reset raises.
+        hang_s: Duration in seconds of a step that hangs.
+        repeatable: Derive the faults from the seed; if false, every episode has different faults.
+
+    Raises:
+        ConfigError: a value is not a probability, or the probabilities add up to more than 1.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        raises: float = 0.0,
+        hangs: float = 0.0,
+        dies: float = 0.0,
+        garbage: float = 0.0,
+        disconnects: float = 0.0,
+        fails_to_start: float = 0.0,
+        slow_start_s: float = 0.0,
+        hang_s: float = _FOR_EVER_S,
+        repeatable: bool = True,
+    ) -> None:
+        chances = {"raises": raises, "hangs": hangs, "dies": dies, "garbage": garbage, "disconnects": disconnects}
+        _check(**chances)
+        _check(fails_to_start=fails_to_start)
+        recorded: dict[str, Any] = {
+            **chances,
+            "fails_to_start": fails_to_start,
+            "slow_start_s": slow_start_s,
+            "hang_s": hang_s,
+            "repeatable": repeatable,
+        }
+        gym.utils.RecordConstructorArgs.__init__(self, **recorded)
+        gym.Wrapper.__init__(self, env)
+        self.chances = chances
+        self.fails_to_start, self.slow_start_s, self.hang_s = fails_to_start, slow_start_s, hang_s
+        self.repeatable = repeatable
+        self._chance = random.Random()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode after an injected delay, or raise."""
+        if seed is not None and self.repeatable:
+            self._chance.seed(derive_seed(seed, "faults"))
+        if self.slow_start_s:
+            time.sleep(self._chance.expovariate(1 / self.slow_start_s))
+        if self._chance.random() < self.fails_to_start:
+            raise RuntimeError("a fault that was asked for, at the start")
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment, or inject a fault."""
+        fault = _draw(self._chance, self.chances)
+        if fault == "raises":
+            raise RuntimeError("a fault that was asked for")
+        if fault == "disconnects":
+            raise ConnectionError("a fault that was asked for")
+        if fault == "hangs":
+            time.sleep(self.hang_s)
+        if fault == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "garbage":
+            nonsense: list[Any] = [
+                (None, 0.0, False, False, {}),
+                ("?", math.nan, False, False, {}),
+                (1, 2, 3, 4, 5),
+                (),
+            ]
+            return self._chance.choice(nonsense)  # type: ignore[no-any-return]  # deliberately malformed
+        return self.env.step(action)
+
+
+class FaultyEngine:
+    """Engine that injects faults: a request fails, or exceeds its deadline, with given probabilities.
+
+    >>> from gym_trl.testing import ByteChat
+    >>> from gym_trl.testing import ScriptedEngine
+    >>> engine = FaultyEngine(ScriptedEngine(lambda request: ByteChat().say("hello")), fails=1.0)
+    >>> engine.submit(Request("0-1", [256], 9, seed=0))
+    >>> engine.collect(block=True)[0].finish
+    <FinishReason.ERROR: 'error'>
+
+    Args:
+        engine: Engine that requests without a fault are passed to.
+        fails: Probability that a request fails.
+        late: Probability that a request comes back as one whose deadline has passed.
+        seed: Seed of the faults, combined with the request's own.
+    """
+
+    def __init__(self, engine: Engine, *, fails: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
+        self._engine = engine
+        self._chances = {"fails": fails, "late": late}
+        _check(**self._chances)
+        self._seed = seed
+        self._lost: list[Completion] = []
+        self._asked: set[str] = set()
+
+    def submit(self, request: Request) -> None:
+        """Accept a request, or inject a fault."""
+        chance = random.Random(derive_seed(self._seed, request.seed, request.id))
+        fault = _draw(chance, self._chances)
+        if fault is None:
+            self._asked.add(request.id)
+            self._engine.submit(request)
+        else:
+            finish = FinishReason.ERROR if fault == "fails" else FinishReason.TIMEOUT
+            self._lost.append(Completion(request.id, [], [], finish, "a fault that was asked for"))
+
+    def collect(self, *, block: bool) -> list[Completion]:
+        """Return the completions, and the requests with faults."""
+        lost, self._lost = self._lost, []
+        found = self._engine.collect(block=block and not lost) if self._asked else []
+        self._asked -= {completion.request_id for completion in found}
+        return lost + found
+
+    def cancel(self, request_id: str) -> None:
+        """Drop a request."""
+        self._lost = [completion for completion in self._lost if completion.request_id != request_id]
+        self._asked.discard(request_id)
+        self._engine.cancel(request_id)
+
+
+def _check(**chances: float) -> None:
+    for name, value in chances.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name} must be a probability, got {value}")
+    if (together := sum(chances.values())) > 1:
+        raise ConfigError(f"the probabilities of {', '.join(chances)} add up to {together:g}")
+
+
+def _draw(chance: random.Random, chances: dict[str, float]) -> str | None:
+    """Return one of several exclusive events with their probabilities, or ``None``."""
+    point = chance.random()
+    for name, probability in chances.items():
+        if point < probability:
+            return name
+        point -= probability
+    return None

@@ -1,0 +1,560 @@
+r"""Conversion of values of any Gymnasium space to text, and of text to actions of any space.
+
+>>> from gymnasium import spaces
+>>> space = spaces.Dict({"door": spaces.Discrete(2), "speed": spaces.Box(0, 9, (2,))})
+>>> print(show(space, {"door": 1, "speed": [0.5, 2.25]}))
+door: 1
+speed: 0.5 2.25
+>>> read(space, '{"door": 1, "speed": [0.5, 2]}')["speed"]
+array([0.5, 2. ], dtype=float32)
+>>> explain(space)
+'a JSON object such as {"door": 0, "speed": [4.5, 4.5]}'
+"""
+
+import json
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, singledispatch
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from gym_trl.errors import NotTextError
+
+_CELLS = 512
+"""Maximum number of elements in an array that is shown as text; larger ones are images."""
+_LONGEST = 65_536
+"""Maximum number of characters of an action that are read."""
+
+
+class UnreadableActionError(ValueError):
+    """Text that is not an action of the space; the message explains the valid ones."""
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number and the noun that it counts.
+
+    >>> counted(1, "turn"), counted(2, "turn"), counted(3, "try"), counted(0, "guess")
+    ('1 turn', '2 turns', '3 tries', '0 guesses')
+    """
+    return f"1 {thing}" if number == 1 else f"{number} {_plural(thing)}"
+
+
+@cache
+def _plural(thing: str) -> str:
+    if thing.endswith("y"):
+        return f"{thing[:-1]}ies"
+    return f"{thing}es" if thing.endswith("s") else f"{thing}s"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Observations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
+    r"""Return a value of ``space`` as text; ``names`` are those of its values, or of its fields.
+
+    >>> show(spaces.Discrete(2), 1, ["stick", "hit"])
+    'hit'
+    >>> show(spaces.Box(-1, 1, (2,)), [0.12345, -1], ["position", "velocity"])
+    'position: 0.1235\nvelocity: -1'
+
+    Raises:
+        NotTextError: the space cannot be shown as text, such as one of images.
+    """
+    return "" if value is None else str(value)  # assumed to be another project's text space
+
+
+@show.register
+def _(space: spaces.Discrete, value: Any, names: Sequence[str] = ()) -> str:
+    place = int(value) - int(space.start)
+    return names[place] if 0 <= place < len(names) else str(int(value))
+
+
+@show.register(spaces.MultiDiscrete)
+@show.register(spaces.MultiBinary)
+@show.register(spaces.Box)
+def _(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
+    array = np.asarray(value)
+    _check_shape(array.shape)
+    if len(names) == array.size:
+        return "\n".join(f"{name}: {_number(cell)}" for name, cell in zip(names, array.ravel(), strict=True))
+    if array.ndim < 2:
+        return " ".join(map(_number, array.ravel()))
+    return "\n".join(" ".join(map(_number, row)) for row in array)
+
+
+@show.register
+def _(space: spaces.Text, value: Any, names: Sequence[str] = ()) -> str:
+    return "" if value is None else str(value)
+
+
+@show.register
+def _(space: spaces.Dict, value: Any, names: Sequence[str] = ()) -> str:
+    present = ((name, inner) for name, inner in space.spaces.items() if value[name] is not None)
+    return "\n".join(_field(name, show(inner, value[name])) for name, inner in present)
+
+
+@show.register(spaces.Tuple)
+def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
+    shown = [show(inner, part) for inner, part in zip(space.spaces, value, strict=True)]
+    if len(names) == len(shown):
+        return "\n".join(map(_field, names, shown))
+    return "\n".join(shown) if any("\n" in part for part in shown) else ", ".join(shown)
+
+
+@show.register
+def _(space: spaces.Sequence, value: Any, names: Sequence[str] = ()) -> str:
+    return "\n".join(f"- {show(space.feature_space, part)}" for part in _parts(space, value)) or "(none)"
+
+
+@show.register
+def _(space: spaces.Graph, value: Any, names: Sequence[str] = ()) -> str:
+    nodes = _unstacked(space.node_space, value.nodes)
+    lines = [f"node {place}: {show(space.node_space, node)}" for place, node in enumerate(nodes)]
+    links = () if value.edge_links is None else value.edge_links
+    edges = None if space.edge_space is None or value.edges is None else _unstacked(space.edge_space, value.edges)
+    for place, (start, end) in enumerate(links):
+        said = "" if space.edge_space is None or edges is None else show(space.edge_space, edges[place])
+        lines.append(f"edge {int(start)} to {int(end)}" + (f": {said}" if said else ""))
+    return "\n".join(lines)
+
+
+@show.register(spaces.OneOf)
+def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
+    chosen, inner = int(value[0]), value[1]
+    return f"{names[chosen] if chosen < len(names) else f'kind {chosen}'}: {show(space.spaces[chosen], inner)}"
+
+
+def check(space: spaces.Space[Any]) -> None:
+    """Check that values of ``space`` can be shown as text, without sampling one: a declared text may be very long.
+
+    >>> check(spaces.Dict(picture=spaces.Box(0, 255, (9, 9, 3), np.uint8)))
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.NotTextError: an array of shape (9, 9, 3) is too much for words: say what to read in it with observe=
+
+    A space that is not one of Gymnasium's is assumed to contain text.
+
+    Raises:
+        NotTextError: they cannot.
+    """
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        _check_shape(space.shape or ())
+    elif isinstance(space, spaces.Dict):
+        for inner in space.spaces.values():
+            check(inner)
+    elif isinstance(space, spaces.Tuple | spaces.OneOf):
+        for inner in space.spaces:
+            check(inner)
+    elif isinstance(space, spaces.Sequence):
+        check(space.feature_space)
+    elif isinstance(space, spaces.Graph):
+        check(space.node_space)
+        if space.edge_space is not None:
+            check(space.edge_space)
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if math.prod(shape) > _CELLS or len(shape) > 2:
+        raise NotTextError(f"an array of shape {shape} is too much for words: say what to read in it with observe=")
+
+
+def _parts(space: spaces.Sequence, value: Any) -> Sequence[Any]:
+    return _unstacked(space.feature_space, value) if space.stack else value
+
+
+def _unstacked(space: spaces.Space[Any], stacked: Any) -> Sequence[Any]:
+    """Return the values that Gymnasium's ``concatenate`` has stacked: a Dict of arrays becomes a list of Dicts."""
+    return [_row(space, stacked, place) for place in range(_rows(space, stacked) or 0)]
+
+
+def _rows(space: spaces.Space[Any], stacked: Any) -> int | None:
+    """Return the number of stacked values, or None if the space has no elements to count."""
+    if isinstance(space, spaces.Dict):
+        counts = [_rows(inner, stacked[name]) for name, inner in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        counts = list(map(_rows, space.spaces, stacked))
+    else:
+        return len(stacked)
+    return next((count for count in counts if count is not None), None)
+
+
+def _row(space: spaces.Space[Any], stacked: Any, place: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _row(inner, stacked[name], place) for name, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_row(inner, part, place) for inner, part in zip(space.spaces, stacked, strict=True))
+    return stacked[place]
+
+
+def _stacked(space: spaces.Space[Any], parts: Sequence[Any]) -> Any:
+    empty: Any = create_empty_array(space, len(parts))
+    return concatenate(space, parts, empty) if parts else empty
+
+
+def _number(value: Any) -> str:
+    return str(int(value)) if np.issubdtype(np.asarray(value).dtype, np.integer) else f"{float(value):.4g}"
+
+
+def _field(name: str, text: str) -> str:
+    return f"{name}:\n{text}" if "\n" in text else f"{name}: {text}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Actions
+# ---------------------------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+
+
+def read(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
+    """Return the action of ``space`` that ``text`` describes; ``names`` are those of a ``Discrete`` space's actions.
+
+    >>> int(read(spaces.Discrete(2), " Hit ", ["stick", "hit"]))
+    1
+    >>> read(spaces.Discrete(2), "fold", ["stick", "hit"])
+    Traceback (most recent call last):
+        ...
+    gym_trl.text.textify.UnreadableActionError: Not an action. Answer with stick or hit.
+
+    Raises:
+        UnreadableActionError: the text is not an action; the message explains the valid ones.
+        NotTextError: actions of the space cannot be written as text.
+    """
+    try:
+        return _from_plain(space, _plain(space, text[:_LONGEST]), names)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        if isinstance(error, NotTextError):
+            raise
+        raise UnreadableActionError(f"Not an action. Answer with {explain(space, names)}.") from error
+
+
+def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> str:
+    """Return the text that ``read`` converts to ``action``.
+
+    >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
+    ('hit', '1 4')
+    """
+    if isinstance(space, spaces.Text):
+        return str(action)
+    if isinstance(space, spaces.Discrete):
+        return show(space, action, names)
+    plain = _jsonable(space, action)
+    return " ".join(map(repr, np.ravel(plain).tolist())) if _is_row(space) else json.dumps(plain)
+
+
+def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
+    """Return a description of how to write actions of ``space``, for the end of "Answer with".
+
+    >>> explain(spaces.Discrete(3)), explain(spaces.MultiDiscrete([2, 5]))
+    ('an integer from 0 to 2', '2 integers such as 1 4')
+    """
+    if isinstance(space, spaces.Discrete):
+        if names:
+            return _listed(names)
+        first = int(space.start)
+        return f"an integer from {first} to {first + int(space.n) - 1}"
+    if isinstance(space, spaces.Text):
+        return f"text of at most {space.max_length} characters"
+    if _is_row(space):
+        kind = "number" if isinstance(space, spaces.Box) and space.dtype.kind == "f" else "integer"
+        count = math.prod(space.shape or ())
+        plain = _example(space)
+        example = " ".join(map(_number, np.ravel(np.asarray(plain))))
+        if not _reads(space, example):  # four digits may not be enough for narrow bounds
+            example = write(space, np.asarray(plain, dtype=space.dtype))
+        bounds = (
+            f" from {_number(space.low.min())} to {_number(space.high.max())}"
+            if isinstance(space, spaces.Box) and count
+            else ""
+        )
+        return (f"a {kind}" if count == 1 else f"{count} {kind}s").replace(
+            "a i", "an i"
+        ) + f"{bounds} such as {example}"
+    return f"a JSON {'object' if isinstance(space, spaces.Dict) else 'list'} such as {json.dumps(_example(space))}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _is_row(space: spaces.Space[Any]) -> bool:
+    """Return whether the actions are numbers in a row, which are written without brackets."""
+    numbers = isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary)
+    return numbers and len(space.shape or ()) < 2
+
+
+def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
+    """Check that actions of ``space`` can be written as text, by writing and reading one.
+
+    >>> check_actions(spaces.Sequence(spaces.Box(0, 255, (64, 64, 3), np.uint8)))
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.NotTextError: an action of shape (64, 64, 3) is too much for words: say how to read it with act=
+
+    Raises:
+        NotTextError: they cannot.
+    """
+    explain(space, names)
+    if isinstance(space, spaces.Discrete | spaces.Text):
+        return
+    try:
+        _from_plain(space, _example(space))
+    except NotTextError:
+        raise
+    except Exception as error:  # Gymnasium raises many types for spaces that it cannot stack
+        raise NotTextError(f"actions of {space} cannot be written ({error}): say how to read them with act=") from error
+
+
+def _reads(space: spaces.Space[Any], text: str) -> bool:
+    try:
+        _from_plain(space, _plain(space, text))
+    except ValueError:
+        return False
+    return True
+
+
+@singledispatch
+def _jsonable(space: spaces.Space[Any], action: Any) -> Any:
+    if isinstance(action, bool | np.bool_) or (isinstance(action, np.ndarray) and action.dtype.kind == "b"):
+        return np.asarray(action, dtype=int).tolist()
+    return action.tolist() if isinstance(action, np.ndarray | np.generic) else action
+
+
+@_jsonable.register
+def _(space: spaces.Dict, action: Any) -> Any:
+    return {str(name): _jsonable(inner, action[name]) for name, inner in space.spaces.items()}
+
+
+@_jsonable.register(spaces.Tuple)
+def _(space: Any, action: Any) -> Any:
+    return list(map(_jsonable, space.spaces, action))
+
+
+@_jsonable.register(spaces.OneOf)
+def _(space: Any, action: Any) -> Any:
+    return [int(action[0]), _jsonable(space.spaces[int(action[0])], action[1])]
+
+
+@_jsonable.register
+def _(space: spaces.Sequence, action: Any) -> Any:
+    return [_jsonable(space.feature_space, part) for part in _parts(space, action)]
+
+
+@_jsonable.register
+def _(space: spaces.Graph, action: Any) -> Any:
+    nodes = [_jsonable(space.node_space, node) for node in _unstacked(space.node_space, action.nodes)]
+    if space.edge_space is None or action.edges is None:
+        return {"nodes": nodes, "edges": None, "edge_links": None}
+    edges = [_jsonable(space.edge_space, edge) for edge in _unstacked(space.edge_space, action.edges)]
+    return {"nodes": nodes, "edges": edges, "edge_links": np.asarray(action.edge_links).tolist()}
+
+
+def _plain(space: spaces.Space[Any], text: str) -> Any:
+    """Return the content of a text as a JSON value: a number, a string, a list or an object."""
+    text = text.strip() if not isinstance(space, spaces.Text) else text
+    if isinstance(space, spaces.Discrete | spaces.Text):
+        return text
+    if _is_row(space):
+        numbers = [float(part) if "." in part or "e" in part.lower() else int(part) for part in _NUMBER.findall(text)]
+        if _NUMBER.sub("", text).strip(" \t\r\n,;[]()"):
+            raise ValueError(text)
+        return numbers
+    return json.loads(text)
+
+
+@singledispatch
+def _from_plain(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, str):  # assumed to be another project's text space
+        raise ValueError(plain)
+    return _inside(space, plain)
+
+
+@_from_plain.register
+def _(space: spaces.Discrete, plain: Any, names: Sequence[str] = ()) -> Any:
+    if isinstance(plain, str):
+        if plain in names:  # names may differ in case only
+            return space.start + space.dtype.type(names.index(plain))
+        spoken = " ".join(plain.split()).casefold()
+        known = {" ".join(name.split()).casefold(): place for place, name in enumerate(names)}
+        if spoken in known:
+            return space.start + space.dtype.type(known[spoken])
+        if not _INTEGER.fullmatch(spoken):
+            raise ValueError(plain)
+        plain = int(spoken)
+    return _inside(space, space.dtype.type(_whole(plain)))
+
+
+@_from_plain.register(spaces.MultiDiscrete)
+@_from_plain.register(spaces.MultiBinary)
+def _(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
+    return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape or ()))
+
+
+@_from_plain.register
+def _(space: spaces.Box, plain: Any, names: Sequence[str] = ()) -> Any:
+    if space.dtype.kind == "b":  # astype would convert every number but 0 to true
+        plain = _each(lambda cell: bool((0, 1).index(_whole(cell))), plain)
+        return np.asarray(plain, dtype=space.dtype).reshape(space.shape)
+    if space.dtype.kind != "f":
+        return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape))
+    with np.errstate(over="ignore"):
+        array = np.asarray(_each(_real, plain), dtype=space.dtype).reshape(space.shape)
+    if not np.isfinite(array).all():  # the value exceeds the type's range
+        raise ValueError(plain)
+    return _inside(space, array)
+
+
+@_from_plain.register
+def _(space: spaces.Text, plain: Any, names: Sequence[str] = ()) -> Any:
+    # The declared alphabet is nearly always wrong (by default it has no space), so it is not enforced.
+    if not isinstance(plain, str) or len(plain) > space.max_length:
+        raise ValueError(plain)
+    return plain
+
+
+@_from_plain.register
+def _(space: spaces.Dict, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, Mapping) or plain.keys() != {str(name) for name in space.spaces}:
+        raise ValueError(plain)
+    return OrderedDict((name, _from_plain(inner, plain[str(name)])) for name, inner in space.spaces.items())
+
+
+@_from_plain.register(spaces.Tuple)
+def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, list) or len(plain) != len(space.spaces):
+        raise ValueError(plain)
+    return tuple(_from_plain(inner, part) for inner, part in zip(space.spaces, plain, strict=True))
+
+
+@_from_plain.register
+def _(space: spaces.Sequence, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, list):
+        raise ValueError(plain)
+    parts = tuple(_from_plain(space.feature_space, part) for part in plain)
+    return _stacked(space.feature_space, parts) if space.stack else parts
+
+
+@_from_plain.register(spaces.OneOf)
+def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
+    if not isinstance(plain, list) or len(plain) != 2:
+        raise ValueError(plain)
+    chosen = _whole(plain[0])
+    if not 0 <= chosen < len(space.spaces):
+        raise ValueError(plain)
+    return np.int64(chosen), _from_plain(space.spaces[chosen], plain[1])
+
+
+@_from_plain.register
+def _(space: spaces.Graph, plain: Any, names: Sequence[str] = ()) -> Any:
+    nodes = _stacked(space.node_space, [_from_plain(space.node_space, node) for node in _list(plain["nodes"])])
+    edges = links = None
+    if space.edge_space is not None and plain.get("edges") is not None:
+        parts = [_from_plain(space.edge_space, edge) for edge in _list(plain["edges"])]
+        edges = _stacked(space.edge_space, parts)
+        links = np.asarray(_each(_whole, plain["edge_links"]), dtype=np.int32).reshape(len(parts), 2)
+    return _inside(space, spaces.GraphInstance(nodes=nodes, edges=edges, edge_links=links))
+
+
+def _list(plain: Any) -> list[Any]:
+    if not isinstance(plain, list):
+        raise ValueError(plain)
+    return plain
+
+
+def _inside(space: spaces.Space[Any], value: Any) -> Any:
+    if not space.contains(value):
+        raise ValueError(value)
+    return value
+
+
+def _each(convert: Callable[[Any], Any], plain: Any) -> Any:
+    return [_each(convert, part) for part in plain] if isinstance(plain, list) else convert(plain)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or value != int(value):
+        raise ValueError(value)
+    return int(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(value)
+    return float(value)
+
+
+def _example(space: spaces.Space[Any]) -> Any:
+    """Return an example of an action as a JSON value, always the same one."""
+    if math.prod(space.shape or ()) > _CELLS:
+        raise NotTextError(f"an action of shape {space.shape} is too much for words: say how to read it with act=")
+    return _of_space(space)
+
+
+@singledispatch
+def _of_space(space: spaces.Space[Any]) -> Any:
+    return "text"  # assumed to be another project's text space
+
+
+@_of_space.register
+def _(space: spaces.Discrete) -> Any:
+    return int(space.start)
+
+
+@_of_space.register
+def _(space: spaces.MultiDiscrete) -> Any:
+    return (np.asarray(space.start) + np.asarray(space.nvec) - 1).tolist()
+
+
+@_of_space.register
+def _(space: spaces.MultiBinary) -> Any:
+    return np.ones(space.shape, dtype=int).tolist()
+
+
+@_of_space.register
+def _(space: spaces.Box) -> Any:
+    low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 1.0, -1.0))
+    high = np.where(np.isfinite(space.high), space.high, low + 2.0)
+    middle = low / 2 + high / 2
+    if space.dtype.kind != "f":
+        return np.floor(middle).astype(space.dtype if space.dtype.kind != "b" else int).tolist()
+    rounded = np.round(middle, 3)
+    return np.where((low <= rounded) & (rounded <= high), rounded, middle).tolist()
+
+
+@_of_space.register
+def _(space: spaces.Text) -> Any:
+    return "text"[: space.max_length].ljust(space.min_length, "t")
+
+
+@_of_space.register
+def _(space: spaces.Dict) -> Any:
+    return {str(name): _example(inner) for name, inner in space.spaces.items()}
+
+
+@_of_space.register(spaces.Tuple)
+def _(space: Any) -> Any:
+    return [_example(inner) for inner in space.spaces]
+
+
+@_of_space.register
+def _(space: spaces.Sequence) -> Any:
+    return [_example(space.feature_space)]
+
+
+@_of_space.register(spaces.OneOf)
+def _(space: Any) -> Any:
+    return [0, _example(space.spaces[0])]
+
+
+@_of_space.register
+def _(space: spaces.Graph) -> Any:
+    return {"nodes": [_example(space.node_space)], "edges": [], "edge_links": []}

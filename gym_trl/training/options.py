@@ -1,0 +1,342 @@
+"""Options of a training run: presets, command line options and the fields of TRL's ``GRPOConfig``."""
+
+import ast
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from inspect import getsource, signature
+from json import loads
+from pathlib import Path
+from textwrap import dedent
+from types import NoneType
+from typing import Any, Self, get_args, get_origin
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError
+from gym_trl.executors.make import STEPPING, make_pool
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.registration import did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Default options for a kind of model on a kind of environment; each can be overridden."""
+
+    steps: int
+    episodes: int
+    """Number of episodes per step, over all processes."""
+    group_size: int
+    max_tokens_per_turn: int
+    eval_episodes: int
+    action_format: str = "plain"
+    cut_actions: str = "reject"
+    instructions: str | None = ""
+    invalid_penalty: float = 0.2
+    end_after_invalid: int | None = None
+    width: int = 64
+    layers: int = 2
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    grpo: Mapping[str, Any] = field(default_factory=dict)
+
+
+_TINY_GRPO = {
+    "learning_rate": 2e-3,
+    "lr_scheduler_type": "linear",
+    "scale_rewards": "none",
+    "beta": 0.0,
+    # Without it the policy becomes deterministic once it wins most games: all episodes of a group are then the same and
+    # have no advantages.
+    "entropy_coef": 0.02,
+    "temperature": 1.0,
+    "max_completion_length": 128,
+    # A model of 100,000 parameters would wait for a GPU longer than it computes on a CPU.
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+}
+
+TINY_ELSEWHERE = Preset(
+    steps=500,
+    episodes=128,
+    group_size=16,
+    max_tokens_per_turn=16,
+    eval_episodes=256,
+    cut_actions="accept",  # it would first have to learn to stop
+    grpo=_TINY_GRPO,
+)
+"""Preset of the tiny model, which starts from random weights, on an environment without a preset of its own."""
+
+TINY = {
+    "TrlEnv/GuessNumber-v0": replace(
+        TINY_ELSEWHERE,
+        max_tokens_per_turn=1,  # a digit; a model that must also learn to stop takes twice the steps
+        env_kwargs={"high": 8, "turns": 4},
+        grpo={**_TINY_GRPO, "learning_rate": 3e-3},
+    ),
+    "TrlEnv/Echo-v0": replace(
+        TINY_ELSEWHERE,
+        steps=250,
+        episodes=256,
+        group_size=8,
+        max_tokens_per_turn=3,
+        env_kwargs={"alphabet": "abcd", "word_length": 3},
+    ),
+}
+"""Presets of the tiny model on environments that it is known to learn, by id."""
+
+PRETRAINED = Preset(
+    steps=200,
+    episodes=64,
+    group_size=8,
+    max_tokens_per_turn=256,
+    eval_episodes=64,
+    action_format="tag",
+    instructions=None,
+    invalid_penalty=0.1,
+    end_after_invalid=3,  # an unreadable response uses no turn of the environment, so nothing else would end it
+    grpo={"learning_rate": 1e-6, "lr_scheduler_type": "constant", "beta": 0.0, "max_completion_length": 2048},
+)
+"""Preset of a pretrained model, on any environment."""
+
+DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
+WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid", "cut_actions", "success")
+"""Options that set the wrapping of the environment, under the names of ``GymSpec``'s arguments."""
+_SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
+_POSITIVE = {  # GRPOConfig and its trainer divide by most of them
+    "generation_batch_size",
+    "gradient_accumulation_steps",
+    "num_iterations",
+    "per_device_train_batch_size",
+    "steps_per_generation",
+    "temperature",
+}
+_NAMES = (
+    "importance_sampling_level",
+    "loss_type",
+    "multi_objective_aggregation",
+    "scale_rewards",
+    "vllm_importance_sampling_mode",
+)
+"""Fields whose value the trainer first looks at in the middle of a step."""
+_NOT_A_FIELD = {
+    "output_dir": "the run's folder is set with --out",
+    "resume_from_checkpoint": "a run is continued with --resume",
+}
+
+
+class ExecutorName(StrEnum):
+    """Executors, by their names in ``GymSpec``."""
+
+    INLINE = "inline"
+    """In the trainer's own thread."""
+    THREAD = "thread"
+    """In threads, for environments that wait for something outside Python."""
+    PROCESS = "process"
+    """In processes, for environments that compute, hang, leak or crash."""
+    RAY = "ray"
+    """In processes on the machines of a Ray cluster."""
+
+
+class VLLMMode(StrEnum):
+    """Location of vLLM, by its name in ``GRPOConfig.vllm_mode``."""
+
+    COLOCATE = "colocate"
+    """In the trainer's own process, on its GPU."""
+    SERVER = "server"
+    """In ``vllm serve``, on other GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """All settings that a run depends on, as stored in its ``config.json``.
+
+    >>> options = TrainOptions.choose("TrlEnv/GuessNumber-v0", env_kwargs={"turns": 5}, steps=10)
+    >>> options.env_kwargs, options.steps, options.grpo["learning_rate"]
+    ({'high': 8, 'turns': 5}, 10, 0.003)
+    """
+
+    env: str
+    env_kwargs: Mapping[str, Any]
+    model: str | None
+    seed: int
+    steps: int
+    episodes: int
+    group_size: int
+    max_tokens_per_turn: int
+    eval_episodes: int
+    action_format: str
+    instructions: str | None
+    invalid_penalty: float
+    end_after_invalid: int | None
+    width: int
+    layers: int
+    records_per_step: int
+    grpo: Mapping[str, Any]
+    executor: str | None = None
+    workers: int | None = None
+    reset_timeout: float | None = None
+    step_timeout: float | None = None
+    success: float | str | None = None
+    cut_actions: str = "reject"
+    system_prompt: str | None = None
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of ``GymSpec``."""
+
+    @classmethod
+    def choose(
+        cls,
+        env: str = DEFAULT_ENV,
+        *,
+        model: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        records_per_step: int = 16,
+        grpo: Mapping[str, Any] | None = None,
+        **given: Any,
+    ) -> Self:
+        """Return the preset's options for this model and environment, overridden by arguments that are not ``None``.
+
+        Args:
+            env: The id of an environment with text observations and actions.
+            model: A path or hub id. Default: the tiny model, which is made on the spot.
+            env_kwargs: Arguments for ``gym.make``.
+            seed: Seed of the tasks, of the sampling and of the tiny model's weights.
+            records_per_step: Number of trajectories per step that are written to ``rollouts.jsonl``.
+            grpo: Fields of ``GRPOConfig``.
+            given: Fields of ``Preset``, such as ``steps``; executor arguments (``STEPPING``); ``success``;
+                ``system_prompt``; and further arguments of ``GymSpec`` (``spec``).
+
+        Raises:
+            ConfigError: a number is out of range, or ``GRPOConfig`` does not have a field.
+            MissingDependencyError: the executor is Ray, which is not installed.
+        """
+        preset = PRETRAINED if model else TINY.get(env, TINY_ELSEWHERE)
+        known = {**{item.name: getattr(preset, item.name) for item in fields(preset)}, "seed": seed}
+        known |= {name: value for name, value in given.items() if value is not None}
+        own = {name: value for name, value in (grpo or {}).items() if name not in _SAME_AS}
+        known |= {_SAME_AS[name]: value for name, value in (grpo or {}).items() if name in _SAME_AS}
+        options = {item.name for item in fields(cls)} - {"spec"}
+        spec = check_spec(known.get("spec", {}))
+        known |= {name: value for name, value in spec.items() if name in options}
+        known["spec"] = {name: value for name, value in spec.items() if name not in options}
+        known["env_kwargs"] = {**preset.env_kwargs, **(env_kwargs or {})}
+        known["grpo"] = {**preset.grpo, **own}
+        if own.get("use_vllm"):
+            if model is None and own.get("vllm_mode") == VLLMMode.SERVER:
+                raise ConfigError("a vLLM server is started with a model: give the same one with --model")
+            if "use_cpu" not in own:  # vLLM needs a GPU, and the weights that it gets are there, too
+                known["grpo"].pop("use_cpu", None)
+        for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
+            if isinstance(known[name], bool) or not isinstance(known[name], int) or known[name] < 1:
+                raise ConfigError(f"{name} must be an integer of at least 1, got {known[name]!r}")
+        if stepping := {name: known[name] for name in STEPPING if name in known}:  # raises now for invalid arguments
+            make_pool(gym.make, **{"executor": "process", **stepping}).close()
+        return cls(env=env, model=model, records_per_step=records_per_step, **known)
+
+
+def read_options(folder: Path) -> TrainOptions:
+    """Return the options of the run in ``folder``.
+
+    Raises:
+        ConfigError: there is no run, or it is of another version.
+    """
+    path = folder / "config.json"
+    try:
+        return TrainOptions(**loads(path.read_text(encoding="utf-8"))["options"])
+    except FileNotFoundError as error:
+        raise ConfigError(f"{folder} holds no run: there is no {path.name} in it") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+
+
+_NOT_OF_SPEC = {"env", "num_tasks", "num_eval_tasks", "seed", "env_kwargs", "on_rollout"}
+
+
+def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of ``GymSpec`` other than those that choose the tasks, after checking their names.
+
+    >>> check_spec({"turn_limt": 3})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: GymSpec has no argument 'turn_limt' to be given here; did you mean 'turn_limit'?
+
+    Raises:
+        ConfigError: there is no such argument.
+    """
+    known = signature(GymSpec).parameters.keys() - _NOT_OF_SPEC
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, sorted(known))
+            raise ConfigError(f"GymSpec has no argument {name!r} to be given here{near}")
+    return dict(given)
+
+
+def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``given`` as fields of ``GRPOConfig``, with values converted to the fields' types.
+
+    >>> check_grpo({"learning_rate": 1, "run_name": 7})
+    {'learning_rate': 1.0, 'run_name': '7'}
+    >>> check_grpo({"learning_rat": 1})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: GRPOConfig has no field 'learning_rat'; did you mean 'learning_rate'?
+
+    >>> check_grpo({"loss_type": "dapp"})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: loss_type must be one of ..., got 'dapp'; did you mean 'dapo'?
+
+    Raises:
+        ConfigError: there is no such field, or its value cannot be of that type or is no name that TRL knows.
+    """
+    from trl import GRPOConfig
+
+    types = {item.name: item.type for item in fields(GRPOConfig)}
+    for name, value in given.items():
+        if name not in types:
+            raise ConfigError(f"GRPOConfig has no field {name!r}{did_you_mean(name, types)}")
+        if name in _NOT_A_FIELD and value:
+            raise ConfigError(f"{name} cannot be set here: {_NOT_A_FIELD[name]}")
+    fitted = {name: _fit(name, value, types[name]) for name, value in given.items()}
+    for name in _POSITIVE & set(fitted):
+        if fitted[name] is not None and not fitted[name] > 0:
+            raise ConfigError(f"{name} must be above 0, got {fitted[name]}")
+    for name in sorted(set(_NAMES) & set(fitted)):
+        known = _names_of(name)
+        if name == "scale_rewards" and isinstance(given[name], bool):
+            fitted[name] = given[name]  # which TRL has names for
+        elif known and fitted[name] not in known:
+            near = did_you_mean(fitted[name], known)
+            raise ConfigError(f"{name} must be one of {', '.join(known)}, got {fitted[name]!r}{near}")
+    return fitted
+
+
+def _names_of(field_name: str) -> list[str]:
+    """Return the names that the trainer compares a field with, which TRL lists nowhere else for programs."""
+    from trl import GRPOTrainer
+
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(dedent(getsource(GRPOTrainer)))):
+        if not isinstance(node, ast.Compare) or getattr(node.left, "attr", None) != field_name:
+            continue
+        for constant in ast.walk(node):
+            if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
+                found.add(constant.value)
+    return sorted(found)
+
+
+def _fit(name: str, value: Any, annotation: Any) -> Any:
+    kinds = {get_origin(kind) or kind for kind in get_args(annotation) or (annotation,)}
+    if type(value) in kinds:
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and float in kinds and abs(value) <= sys.float_info.max:
+        return float(value)
+    if isinstance(value, float) and int in kinds and value.is_integer():
+        return int(value)
+    if str in kinds and value is not None:
+        return str(value)
+    names = " or ".join(sorted("none" if kind is NoneType else getattr(kind, "__name__", str(kind)) for kind in kinds))
+    raise ConfigError(f"{name} must be {names}, got {value!r}")

@@ -1,0 +1,549 @@
+"""One training run, from its options to its folder."""
+
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+
+from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError
+from gym_trl.evaluation.blind import blind_levels
+from gym_trl.evaluation.play import Result, Score, optimum, random_score
+from gym_trl.executors.make import STEPPING
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.registration import make_env
+from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
+from gym_trl.training.options import TrainOptions, check_grpo, read_options
+from gym_trl.training.progress import Display, display_on, lasting_console, report
+from gym_trl.training.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
+from gym_trl.types import Task, Trajectory
+from gym_trl.wrappers.declare_success import declare_success
+
+try:
+    import matplotlib  # noqa: F401 -- fails now rather than at the first curve
+    import torch
+    import trl  # noqa: F401
+    from transformers import TrainerCallback
+
+    from gym_trl.grpo.resume import ExactResume
+except ImportError as error:
+    raise MissingDependencyError("gym-trl train", extra="train") from error
+
+_MAX_TASKS = 100_000
+_ROWS_AT_ONCE = 8  # maximum batch size of a pretrained model
+_SILENCE = {"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+
+def train(options: TrainOptions, *, out: Path | None = None, console: Console | None = None) -> dict[str, Any]:
+    """Train with ``options`` in a new folder, and return the content of its ``summary.json``.
+
+    Args:
+        options: Options of the run.
+        out: The run's folder. Default: a folder in ``runs`` named after the environment and the time.
+        console: Console for progress. Default: the terminal.
+
+    The folder contains ``config.json``, ``metrics.jsonl`` (everything the trainer logged, one line per step),
+    ``rollouts.jsonl`` (some trajectories of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` and
+    ``checkpoints``. Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP, unless ignored by ``nohup``) stops the run
+    after the current step, with a complete folder that can be resumed; a second signal aborts. Failed output to the
+    terminal does not stop the run.
+
+    Raises:
+        ConfigError: an invalid argument, or a folder that is not empty.
+        OSError: the folder cannot be written, or the disk is full; files that were written before are intact, and the
+            run can be resumed.
+    """
+    return _run(options, out, None, console)
+
+
+def resume(folder: Path, *, steps: int | None = None, console: Console | None = None) -> dict[str, Any]:
+    """Continue the run in ``folder`` from its last checkpoint, also after a crash; ``steps`` sets a new end.
+
+    Raises:
+        ConfigError: ``folder`` contains no run, or one that is finished.
+        OSError: the folder cannot be written.
+    """
+    options = read_options(folder)
+    if steps is not None:
+        options = replace(options, steps=steps)
+    checkpoint = last_checkpoint(folder)
+    done = checkpoint.step if checkpoint else 0
+    if checkpoint is None and "success_after_greedy" in read_summary(folder):
+        raise ConfigError(f"the run in {folder} is finished and has no checkpoint to go on from: begin another one")
+    if done > options.steps or (done == options.steps and "success_after_greedy" in read_summary(folder)):
+        raise ConfigError(f"the run in {folder} is finished at step {done}; give more --steps to go on")
+    return _run(options, folder, checkpoint or Checkpoint(None, 0), console)
+
+
+def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, console: Console | None) -> dict[str, Any]:
+    rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    console = Console(quiet=True) if rank else console or lasting_console(sys.stdout)
+    path = out or _default_folder(options.env)
+    if rank == 0 and start is None:
+        _check_new(path)
+    check_vllm(options.grpo)
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        args = _grpo_config(options, processes)
+        path = _agreed(path, processes)
+        args.output_dir = str(path / "checkpoints")
+        folder = RunFolder(path, writes=rank == 0)
+        display = display_on(console, options.steps)
+        stack.callback(display.end)
+        interrupt = _Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
+        run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
+        spec = _spec(options, args, run.on_rollout)
+        model, tokenizer = _model(options, run, Path(stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))))
+        stack.callback(folder.close)
+        try:
+            trainer = _trainer(model, tokenizer, args, spec, run)
+            folder.open(options, start or Checkpoint(None, 0), processes)
+            stack.enter_context(interrupt)
+            run.train(trainer, spec)
+        except KeyboardInterrupt:
+            display.note(f"Aborted. To continue from the last checkpoint: gym-trl train --resume {path}")
+            raise
+        except Exception as error:
+            if start is None and not run.stepped and not isinstance(error, OSError):
+                folder.discard()
+                if not isinstance(error, GymTRLError):
+                    raise ConfigError(
+                        f"the training cannot begin, {type(error).__name__}: {error} (nothing was left in {path})"
+                    ) from error
+            unwritten = _unwritten(error, path)
+            if (unwritten or isinstance(error, OSError)) and (path / "config.json").exists():
+                display.note(f"To continue from the last checkpoint: gym-trl train --resume {path}")
+            if unwritten is None:
+                raise
+            raise unwritten from error
+    if rank == 0:
+        report(console, path, folder.summary)
+    return folder.summary
+
+
+def _unwritten(error: Exception, path: Path) -> OSError | None:
+    """Return the error for a model that could not be written, if PyTorch or safetensors raised one of another type."""
+    if isinstance(error, OSError):
+        return None
+    frame, saving = error.__traceback__, False
+    while frame is not None and not saving:
+        saving = frame.tb_frame.f_code.co_name in ("_save_checkpoint", "save_model", "on_save")
+        frame = frame.tb_next
+    what = " ".join(str(error).split())
+    return OSError(f"the model could not be written to {path} ({what:.200}); is the disk full?") if saving else None
+
+
+def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]:
+    """Return the model to train, and its tokenizer unless the trainer loads both from the same place."""
+    if run.trained:
+        return str(run.start.path), None
+    if options.model is not None:
+        return options.model, None
+    size = {"seed": options.seed, "width": options.width, "layers": options.layers}
+    if options.grpo.get("use_vllm"):  # vLLM loads the model from the trainer's path
+        save_tiny(scratch, **size)
+        return str(scratch), None
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer, **size)
+    if options.grpo.get("beta"):  # the trainer loads its reference model from _name_or_path
+        model.save_pretrained(scratch)
+        model.config._name_or_path = str(scratch)
+    return model, tokenizer
+
+
+def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") -> Any:
+    from transformers import PrinterCallback
+    from trl import GRPOTrainer
+
+    try:
+        trainer = GRPOTrainer(
+            model=model,
+            processing_class=tokenizer,
+            args=args,
+            train_dataset=spec.train_dataset,
+            reward_funcs=spec.reward_funcs,
+            rollout_func=spec.rollout_func,
+            callbacks=[run],
+        )
+    except (OSError, ValueError, NotImplementedError) as error:  # NotImplementedError: a server with a trainer on a CPU
+        if isinstance(error, OSError) and error.errno:  # an error of the disk, not a missing model
+            raise
+        what = f"cannot train {run.options.model or 'the tiny model'}"
+        raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
+    trainer.remove_callback(PrinterCallback)
+    ExactResume().attach(trainer)
+    return trainer
+
+
+def _default_folder(env: str) -> Path:
+    name = env.rpartition("/")[2].rpartition(":")[2].removesuffix(".py")
+    return Path("runs", f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+
+
+def _check_new(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; a run needs a folder")
+    if not path.exists() or not any(path.iterdir()):
+        return
+    try:
+        read_options(path)
+    except ConfigError as error:  # such as the folder of an evaluation
+        raise ConfigError(f"{path} is not empty and holds no run; choose another --out") from error
+    raise ConfigError(f"{path} already holds a run: continue it with --resume {path}, or choose another --out")
+
+
+def _agreed(path: Path, processes: int) -> Path:
+    """Return the first process's folder: the default name depends on the clock."""
+    if processes == 1:
+        return path
+    from accelerate.utils import broadcast_object_list
+
+    return Path(broadcast_object_list([str(path)])[0])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress terminal output of the trainer and its libraries."""
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    def wanted(record: logging.LogRecord) -> bool:
+        # This warning repeats a failed episode's whole prompt at every step; such episodes are counted as unscored.
+        return "All reward functions returned None" not in record.getMessage()
+
+    trainer_log = logging.getLogger("trl.trainer.grpo_trainer")
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    mapping = datasets.are_progress_bars_disabled()
+    silenced = {name: value for name, value in _SILENCE.items() if name not in os.environ}
+    os.environ |= silenced
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    trainer_log.addFilter(wanted)
+    try:
+        yield
+    finally:
+        trainer_log.removeFilter(wanted)
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+        if not mapping:
+            datasets.enable_progress_bars()
+        for name in silenced:
+            del os.environ[name]
+
+
+def _grpo_config(options: TrainOptions, processes: int) -> Any:
+    """Return the trainer's configuration; its output folder is set later."""
+    from trl import GRPOConfig
+
+    given = check_grpo(options.grpo)
+    if "use_cpu" not in given and not torch.accelerator.is_available():
+        given |= {"use_cpu": True, "bf16": given.get("bf16", False)}
+    defaults = {
+        "shuffle_dataset": False,
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": max(1, min(50, options.steps // 4)),
+        "save_total_limit": 2,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    fixed = {"max_steps": options.steps, "num_generations": options.group_size, "seed": options.seed}
+    batch = _batch(options, given, processes)
+    try:
+        return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch, **fixed})
+    except Exception as error:  # of any type: TRL, Transformers and Accelerate check the fields
+        raise ConfigError(f"GRPOConfig does not work so: {error}") from error
+
+
+def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> dict[str, int]:
+    """Return the batch size and the gradient accumulation steps for a process's share of a step's episodes."""
+    rows, rest = divmod(options.episodes, processes)
+    if rest:
+        raise ConfigError(f"{options.episodes} episodes a step cannot be shared by {processes} processes")
+    size, pieces = given.get("per_device_train_batch_size"), given.get("gradient_accumulation_steps")
+    if pieces is None:
+        size = size or (rows if options.model is None else math.gcd(rows, _ROWS_AT_ONCE))
+        pieces = max(1, rows // size)
+    size = size or rows // pieces
+    if size * pieces != rows:
+        raise ConfigError(
+            f"{options.episodes} episodes a step are {rows} per process, not {size} x {pieces} "
+            "(per_device_train_batch_size x gradient_accumulation_steps); set --episodes as well"
+        )
+    if options.episodes % options.group_size:
+        raise ConfigError(f"{options.episodes} episodes a step cannot be divided into groups of {options.group_size}")
+    return {"per_device_train_batch_size": size, "gradient_accumulation_steps": pieces}
+
+
+def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None]) -> GymSpec:
+    groups = math.ceil(args.generation_batch_size / options.group_size)
+    tasks = math.ceil(options.steps * options.episodes / options.group_size / groups) * groups
+    return GymSpec(
+        options.env,
+        num_tasks=max(groups, min(tasks, _MAX_TASKS)),
+        num_eval_tasks=options.eval_episodes,
+        seed=options.seed,
+        env_kwargs=options.env_kwargs,
+        action_format=options.action_format,
+        invalid_penalty=options.invalid_penalty,
+        end_after_invalid=options.end_after_invalid,
+        instructions=options.instructions,
+        cut_actions=options.cut_actions,  # type: ignore[arg-type]  # checked by GymSpec
+        success=options.success,
+        max_tokens_per_turn=options.max_tokens_per_turn,
+        system_prompt=options.system_prompt,
+        on_rollout=on_rollout,
+        **options.spec,
+        **{name: getattr(options, name) for name in STEPPING},
+    )
+
+
+class _Interrupt:
+    """Signal handler: Ctrl-C, SIGTERM and SIGHUP stop the run after its step; a second signal aborts.
+
+    Signals within ``patience_s`` of the first count as the same one, because a launcher forwards signals to its
+    processes that the terminal has already sent to all of them.
+    """
+
+    def __init__(self, *, speaks: bool, patience_s: float) -> None:
+        self.requested = False
+        self._speaks = speaks
+        self._patience_s = patience_s
+        self._asked = 0.0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Python allows handlers in the main thread only.
+        if threading.current_thread() is threading.main_thread():
+            heard = [signal.SIGINT, signal.SIGTERM]
+            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup
+                heard.append(signal.SIGHUP)
+            self._previous = {number: signal.signal(number, self._ask) for number in heard}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            # A closed terminal sends SIGHUP more than once.
+            if signal.Signals(number).name != "SIGHUP" and time.monotonic() - self._asked >= self._patience_s:
+                raise KeyboardInterrupt
+            return
+        self.requested, self._asked = True, time.monotonic()
+        if self._speaks:
+            # Not print, which is not reentrant. Writing to a terminal that was closed fails.
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this step; once more aborts.\n")
+
+
+class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Callback around the trainer's steps: evaluation, records, progress, and the end of the run."""
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        folder: RunFolder,
+        start: Checkpoint,
+        display: Display,
+        interrupt: _Interrupt,
+    ) -> None:
+        self.options = options
+        self.start = start
+        self._folder = folder
+        self._display = display
+        self._interrupt = interrupt
+        self.stepped = start.path is not None
+        """True after the first step; earlier failures are caused by the options."""
+        self._began = 0.0
+        self._failure_told = False
+        self._about: dict[str, Any] = {}
+        self._placed = 0  # episodes of the step or evaluation so far
+
+    @property
+    def trained(self) -> bool:
+        """True if the last step is done, and only the work after it remains."""
+        return self.start.step >= self.options.steps
+
+    def train(self, trainer: Any, spec: GymSpec) -> None:
+        """Run the training, from the first evaluation to the last."""
+        self._trainer, self._spec = trainer, spec
+        summary = self._folder.summary
+        summary |= {**self._reference(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
+        self._folder.tokenizer(trainer.processing_class)
+        if self.trained:
+            trainer.state.global_step = self.start.step
+        else:
+            trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
+        steps = trainer.state.global_step
+        self._display.note("Saving the model")
+        trainer.save_model(str(self._folder.path / "model"))
+        summary |= {"steps": steps, "interrupted": steps < self.options.steps}
+        self._folder.save_summary()
+        self._folder.draw(self.options.env)
+        summary |= _named("after", self._evaluate(trainer.args.temperature))
+        summary |= _named("after_greedy", self._evaluate(0.0))
+        self._folder.save_summary()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluate the untrained model."""
+        summary = self._folder.summary
+        for name in [name for name in summary if "_after" in name]:
+            del summary[name]
+        if self.start.path is None:
+            # Here rather than earlier, because the model is now on its training devices, on every process.
+            summary |= _named("before", self._evaluate(args.temperature))
+        summary |= {"steps": state.global_step, "interrupted": True}
+        self._folder.save_summary()
+        self._began = time.monotonic() - summary.get("seconds", 0.0)
+        self._display.begin(state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
+        """Write and show a line of metrics."""
+        if "train_runtime" in logs:  # the trainer's final log, which belongs to no step
+            return
+        seconds = round(time.monotonic() - self._began, 3)
+        self._folder.summary |= {"steps": state.global_step, "seconds": seconds}
+        self._folder.metrics({"step": state.global_step, "seconds": seconds, **logs})
+        self._folder.draw_now_and_then(self.options.env)
+        self._display.log(state.global_step, logs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop on all processes at once if a signal was received on one of them."""
+        self.stepped = True
+        if self._asked_to_stop():
+            control.should_training_stop = control.should_save = True
+
+    def on_rollout(self, rollout: Rollout) -> None:
+        """Record some of the episodes."""
+        # In training, a rollout precedes its step.
+        step = rollout.step + (rollout.split == "train")
+        group_size = self.options.group_size if rollout.split == "train" else 1
+        chosen = _some(rollout.trajectories, self.options.records_per_step, group_size)
+        greedy = not self._trainer.args.temperature
+        about = {"step": step, "split": rollout.split, "greedy": greedy}
+        # A step or an evaluation may consist of several rollouts.
+        if self._about != about:
+            self._about, self._placed = about, 0
+        placed = [(self._placed + place, played) for place, played in chosen]
+        self._placed += math.ceil(len(rollout.trajectories) / group_size) * group_size  # whole groups
+        self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
+        failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
+        if failed and not self._failure_told:
+            self._failure_told = True
+            self._display.note(f"An episode could not be scored ({failed.stop_reason}): {failed.error}")
+
+    def _asked_to_stop(self) -> bool:
+        accelerator = self._trainer.accelerator
+        if accelerator.num_processes == 1:
+            return self._interrupt.requested
+        asked = torch.tensor(float(self._interrupt.requested), device=accelerator.device)
+        return bool(accelerator.reduce(asked, "sum") > 0)
+
+    def _evaluate(self, temperature: float) -> Score:
+        """Play the evaluation's tasks, distributed over the processes, in batches of the training's size."""
+        trainer, accelerator = self._trainer, self._trainer.accelerator
+        self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
+        prompts = self._spec.eval_dataset["prompt"]
+        mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
+        size = trainer.args.generation_batch_size // accelerator.num_processes
+        # All processes run the same number of batches, because sharded weights are gathered collectively.
+        batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
+        with _playing(trainer, temperature):
+            columns = [self._spec.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
+        names = ("episode_return", "success", "num_turns", "invalid_actions")
+        results = [Result(*row) for batch in columns for row in zip(*(batch[name] for name in names), strict=True)]
+        if accelerator.num_processes > 1:
+            from accelerate.utils import gather_object
+
+            results = gather_object(results)
+        return Score.of(results)
+
+    def _overlap(self) -> dict[str, int]:
+        """Return the number of different tasks of the evaluation, and how many of them the training has, too."""
+        played, trained = ({_game(task) for task in self._spec.tasks(split)} for split in ("eval", "train"))
+        return {"eval_games": len(played), "eval_games_trained": len(played & trained)}
+
+    def _reference(self) -> dict[str, float | None]:
+        """Return the scores of random play, the blind baseline and perfect play."""
+        options = self.options
+
+        def make(name: str) -> TextEnvironment:
+            return declare_success(make_env(name, **options.env_kwargs), options.success)
+
+        chance = random_score(make, self._spec.tasks("eval"), seed=self.options.seed)
+        env = make(self.options.env)
+        best = optimum(env)
+        env.close()
+        blind = blind_levels(lambda: make(self.options.env), seed=self.options.seed)
+        if blind == (None, None):
+            self._display.note("The environment is too slow for a search for its blind baseline: see gym-trl validate")
+        return {
+            "success_random": chance.success if chance else None,
+            "return_random": chance.mean_return if chance else None,
+            "success_blind": blind[0],
+            "return_blind": blind[1],
+            "success_optimum": best.success,
+            "return_optimum": best.mean_return,
+        }
+
+
+def _game(task: Task) -> tuple[str, object]:
+    """Return a key of a task's game: its instance number if instances are counted, otherwise its seed."""
+    return task.env_id, task.options.get("instance", f"seed {task.seed}")
+
+
+def _named(when: str, score: Score) -> dict[str, float | None]:
+    return {f"success_{when}": score.success, f"return_{when}": score.mean_return}
+
+
+@contextmanager
+def _playing(trainer: Any, temperature: float) -> Iterator[None]:
+    """Use the trainer's model for an evaluation at another temperature."""
+    model, samplers = trainer.model, [trainer.args]
+    usual, training = trainer.args.temperature, model.training
+    if trainer.use_vllm:
+        # vLLM has its own temperature, and weights from before the last step.
+        trainer.vllm_generation.sync_weights()
+        samplers.append(trainer.vllm_generation)
+    for sampler in samplers:
+        sampler.temperature = temperature
+    model.eval()
+    try:
+        yield
+    finally:
+        for sampler in samplers:
+            sampler.temperature = usual
+        model.train(training)
+
+
+def _some(trajectories: Sequence[Trajectory], count: int, group_size: int) -> list[tuple[int, Trajectory]]:
+    """Return ``count`` trajectories with positions: whole groups spread over the batch, and an unscored one if any."""
+    starts = range(0, len(trajectories), group_size)
+    wanted = min(len(starts), math.ceil(count / group_size))
+    groups = [starts[i * len(starts) // wanted] for i in range(wanted)]
+    places = [place for start in groups for place in range(start, min(start + group_size, len(trajectories)))][:count]
+    failed = [place for place, played in enumerate(trajectories) if not played.scored]
+    if places and failed and not set(places) & set(failed):
+        places[-1] = failed[0]
+    return [(place, trajectories[place]) for place in places]

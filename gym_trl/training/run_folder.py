@@ -1,0 +1,279 @@
+"""The run folder. Files are written atomically, so an interrupted run leaves them intact."""
+
+import platform
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from json import JSONDecodeError, loads
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from gym_trl.errors import MissingDependencyError
+from gym_trl.executors.make import STEPPING
+from gym_trl.grpo.rollout_func import SAMPLING
+from gym_trl.grpo.saved import UNFINISHED, rollouts_file
+from gym_trl.policies.model import Model
+from gym_trl.records.files import RecordWriter
+from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
+from gym_trl.records.schema import FAILURES, ROLLOUTS, as_record
+from gym_trl.training.options import WRAPPING, TrainOptions, read_options
+from gym_trl.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Checkpoint from which a run continues; without a ``path`` it starts from the beginning."""
+
+    path: Path | None
+    step: int
+
+
+def last_checkpoint(folder: Path) -> Checkpoint | None:
+    """Return the last checkpoint of the run in ``folder`` that is complete.
+
+    If there is none, because Transformers deletes the previous checkpoint first, return the last one, which lacks only
+    the rollouts of an unfinished step.
+    """
+    found: list[tuple[Checkpoint, bool]] = []
+    for path in (folder / "checkpoints").glob("checkpoint-*"):
+        try:
+            # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
+            state = loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            step, saved = state["global_step"], state.get("stateful_callbacks", {}).get(UNFINISHED, {})
+        except (OSError, JSONDecodeError, KeyError):
+            continue
+        # Only grpo/resume.py writes more after it, one file per process.
+        files = range(saved["processes"]) if saved.get("unfinished") else ()
+        complete = all(rollouts_file(path, rank).exists() for rank in files)
+        found.append((Checkpoint(path, step), complete))
+    found.sort(key=lambda one: one[0].step)
+    if not found:
+        return None
+    # The trainer completes the newest checkpoint before it deletes another, so older ones must have all of its files.
+    newest = _trainers_files(found[-1][0])
+    whole = [checkpoint for checkpoint, complete in found if complete and newest <= _trainers_files(checkpoint)]
+    return whole[-1] if whole else found[-1][0]
+
+
+def _trainers_files(checkpoint: Checkpoint) -> set[str]:
+    assert checkpoint.path is not None
+    return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
+
+
+def wrapping(options: TrainOptions) -> dict[str, Any]:
+    """Return the wrapping of a run's environments, by the names of ``GymSpec``'s arguments."""
+    return {**{name: getattr(options, name) for name in WRAPPING}, **options.spec}
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run that has saved a model."""
+    return (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file()
+
+
+def trained(folder: Path, **changes: Any) -> Model:
+    """Return the model of the run in ``folder``, with the settings of its training.
+
+    ::
+
+        evaluate("TrlEnv/GuessNumber-v0", trained(Path("runs/first")), env_kwargs={"high": 8, "turns": 4})
+
+    These are its token limits, sampling, system prompt, action format and all other arguments of ``GymSpec``.
+
+    Args:
+        folder: The run's folder.
+        changes: Fields of ``Model`` to replace; ``sampling`` and ``spec`` are merged into the run's.
+
+    Raises:
+        ConfigError: there is no run.
+    """
+    run = read_options(folder)
+    stepping = {name: getattr(run, name) for name in STEPPING if getattr(run, name) is not None}
+    sampling = {"temperature": 1.0, **{name: run.grpo[name] for name in SAMPLING if name in run.grpo}}
+    sampling |= run.grpo.get("generation_kwargs") or {}
+    template = {**(run.grpo.get("chat_template_kwargs") or {}), **(run.spec.get("chat_template_kwargs") or {})}
+    spec = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
+    as_trained = Model(
+        str(folder / "model"),
+        label=str(folder),
+        sampling={**sampling, **changes.pop("sampling", {})},
+        max_tokens=run.max_tokens_per_turn,
+        max_completion=run.grpo.get("max_completion_length"),
+        system_prompt=run.system_prompt,
+        spec={**spec, **changes.pop("spec", {})},
+    )
+    return replace(as_trained, **changes)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the content of the run's ``summary.json``; empty if the run has not started."""
+    try:
+        summary = loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, JSONDecodeError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+_FILES = (
+    *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, "summary.json", "curve.png", ".curve.new.png"),
+    *("tokenizer", "model", "checkpoints"),
+)
+
+
+class RunFolder:
+    """Files of a run, written by the first process only."""
+
+    def __init__(self, path: Path, *, writes: bool) -> None:
+        self.path = path
+        self.summary: dict[str, Any] = {}
+        self._writes = writes
+        self._found = path.exists()  # before the run
+        self._metrics: JsonLinesWriter | None = None
+        self._rollouts: RecordWriter | None = None
+        self._about: dict[str, Any] = {}  # common fields of all records of the run
+        self._drawn, self._drawing = time.monotonic(), 0.0
+
+    def open(self, options: TrainOptions, start: Checkpoint, processes: int) -> None:
+        """Write the configuration, and drop the records of steps that will be played again."""
+        self.summary = read_summary(self.path)
+        if not self._writes:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions()}
+        replace_text(self.path / "config.json", to_json(config, indent=2))
+        for name in ("metrics.jsonl", ROLLOUTS, FAILURES):
+            if (self.path / name).exists():
+                keep_json_lines(self.path / name, lambda record: _lasts(record, start, options.steps))
+        self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
+        self._rollouts = RecordWriter(self.path)
+        self._about = {
+            "policy": options.model or "tiny",
+            "env_kwargs": options.env_kwargs,
+            "spec": wrapping(options),
+        }
+        last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
+        self.summary["seconds"] = last[0]["seconds"] if last else 0.0
+
+    def discard(self) -> None:
+        """Remove the files of a run that failed before its first step, so that another can use the folder."""
+        self.close()
+        self._metrics = self._rollouts = None
+        if not self._writes or not self.path.is_dir():
+            return
+        for name in _FILES:
+            entry = self.path / name
+            if entry.is_dir():
+                rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        if not self._found:
+            with suppress(OSError):  # it contains other files
+                self.path.rmdir()
+
+    def close(self) -> None:
+        """Close open files."""
+        for writer in (self._metrics, self._rollouts):
+            if writer:
+                writer.close()
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Append the trainer's metrics."""
+        if self._metrics:
+            self._metrics.write(record)
+
+    def rollouts(self, played: Iterable[tuple[int, Trajectory]], *, group_size: int, **about: Any) -> None:
+        """Append some trajectories, each with its position in the batch.
+
+        Args:
+            played: Positions and trajectories.
+            group_size: Number of consecutive positions with the same task.
+            about: Further common fields, such as ``step``, by the names of ``as_record``'s arguments.
+        """
+        if self._rollouts:
+            for place, trajectory in played:
+                group, attempt = divmod(place, group_size)
+                self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **self._about, **about))
+
+    def tokenizer(self, tokenizer: Any) -> None:
+        """Save the tokenizer, with which the ids of the records can be decoded."""
+        if self._writes:
+            tokenizer.save_pretrained(self.path / "tokenizer")
+
+    def save_summary(self) -> None:
+        """Write the summary so far."""
+        if self._writes:
+            replace_text(self.path / "summary.json", to_json(self.summary, indent=2))
+
+    def draw(self, title: str) -> None:
+        """Draw the curve."""
+        if self._writes:
+            began = time.monotonic()
+            draw_curve(self.path, title=title)
+            self._drawn = time.monotonic()
+            self._drawing = self._drawn - began
+
+    def draw_now_and_then(self, title: str) -> None:
+        """Draw the curve if it is old and drawing takes little time compared with the time since."""
+        if time.monotonic() - self._drawn > max(15.0, 50 * self._drawing):
+            self.draw(title)
+
+
+def _lasts(record: Mapping[str, Any], start: Checkpoint, steps: int) -> bool:
+    """Return whether a record remains valid for a run of ``steps`` that continues from ``start``."""
+    if start.path is None:
+        return False
+    evaluated_again = record["step"] == steps and record.get("split") == "eval"
+    return record["step"] <= start.step and not evaluated_again
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("gym-trl", "gymnasium", "torch", "transformers", "trl", "accelerate", "datasets"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "unknown"
+    if "vllm" in sys.modules:  # CPU builds of vLLM have another distribution name
+        versions["vllm"] = str(getattr(sys.modules["vllm"], "__version__", "unknown"))
+    return versions
+
+
+def draw_curve(folder: Path, *, title: str = "") -> Path:
+    """Draw return and success against steps, from the metrics and the summary of the run in ``folder``.
+
+    The levels of random play, of the blind baseline and of perfect play are added if they are known.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("the curve of a run", extra="train") from error
+
+    logged, summary = list(read_json_lines(folder / "metrics.jsonl")), read_summary(folder)
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, 2), ("return", "success"), strict=True):
+        points = [(log["step"], log[f"env/{name}"]) for log in logged if log.get(f"env/{name}") is not None]
+        steps, values = [step for step, _ in points], [value for _, value in points]
+        axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
+        axes.plot(steps, _smooth(values), color="tab:blue", linewidth=2)
+        for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
+            if (height := summary.get(f"{name}_{level}")) is not None:
+                axes.axhline(height, color=colour, linestyle="--")
+                beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}
+                axes.text(0.01, height, f"{level} {height:.2f}", **beside)
+        axes.set(xlabel="step", ylabel=name)
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
+    new = folder / ".curve.new.png"
+    figure.savefig(new, dpi=120)
+    return new.replace(folder / "curve.png")
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    """Return moving averages over a window of a twentieth of the values."""
+    reach = len(values) // 40
+    windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
