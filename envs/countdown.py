@@ -3,21 +3,20 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import gcd
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _LARGE = (25, 50, 75, 100)
-_MOST_NUMBERS = 6
-_HIGHEST = 100
 _LONGEST = 200
 _DRAWS = 2_000
 _DRAWS_OF_MANY = 200
@@ -37,7 +36,7 @@ _Values: TypeAlias = dict[_Rational, "tuple[int, _Rational, str, _Rational] | No
 """Values that some of the numbers make, each with its part of the left side, left side, operator, right side."""
 
 
-class Countdown(TextEnv):
+class Countdown(Puzzle):
     """Make ``target`` from the numbers with + - * /, each used at most once (in the 24 game, exactly once).
 
     >>> env = Countdown(form="expression")
@@ -83,93 +82,54 @@ class Countdown(TextEnv):
             among 2000 deals (200 of 5 or 6 numbers).
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {
-            "numbers": 3,
-            "low": 1,
-            "high": 5,
-            "repeats": 3,
-            "large": 0,
-            "target_low": 1,
-            "target_high": 10,
-            "use_all": False,
-            "form": "steps",
-            "turns": 4,
+            "numbers": 3, "low": 1, "high": 5, "repeats": 3, "large": 0, "target_low": 1, "target_high": 10,
+            "use_all": False, "form": "steps", "turns": 4
         },
         "medium": {
-            "numbers": 4,
-            "low": 1,
-            "high": 13,
-            "repeats": 4,
-            "large": 0,
-            "target_low": 24,
-            "target_high": 24,
-            "use_all": True,
-            "form": "steps",
-            "turns": 6,
+            "numbers": 4, "low": 1, "high": 13, "repeats": 4, "large": 0, "target_low": 24, "target_high": 24,
+            "use_all": True, "form": "steps", "turns": 6
         },
         "hard": {
-            "numbers": 6,
-            "low": 1,
-            "high": 10,
-            "repeats": 2,
-            "large": 2,
-            "target_low": 100,
-            "target_high": 999,
-            "use_all": False,
-            "form": "steps",
-            "turns": 8,
+            "numbers": 6, "low": 1, "high": 10, "repeats": 2, "large": 2, "target_low": 100, "target_high": 999,
+            "use_all": False, "form": "steps", "turns": 8
         },
-    }
+    }  # fmt: skip
+    ranges: ClassVar = {
+        "numbers": (2, 6), "low": (1, None), "high": (1, 100), "repeats": (1, None), "large": (0, len(_LARGE)),
+        "target_low": (1, None), "target_high": (None, 10**9), "form": ("steps", "expression"), "turns": (1, None)
+    }  # fmt: skip
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "1 + + 1"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        numbers: int | None = None,
-        low: int | None = None,
-        high: int | None = None,
-        repeats: int | None = None,
-        large: int | None = None,
-        target_low: int | None = None,
-        target_high: int | None = None,
-        use_all: bool | None = None,
-        form: Literal["steps", "expression"] | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(
-            numbers=numbers,
-            low=low,
-            high=high,
-            repeats=repeats,
-            large=large,
-            target_low=target_low,
-            target_high=target_high,
-            use_all=use_all,
-            form=form,
-            turns=turns,
-        )
-        _check(chosen)
-        self.numbers: int = chosen["numbers"]
-        self.low: int = chosen["low"]
-        self.high: int = chosen["high"]
-        self.repeats: int = chosen["repeats"]
-        self.large: int = chosen["large"]
-        self.target_low: int = chosen["target_low"]
-        self.target_high: int = chosen["target_high"]
-        self.use_all: bool = chosen["use_all"]
-        self.form: str = chosen["form"]
-        self.turns: int = chosen["turns"]
-        self._dealt: tuple[int, ...] = ()
-        self._left: list[_Number] = []
-        self._names: list[str] = []
-        self._target = 0
-        self._turns_left = self.turns
+    numbers: int
+    low: int
+    high: int
+    repeats: int
+    large: int
+    target_low: int
+    target_high: int
+    use_all: bool
+    form: str
+
+    after_message: ClassVar[str] = " "
+    _dealt: tuple[int, ...] = ()
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        for low, high in (("low", "high"), ("target_low", "target_high"), ("large", "numbers")):
+            lowest, highest = getattr(self, low), getattr(self, high)
+            if lowest > highest:
+                raise ConfigError(f"{low} must not be above {high}, got {low}={lowest} and {high}={highest}")
+        if (self.high - self.low + 1) * self.repeats < self.numbers - self.large:
+            raise ConfigError(
+                f"numbers must not be more than can be dealt, got numbers={self.numbers} of {self.low} to "
+                f"{self.high} with repeats={self.repeats}"
+            )
+        if self.use_all and self.form == "steps" and self.turns < self.numbers - 1:
+            raise ConfigError(f"turns must be at least numbers - 1 to use all, got {self.turns}")
 
     @property
     def instructions(self) -> str:
@@ -195,11 +155,6 @@ class Countdown(TextEnv):
     def optimal_success(self) -> float:
         """1.0: only solvable games are dealt."""
         return 1.0
-
-    @property
-    def optimal_return(self) -> float | None:
-        """1.0; ``None`` for the shaped reward. The solver takes the fewest operations."""
-        return None if self.reward == "shaped" else self.optimal_success
 
     @property
     def constant_action(self) -> str:
@@ -236,22 +191,20 @@ class Countdown(TextEnv):
             text = f"{pair[0]} {sign} {pair[1]}"
         return text
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         draws = _DRAWS if self.numbers < 5 else _DRAWS_OF_MANY
         for _ in range(draws):
-            numbers, target = self._deal()
+            numbers, target = self._draw()
             fewest = self._fewest(numbers, target)
             if fewest is not None and (fewest <= self.turns or self.form == "expression"):
                 break
         else:
             raise ConfigError(f"of {draws} deals with these arguments none can be won")
         self._dealt, self._target = numbers, target
-        self._left = list(numbers)
+        self._left: list[_Number] = list(numbers)
         self._names = [str(number) for number in numbers]
-        self._turns_left = self.turns
-        return self._state()
 
-    def _deal(self) -> tuple[tuple[int, ...], int]:
+    def _draw(self) -> tuple[tuple[int, ...], int]:
         rng = self.np_random
         numbers = [_LARGE[place] for place in rng.permutation(len(_LARGE))[: self.large]] if self.large else []
         small: list[int] = []
@@ -293,7 +246,7 @@ class Countdown(TextEnv):
             return Outcome(f"{self._names[-1]}. Solved.", done=True, success=True)
         if len(self._left) == 1:
             return Outcome(f"{self._names[-1]} is left, not {self._target}.", done=True)
-        return self._use_turn("")
+        return self._end_turn()
 
     def _evaluate(self, action: str) -> Outcome:
         tokens = _tokens(action)
@@ -304,7 +257,7 @@ class Countdown(TextEnv):
             return self._reject(value)
         if value == self._target:
             return Outcome(f"That is {value}. Solved.", done=True, success=True)
-        return self._use_turn(f"That is {value}. ")
+        return self._end_turn(f"That is {value}.")
 
     def _refusal(self, tokens: "list[int | str]") -> str | None:
         """Return the reason why these numbers may not be used, or ``None``."""
@@ -313,12 +266,8 @@ class Countdown(TextEnv):
             return "It uses a number that is not there, or too often."
         return "It does not use all numbers." if self.use_all and dealt - used else None
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._use_turn(f"{reason} ", valid=False)
-
-    def _use_turn(self, answer: str, *, valid: bool = True) -> Outcome:
-        self._turns_left -= 1
-        return Outcome(f"{answer}{self._state()}", done=self._turns_left == 0, valid=valid)
+    def _is_solved(self) -> bool:
+        return False  # the target ends the episode at once
 
     def _fewest_actions(self) -> float:
         """Return the fewest operations that make the target, or 1 for expressions."""
@@ -332,7 +281,7 @@ class Countdown(TextEnv):
         steps = _solution(numbers, self._target, self.use_all)
         return 0.0 if steps is None else 1 / (1 + len(steps))
 
-    def _state(self) -> str:
+    def _observe(self) -> str:
         return f"Numbers: {', '.join(self._names)}. Target: {self._target}. Turns left: {self._turns_left}."
 
 
@@ -353,30 +302,6 @@ class _Search:
             left, sign, right = steps[0]
             return f"{_text(left)} {sign} {_text(right)}"
         return _as_expression(steps)
-
-
-def _check(chosen: Mapping[str, Any]) -> None:
-    check_integers(**{name: chosen[name] for name in ("low", "high", "repeats", "target_low", "turns")}, at_least=1)
-    check_integers(numbers=chosen["numbers"], at_least=2)
-    check_integers(large=chosen["large"], at_least=0)
-    check_integers(target_high=chosen["target_high"])
-    if not isinstance(chosen["use_all"], bool):
-        raise ConfigError(f"use_all must be True or False, got {chosen['use_all']!r}")
-    if chosen["form"] not in ("steps", "expression"):
-        raise ConfigError(f"form must be 'steps' or 'expression', got {chosen['form']!r}")
-    for name, most in (("numbers", _MOST_NUMBERS), ("high", _HIGHEST), ("large", len(_LARGE)), ("target_high", 10**9)):
-        if chosen[name] > most:
-            raise ConfigError(f"{name} must be at most {most}, got {chosen[name]}")
-    for low, high in (("low", "high"), ("target_low", "target_high"), ("large", "numbers")):
-        if chosen[low] > chosen[high]:
-            raise ConfigError(f"{low} must not be above {high}, got {low}={chosen[low]} and {high}={chosen[high]}")
-    if (chosen["high"] - chosen["low"] + 1) * chosen["repeats"] < chosen["numbers"] - chosen["large"]:
-        raise ConfigError(
-            f"numbers must not be more than can be dealt, got numbers={chosen['numbers']} of {chosen['low']} to "
-            f"{chosen['high']} with repeats={chosen['repeats']}"
-        )
-    if chosen["use_all"] and chosen["form"] == "steps" and chosen["turns"] < chosen["numbers"] - 1:
-        raise ConfigError(f"turns must be at least numbers - 1 to use all, got {chosen['turns']}")
 
 
 def _apply(left: _Number, sign: str, right: _Number) -> _Number | None:

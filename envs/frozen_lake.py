@@ -3,13 +3,13 @@
 import random
 import re
 from collections import deque
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -23,15 +23,13 @@ _MAPS = {
 _MOVES = ("left", "down", "right", "up")
 """Moves in Gymnasium's order, in which the two perpendicular moves are neighbours of each move."""
 _NUMBERS = {move: number for number, move in enumerate(_MOVES)}
-_LEAST_SIZE, _MOST_SIZE = 2, 32
-_MOST_TURNS = 10_000
 _RANDOM_MAPS = 2**32
 _MOST_DRAWS = 100
 _ROW = re.compile(r"^[SFHGP]{2,}$", re.MULTILINE)
 _TURNS_LEFT = re.compile(r"^([0-9]+) turns? left\.$", re.MULTILINE)
 
 
-class FrozenLake(TextEnv):
+class FrozenLake(Puzzle):
     """Cross a frozen lake to the goal without falling into a hole, by the rules of Gymnasium's FrozenLake-v1.
 
     >>> env = FrozenLake(is_slippery=False)
@@ -100,7 +98,7 @@ class FrozenLake(TextEnv):
         ConfigError: an argument of another type or out of its range, or too few ``turns`` for any random map.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {
             "map_name": "random", "size": 3, "holes": 0.2, "is_slippery": False, "success_rate": 1 / 3, "turns": 12
         },
@@ -111,50 +109,23 @@ class FrozenLake(TextEnv):
             "map_name": "8x8", "size": 8, "holes": 0.2, "is_slippery": True, "success_rate": 1 / 3, "turns": 200
         },
     }  # fmt: skip
+    ranges: ClassVar = {
+        "map_name": ("4x4", "8x8", "random"), "size": (2, 32), "holes": (0, 1), "success_rate": (0, 1),
+        "turns": (1, 10_000)
+    }  # fmt: skip
     reward_modes = ("success", "efficient", "shaped")
     garbage = "forward"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        map_name: Literal["4x4", "8x8", "random"] | None = None,
-        size: int | None = None,
-        holes: float | None = None,
-        is_slippery: bool | None = None,
-        success_rate: float | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(
-            map_name=map_name, size=size, holes=holes, is_slippery=is_slippery, success_rate=success_rate, turns=turns
-        )
-        self.map_name: str = chosen["map_name"]
-        self.size: int = chosen["size"]
-        self.holes: float = chosen["holes"]
-        self.is_slippery: bool = chosen["is_slippery"]
-        self.success_rate: float = chosen["success_rate"]
-        self.turns: int = chosen["turns"]
-        self._check_arguments()
-        self._lake = ""
-        self._steps = (0, 0, 0, 0)
-        self._at = 0
-        self._turns_left = self.turns
+    map_name: str
+    size: int
+    holes: float
+    is_slippery: bool
+    success_rate: float
+
+    _at = 0
 
     def _check_arguments(self) -> None:
-        if self.map_name not in ("4x4", "8x8", "random"):
-            raise ConfigError(f"map_name must be '4x4', '8x8' or 'random', got {self.map_name!r}")
-        if not isinstance(self.is_slippery, bool):
-            raise ConfigError(f"is_slippery must be True or False, got {self.is_slippery!r}")
-        check_integers(size=self.size, at_least=_LEAST_SIZE)
-        check_integers(turns=self.turns, at_least=1)
-        _check_probabilities(holes=self.holes, success_rate=self.success_rate)
-        if self.size > _MOST_SIZE:
-            raise ConfigError(f"size must be at most {_MOST_SIZE}, got {self.size}")
-        if self.turns > _MOST_TURNS:
-            raise ConfigError(f"turns must be at most {_MOST_TURNS}, got {self.turns}")
+        super()._check_arguments()
         if self.map_name == "random" and self.turns < 2 * (self.size - 1):
             raise ConfigError(
                 f"turns must be at least {2 * (self.size - 1)} for a map of size {self.size}, got {self.turns}"
@@ -213,7 +184,7 @@ class FrozenLake(TextEnv):
     def _rate(self) -> float:
         return float(self.success_rate) if self.is_slippery else 1.0
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         if self.map_name == "random":
             number = int(self.np_random.integers(_RANDOM_MAPS)) if instance is None else instance
             self._lake = _random_lake(self.size, self.holes, self.turns, number)
@@ -223,8 +194,6 @@ class FrozenLake(TextEnv):
                 self.np_random.random()  # Gymnasium draws the start, which is always the same
         self._steps = _steps(self._lake)
         self._at = 0
-        self._turns_left = self.turns
-        return self._show_lake("")
 
     def _act(self, action: str) -> Outcome:
         move = _NUMBERS.get(action)
@@ -235,13 +204,10 @@ class FrozenLake(TextEnv):
         if self.is_slippery:
             move = self._slip(move)
         self._at = _go(self._lake, self._at, self._steps[move])
-        self._turns_left -= 1
         square = self._lake[self._at]
         if square == "H":
-            return Outcome(self._show_lake("You fell into a hole.\n"), done=True)
-        if square == "G":
-            return Outcome(self._show_lake("You reached the goal.\n"), done=True, success=True)
-        return Outcome(self._show_lake(""), done=self._turns_left == 0)
+            return self._end_turn("You fell into a hole.", done=True)
+        return self._end_turn("You reached the goal." if square == "G" else "")
 
     def _slip(self, move: int) -> int:
         fail = (1.0 - self.success_rate) / 2.0
@@ -250,13 +216,11 @@ class FrozenLake(TextEnv):
             return (move - 1) % 4
         return move if drawn < fail + self.success_rate else (move + 1) % 4
 
-    def _reject(self, reason: str) -> Outcome:
-        self._turns_left -= 1
-        return Outcome(self._show_lake(f"{reason}\n"), done=self._turns_left == 0, valid=False)
+    def _is_solved(self) -> bool:
+        return self._lake[self._at] == "G"
 
-    def _show_lake(self, said: str) -> str:
-        lake, at, left = self._lake, self._at, self._turns_left
-        return f"{said}{lake[:at]}P{lake[at + 1 :]}{counted(left, 'turn')} left."
+    def _board(self) -> str:
+        return f"{self._lake[: self._at]}P{self._lake[self._at + 1 :]}"
 
     def _fewest_actions(self) -> float:
         """Return the length of the shortest way, which can be walked only if no move slips away from it."""
@@ -353,11 +317,3 @@ def _random_lake(size: int, holes: float, turns: int, number: int) -> str:
         at += step
         lake = f"{lake[:at]}F{lake[at + 1 :]}"
     return lake
-
-
-def _check_probabilities(**arguments: object) -> None:
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{name} must be a number, got {value!r}")
-        if not 0 <= value <= 1:
-            raise ConfigError(f"{name} must be from 0 to 1, got {value}")

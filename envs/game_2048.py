@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -24,7 +25,6 @@ Losses: TypeAlias = npt.NDArray[np.floating[Any]]
 _ACTIONS = ("up", "down", "left", "right")
 _SHOWN_ROW = re.compile(r"^(?:[0-9]+|\.)(?: (?:[0-9]+|\.))+$", re.MULTILINE)
 _SPAWNS = ((2, 0.9), (4, 0.1))
-_LARGEST = 4
 _HIGHEST_TARGET = 2**16
 _MOST_BOARDS_SOLVED = 6**9
 _MANY_BOARDS = 2**22
@@ -32,7 +32,7 @@ _KNOWN: Mapping[tuple[int, int], float] = {(3, 64): 1.0}
 """Precomputed probabilities to win, by size and target, which take seconds to compute; a test computes them."""
 
 
-class Game2048(TextEnv):
+class Game2048(Puzzle):
     """Slide all tiles up, down, left or right, merging equal ones, until one is ``target``.
 
     >>> env = Game2048(size=3, target=8, turns=9)
@@ -85,39 +85,25 @@ class Game2048(TextEnv):
             1.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"size": 2, "target": 8, "turns": 7},
         "medium": {"size": 2, "target": 16, "turns": 20},
         "hard": {"size": 3, "target": 64, "turns": 150},
     }
+    ranges: ClassVar = {"size": (2, 4), "target": (8, None), "turns": (1, None)}
     reward_modes = ("success", "shaped")
     garbage = "north"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        size: int | None = None,
-        target: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(size=size, target=target, turns=turns)
-        self.size: int = chosen["size"]
-        self.target: int = chosen["target"]
-        self.turns: int = chosen["turns"]
-        check_integers(size=self.size, at_least=2)
-        check_integers(target=self.target, at_least=8)
-        check_integers(turns=self.turns, at_least=1)
-        if self.size > _LARGEST:
-            raise ConfigError(f"size must be at most {_LARGEST}, got {self.size}")
+    size: int
+    target: int
+
+    _rows: Board = ()
+    _legal: tuple[str, ...] = ("left",)
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
         if self.target > _HIGHEST_TARGET or self.target & self.target - 1:
             raise ConfigError(f"target must be a power of two from 8 to {_HIGHEST_TARGET}, got {self.target}")
-        self._turns_left = self.turns
-        self._rows: Board = ((0,) * self.size,) * self.size
-        self._legal: tuple[str, ...] = ("left",)
 
     @property
     def instructions(self) -> str:
@@ -135,7 +121,7 @@ class Game2048(TextEnv):
         """Optimum where the solver is perfect and ``turns`` are enough; ``None`` elsewhere."""
         # Each move adds at least 2, and the largest sum without a win is a board full of half the target.
         most_moves = (self.size**2 * self.target // 2 - 4) // 2 + 1
-        if not self._is_solved or self.turns < most_moves:
+        if not self._has_table or self.turns < most_moves:
             return None
         known = _KNOWN.get((self.size, self.target))
         return 1.0 - _loss_at_start(self.size, self.target) if known is None else known
@@ -151,46 +137,35 @@ class Game2048(TextEnv):
 
     def solver(self) -> Policy:
         """Return a policy that is perfect on boards of up to 3x3 and 64, and looks two moves ahead on larger ones."""
-        policy = _Perfect(self.size, self.target) if self._is_solved else _look_ahead
+        policy = _Perfect(self.size, self.target) if self._has_table else _look_ahead
         return Steady(policy, _SHOWN_ROW.search)
 
     @property
-    def _is_solved(self) -> bool:
+    def _has_table(self) -> bool:
         boards: int = _levels(self.target) ** self.size**2
         return boards <= _MOST_BOARDS_SOLVED
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        self._turns_left = self.turns
+    def _deal(self, instance: int | None) -> None:
         self._rows = ((0,) * self.size,) * self.size
         self._spawn()
         self._spawn()
-        self._legal = tuple(action for action, _ in _moves(self._rows))
-        return self._board()
+        self._legal = _legal(self._rows)
 
     def _act(self, action: str) -> Outcome:
         said = action if action in _ACTIONS else action.strip().lower()
         if said not in self._legal:
             return self._reject("That changes nothing." if said in _ACTIONS else "Not a move.")
         self._rows = _moved(self._rows, said)
-        if max(map(max, self._rows)) < self.target:
+        if not self._is_solved():
             self._spawn()
         self._legal = _legal(self._rows)
-        return self._end_turn("", valid=True)
+        return self._end_turn(done=not self._legal)
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._end_turn(f"{reason}\n", valid=False)
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
+        return super()._end_turn(message, valid=valid, done=done, max_tile=max(map(max, self._rows)))
 
-    def _end_turn(self, said: str, *, valid: bool) -> Outcome:
-        self._turns_left -= 1
-        largest = max(map(max, self._rows))
-        won = largest >= self.target
-        return Outcome(
-            said + self._board(),
-            done=won or self._turns_left == 0 or not self._legal,
-            success=won,
-            valid=valid,
-            info={"max_tile": largest},
-        )
+    def _is_solved(self) -> bool:
+        return max(map(max, self._rows)) >= self.target
 
     def _spawn(self) -> None:
         empty = [(row, col) for row, tiles in enumerate(self._rows) for col, tile in enumerate(tiles) if tile == 0]
@@ -201,8 +176,7 @@ class Game2048(TextEnv):
         self._rows = (*self._rows[:row], (*tiles[:col], tile, *tiles[col + 1 :]), *self._rows[row + 1 :])
 
     def _board(self) -> str:
-        shown = "\n".join([_line(row).shown for row in self._rows])
-        return f"{shown}\n{counted(self._turns_left, 'turn')} left."
+        return "".join([f"{_line(row).shown}\n" for row in self._rows])
 
     def _potential(self) -> float:
         """Return the logarithm of the largest tile as a share of the target's."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -15,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _RANGE = re.compile(r"Guess (-?[0-9]+) to (-?[0-9]+) ")
 
 
-class GuessNumber(TextEnv):
+class GuessNumber(Puzzle):
     """Find a secret integer from ``low`` to ``high`` in ``turns`` tries, with the hints "higher" and "lower".
 
     >>> env = GuessNumber()
@@ -50,36 +51,25 @@ class GuessNumber(TextEnv):
         ConfigError: ``low`` is above ``high``, ``turns`` is below 1, or one of them is not an integer.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"low": 1, "high": 10, "turns": 4},
         "medium": {"low": 1, "high": 50, "turns": 6},
         "hard": {"low": 1, "high": 1000, "turns": 10},
     }
+    ranges: ClassVar = {"turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "1.5"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        low: int | None = None,
-        high: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(low=low, high=high, turns=turns)
-        self.low: int = chosen["low"]
-        self.high: int = chosen["high"]
-        self.turns: int = chosen["turns"]
-        check_integers(low=self.low, high=self.high)
-        check_integers(turns=self.turns, at_least=1)
+    low: int
+    high: int
+
+    after_message: ClassVar[str] = ""
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
         if self.low > self.high:
             raise ConfigError(f"low must not be above high, got low={self.low} and high={self.high}")
-        self._secret = self.low
-        self._guesses_left = self.turns
-        self._least, self._most = self.low, self.high
 
     @property
     def instructions(self) -> str:
@@ -109,11 +99,6 @@ class GuessNumber(TextEnv):
         return float((2**self.turns - 1) / self.num_instances)
 
     @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success``; ``None`` for the shaped reward. ``"efficient"`` compares with halving."""
-        return None if self.reward == "shaped" else self.optimal_success
-
-    @property
     def constant_action(self) -> str:
         """The middle of the range."""
         return str((self.low + self.high) // 2)
@@ -127,10 +112,12 @@ class GuessNumber(TextEnv):
         rng = random.Random(seed)
         return lambda observation: str(rng.randint(self.low, self.high))
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         self._secret = self.low + (instance or 0)
-        self._guesses_left = self.turns
         self._least, self._most = self.low, self.high
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        super()._start(instance, options)
         return f"Guess {self.low} to {self.high} in {counted(self.turns, 'try')}."
 
     def _act(self, action: str) -> Outcome:
@@ -142,10 +129,10 @@ class GuessNumber(TextEnv):
         if self._secret > guess:
             if guess >= self._least:
                 self._least = guess + 1
-            return self._use_guess("Higher.")
+            return self._end_turn("Higher.")
         if guess <= self._most:
             self._most = guess - 1
-        return self._use_guess("Lower.")
+        return self._end_turn("Lower.")
 
     def _fewest_actions(self) -> float:
         """Return the guesses that halving takes for this secret."""
@@ -162,12 +149,11 @@ class GuessNumber(TextEnv):
         left = self._most - self._least + 1
         return 1.0 - math.log(left) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._use_guess(reason, valid=False)
+    def _is_solved(self) -> bool:
+        return False  # the secret ends the episode at once
 
-    def _use_guess(self, answer: str, *, valid: bool = True) -> Outcome:
-        self._guesses_left -= 1
-        return Outcome(answer, 0.0, self._guesses_left == 0, False, valid)
+    def _observe(self) -> str:
+        return ""
 
 
 class _Halving:

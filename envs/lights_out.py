@@ -2,23 +2,21 @@
 
 import math
 import re
-from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
-from gym_trl.errors import ConfigError
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _ROW = re.compile(r"^[*.](?: [*.])*$", re.MULTILINE)
-_LARGEST = 10
 _LARGEST_COUNTED = 5
 
 
-class LightsOut(TextEnv):
+class LightsOut(Puzzle):
     """Switch all lights off; a press switches a light and those above, below, left and right of it.
 
     >>> env = LightsOut(size=2, turns=3)
@@ -61,32 +59,19 @@ class LightsOut(TextEnv):
         ConfigError: ``size`` is not from 1 to 10, or ``turns`` is below 1.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"size": 2, "turns": 8},
         "medium": {"size": 3, "turns": 18},
         "hard": {"size": 5, "turns": 30},
     }
+    ranges: ClassVar = {"size": (1, 10), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "0 0"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        size: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(size=size, turns=turns)
-        self.size: int = chosen["size"]
-        self.turns: int = chosen["turns"]
-        check_integers(size=self.size, turns=self.turns, at_least=1)
-        if self.size > _LARGEST:
-            raise ConfigError(f"size must be at most {_LARGEST}, got {self.size}")
-        self._turns_left = self.turns
-        self._first = self._lights = 0
+    size: int
+
+    _first = _lights = 0
 
     @property
     def instructions(self) -> str:
@@ -118,11 +103,6 @@ class LightsOut(TextEnv):
         return sum(_boards_by_presses(self.size)[1 : self.turns + 1]) / self.num_instances
 
     @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest presses."""
-        return None if self.reward == "shaped" else self.optimal_success
-
-    @property
     def constant_action(self) -> str:
         """Press of the top left light."""
         return "1 1"
@@ -135,38 +115,28 @@ class LightsOut(TextEnv):
         """Return a policy that plays a smallest solution."""
         return Steady(partial(_press_one, self.size), _ROW.search)
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        switches, independent = _switches(self.size), _algebra(self.size).independent
+    def _deal(self, instance: int | None) -> None:
         self._lights = 0
-        for place, light in enumerate(independent):
+        for place, light in enumerate(_algebra(self.size).independent):
             if ((instance or 0) + 1) >> place & 1:
-                self._lights ^= switches[light]
+                self._lights ^= _switches(self.size)[light]
         self._first = self._lights
-        self._turns_left = self.turns
-        return self._board()
 
     def _act(self, action: str) -> Outcome:
-        light = _by_action(self.size).get(action)
-        if light is None:
-            light = _by_action(self.size).get(" ".join(action.split()))
+        lights = _by_action(self.size)
+        light = lights.get(action, lights.get(" ".join(action.split())))
         if light is None:
             return self._reject("Not a row and a column.")
         self._lights ^= _switches(self.size)[light]
-        return self._end_turn("", valid=True)
+        return self._end_turn()
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._end_turn(f"{reason}\n", valid=False)
-
-    def _end_turn(self, said: str, *, valid: bool) -> Outcome:
-        self._turns_left -= 1
-        dark = self._lights == 0
-        return Outcome(said + self._board(), done=dark or self._turns_left == 0, success=dark, valid=valid)
+    def _is_solved(self) -> bool:
+        return self._lights == 0
 
     def _board(self) -> str:
         rows, size, lights = _rows(self.size), self.size, self._lights
         row = (1 << size) - 1
-        shown = "\n".join([rows[lights >> first & row] for first in range(0, size * size, size)])
-        return f"{shown}\n{counted(self._turns_left, 'turn')} left."
+        return "".join([rows[lights >> first & row] for first in range(0, size * size, size)])
 
     def _fewest_actions(self) -> float:
         """Return the size of a smallest solution."""
@@ -280,4 +250,4 @@ def _by_action(size: int) -> dict[str, int]:
 @cache
 def _rows(size: int) -> tuple[str, ...]:
     """Return the text of each row by its bits."""
-    return tuple(" ".join("*" if row >> col & 1 else "." for col in range(size)) for row in range(1 << size))
+    return tuple(" ".join("*" if row >> col & 1 else "." for col in range(size)) + "\n" for row in range(1 << size))

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
-_MOST_PEGS, _MOST_COLORS, _MOST_CODES = 9, 9, 100_000
+_MOST_CODES = 100_000
 _WEIGH_ALL_UP_TO = 4096
 _WEIGHED_OTHERWISE = 200
 _ANSWER = re.compile(r": ([0-9]) black, ([0-9]) white\.")
@@ -26,7 +27,7 @@ _Indices: TypeAlias = NDArray[np.intp]
 _Answers: TypeAlias = NDArray[np.uint8]
 
 
-class Mastermind(TextEnv):
+class Mastermind(Puzzle):
     """Find a secret code from the number of right numbers and of those in the right place in each guess.
 
     >>> env = Mastermind()
@@ -73,50 +74,34 @@ class Mastermind(TextEnv):
             more pegs than colors without repeats, or there are more than 100,000 codes.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"pegs": 2, "colors": 4, "repeats": True, "turns": 6},
         "medium": {"pegs": 4, "colors": 6, "repeats": True, "turns": 10},
         "hard": {"pegs": 5, "colors": 8, "repeats": True, "turns": 10},
     }
+    ranges: ClassVar = {"pegs": (1, 9), "colors": (1, 9), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "0 0 0 0"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        pegs: int | None = None,
-        colors: int | None = None,
-        repeats: bool | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(pegs=pegs, colors=colors, repeats=repeats, turns=turns)
-        self.pegs: int = chosen["pegs"]
-        self.colors: int = chosen["colors"]
-        self.repeats: bool = chosen["repeats"]
-        self.turns: int = chosen["turns"]
-        self._check_arguments()
-        self._is_code = re.compile(f"[1-{self.colors}]{{{self.pegs}}}").fullmatch
-        self._secret = ""
-        self._guesses_left = self.turns
-        self._answers: list[tuple[str, int]] = []
+    pegs: int
+    colors: int
+    repeats: bool
+
+    after_message: ClassVar[str] = " "
 
     def _check_arguments(self) -> None:
-        check_integers(pegs=self.pegs, colors=self.colors, turns=self.turns, at_least=1)
-        for name, value, most in (("pegs", self.pegs, _MOST_PEGS), ("colors", self.colors, _MOST_COLORS)):
-            if value > most:
-                raise ConfigError(f"{name} must be at most {most}, got {value}")
-        if not isinstance(self.repeats, bool):
-            raise ConfigError(f"repeats must be True or False, got {self.repeats!r}")
+        super()._check_arguments()
         if not self.repeats and self.pegs > self.colors:
             said = f"pegs={self.pegs} and colors={self.colors}"
             raise ConfigError(f"without repeats pegs must be at most colors, got {said}")
         if self.num_instances > _MOST_CODES:
             said = f"pegs={self.pegs} and colors={self.colors} make {self.num_instances}"
             raise ConfigError(f"there must be at most {_MOST_CODES} codes, and {said}")
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._is_code = re.compile(f"[1-{self.colors}]{{{self.pegs}}}").fullmatch
 
     @property
     def instructions(self) -> str:
@@ -143,11 +128,6 @@ class Mastermind(TextEnv):
         return 1.0 if self.turns >= self._book.most_guesses else None
 
     @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success``; ``None`` for the shaped reward. ``"efficient"`` compares with the solver."""
-        return None if self.reward == "shaped" else self.optimal_success
-
-    @property
     def constant_action(self) -> str:
         """The first code."""
         return " ".join(_code(0, self.pegs, self.colors, self.repeats))
@@ -163,12 +143,12 @@ class Mastermind(TextEnv):
             _code(rng.randrange(self.num_instances), self.pegs, self.colors, self.repeats)
         )
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         self._secret = _code(instance or 0, self.pegs, self.colors, self.repeats)
-        self._guesses_left = self.turns
-        self._answers = []
-        numbers, guesses = counted(self.pegs, "number"), counted(self.turns, "guess")
-        return f"A code of {numbers} from 1 to {self.colors}. {guesses} left."
+        self._answers: list[tuple[str, int]] = []
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        return f"A code of {counted(self.pegs, 'number')} from 1 to {self.colors}. {super()._start(instance, options)}"
 
     def _act(self, action: str) -> Outcome:
         guess = "".join(action.split())
@@ -179,15 +159,13 @@ class Mastermind(TextEnv):
             return Outcome("Correct.", done=True, success=True)
         black, paired = _compare(guess, self._secret)
         self._answers.append((guess, black * (self.pegs + 1) + paired))
-        return self._use_guess(f"{' '.join(guess)}: {black} black, {paired - black} white.", valid=True)
+        return self._end_turn(f"{' '.join(guess)}: {black} black, {paired - black} white.")
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._use_guess(reason, valid=False)
+    def _is_solved(self) -> bool:
+        return False  # the secret ends the episode at once
 
-    def _use_guess(self, said: str, *, valid: bool) -> Outcome:
-        self._guesses_left -= 1
-        left = counted(self._guesses_left, "guess")
-        return Outcome(f"{said} {left} left.", done=self._guesses_left == 0, valid=valid)
+    def _observe(self) -> str:
+        return f"{counted(self._turns_left, 'guess')} left."
 
     def _fewest_actions(self) -> float:
         """Return the number of guesses that the solver takes for this code."""

@@ -3,15 +3,14 @@
 import random
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
-from gym_trl.errors import ConfigError
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
-_LEAST_SIZE, _MOST_SIZE = 2, 15
 _MAZES = 2**32
 _DIRECTIONS = ("north", "east", "south", "west")
 _STEPS = {"north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1)}
@@ -24,7 +23,7 @@ Place = tuple[int, int]
 """Row and column of a square; the outer wall is row 0 and column 0."""
 
 
-class Maze(TextEnv):
+class Maze(Puzzle):
     """Walk through a maze to the goal, seeing all of it or only the squares straight ahead.
 
     >>> env = Maze(size=2)
@@ -95,50 +94,23 @@ class Maze(TextEnv):
             below 2.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"size": 2, "loops": 0.0, "view": "full", "turns": 12},
         "medium": {"size": 4, "loops": 0.0, "view": "full", "turns": 30},
         "hard": {"size": 5, "loops": 0.0, "view": "local", "turns": 96},
     }
+    ranges: ClassVar = {"size": (2, 15), "loops": (0, 1), "view": ("full", "local"), "turns": (2, None)}
     reward_modes = ("success", "efficient", "shaped")
     garbage = "up"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        size: int | None = None,
-        loops: float | None = None,
-        view: Literal["full", "local"] | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(size=size, loops=loops, view=view, turns=turns)
-        self.size: int = chosen["size"]
-        self.loops: float = chosen["loops"]
-        self.view: str = chosen["view"]
-        self.turns: int = chosen["turns"]
-        self._check_arguments()
+    size: int
+    loops: float
+    view: str
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._row = 2 * self.size + 2
         self._steps = dict(zip(_DIRECTIONS, (-self._row, 1, self._row, -1), strict=True))
-        self._maze = ""
-        self._at = self._goal = 0
-        self._away: dict[int, int] = {}
-        self._fewest = 0
-        self._turns_left = self.turns
-
-    def _check_arguments(self) -> None:
-        check_integers(size=self.size, turns=self.turns, at_least=2)
-        if self.size > _MOST_SIZE:
-            raise ConfigError(f"size must be at most {_MOST_SIZE}, got {self.size}")
-        if isinstance(self.loops, bool) or not isinstance(self.loops, int | float):
-            raise ConfigError(f"loops must be a number, got {self.loops!r}")
-        if not 0 <= self.loops <= 1:
-            raise ConfigError(f"loops must be from 0 to 1, got {self.loops}")
-        if self.view not in ("full", "local"):
-            raise ConfigError(f"view must be 'full' or 'local', got {self.view!r}")
 
     @property
     def instructions(self) -> str:
@@ -189,7 +161,7 @@ class Maze(TextEnv):
             return Steady(_shortest_way, _ROW.search)
         return Steady(_Explorer(self.size), _PLACE.search)
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         rng = random.Random(instance)
         odd = range(1, 2 * self.size, 2)
         rooms = [row * self._row + column for row in odd for column in odd]
@@ -199,8 +171,6 @@ class Maze(TextEnv):
         self._at = rng.choice([room for room in rooms if 0 < self._away[room] <= self.turns])
         self._maze = f"{self._maze[: self._goal]}G{self._maze[self._goal + 1 :]}"
         self._fewest = self._away[self._at]
-        self._turns_left = self.turns
-        return self._look("")
 
     def _act(self, action: str) -> Outcome:
         step = self._steps.get(action)
@@ -212,21 +182,16 @@ class Maze(TextEnv):
         if self._maze[self._at + step] == "#":
             return self._reject(f"A wall is {action} of you.")
         self._at += step
-        self._turns_left -= 1
-        if self._at == self._goal:
-            return Outcome(self._look("You reached the goal.\n"), done=True, success=True)
-        return Outcome(self._look(""), done=self._turns_left == 0)
+        return self._end_turn("You reached the goal." if self._at == self._goal else "")
 
-    def _reject(self, reason: str) -> Outcome:
-        self._turns_left -= 1
-        return Outcome(self._look(f"{reason}\n"), done=self._turns_left == 0, valid=False)
+    def _is_solved(self) -> bool:
+        return self._at == self._goal
 
-    def _look(self, said: str) -> str:
-        maze, at, left = self._maze, self._at, self._turns_left
-        turns = f"{counted(left, 'turn')} left."
+    def _board(self) -> str:
+        maze, at = self._maze, self._at
         if self.view == "full":
-            return f"{said}{maze[:at]}P{maze[at + 1 :]}{turns}"
-        return f"{said}Row {at // self._row}, column {at % self._row}.\n{self._look_around()}{turns}"
+            return f"{maze[:at]}P{maze[at + 1 :]}"
+        return f"Row {at // self._row}, column {at % self._row}.\n{self._look_around()}"
 
     def _look_around(self) -> str:
         seen, goal = [], ""

@@ -7,13 +7,13 @@ from functools import lru_cache
 from math import comb
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _ACTION = re.compile(r"\s*(reveal|flag)\s+([0-9]{1,3})(?:\s*,\s*|\s+)([0-9]{1,3})\s*", re.ASCII | re.IGNORECASE)
-_LONGEST_SIDE = 40
 _MINES = re.compile(r"Mines: ([0-9]+)\.")
 _CLOSED, _FLAG, _MINE = ".", "F", "*"
 _DIGITS = "012345678"
@@ -21,7 +21,7 @@ _DIGITS = "012345678"
 _Neighbours: TypeAlias = tuple[tuple[int, ...], ...]
 
 
-class Minesweeper(TextEnv):
+class Minesweeper(Puzzle):
     """Reveal all cells without a mine; a number counts the mines in the cells around it.
 
     >>> env = Minesweeper(difficulty="easy")
@@ -84,46 +84,29 @@ class Minesweeper(TextEnv):
         ConfigError: an argument out of its range.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"rows": 4, "columns": 4, "mines": 2, "turns": 20},
         "medium": {"rows": 8, "columns": 8, "mines": 10, "turns": 80},
         "hard": {"rows": 16, "columns": 16, "mines": 40, "turns": 300},
     }
+    ranges: ClassVar = {"rows": (1, 40), "columns": (1, 40), "mines": (1, None), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
     garbage = "reveal 0 0"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        rows: int | None = None,
-        columns: int | None = None,
-        mines: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(rows=rows, columns=columns, mines=mines, turns=turns)
-        check_integers(**chosen, at_least=1)
-        for name in ("rows", "columns"):
-            if chosen[name] > _LONGEST_SIDE:
-                raise ConfigError(f"{name} must be at most {_LONGEST_SIDE}, got {chosen[name]}")
-        cells = chosen["rows"] * chosen["columns"]
-        if chosen["mines"] >= cells:
-            raise ConfigError(f"mines must be fewer than the {cells} cells, got {chosen['mines']}")
-        self.rows: int = chosen["rows"]
-        self.columns: int = chosen["columns"]
-        self.mines: int = chosen["mines"]
-        self.turns: int = chosen["turns"]
-        self._instances = comb(cells - 1, self.mines)
-        self._instance = 0
-        self._first: int | None = None
-        self._mined: frozenset[int] = frozenset()
-        self._cells: list[str] = []
-        self._lines: list[str] = []
-        self._open = 0
-        self._turns_left = self.turns
+    rows: int
+    columns: int
+    mines: int
+
+    after_message: ClassVar[str] = " "
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.mines >= self.rows * self.columns:
+            raise ConfigError(f"mines must be fewer than the {self.rows * self.columns} cells, got {self.mines}")
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._instances = comb(self.rows * self.columns - 1, self.mines)
 
     @property
     def instructions(self) -> str:
@@ -175,15 +158,13 @@ class Minesweeper(TextEnv):
         row, column = divmod((closed + closed + flagged)[chosen], self.columns)
         return f"{word} {row + 1} {column + 1}"
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         self._instance = instance or 0
-        self._first = None
-        self._mined = frozenset()
+        self._first: int | None = None
+        self._mined: frozenset[int] = frozenset()
         self._cells = [_CLOSED] * (self.rows * self.columns)
         self._lines = [self._line(row) for row in range(self.rows)]
         self._open = 0
-        self._turns_left = self.turns
-        return self._board()
 
     def _act(self, action: str) -> Outcome:
         read = _ACTION.fullmatch(action)
@@ -199,7 +180,7 @@ class Minesweeper(TextEnv):
         if read[1].lower() == "flag":
             self._cells[place] = _CLOSED if cell == _FLAG else _FLAG
             self._lines[row] = self._line(row)
-            return self._use_turn()
+            return self._end_turn()
         if cell == _FLAG:
             return self._reject("That cell is flagged.")
         return self._reveal(place)
@@ -212,14 +193,15 @@ class Minesweeper(TextEnv):
             for mine in self._mined:
                 self._cells[mine] = _MINE
             self._lines = [self._line(row) for row in range(self.rows)]
-            return self._use_turn("A mine. ", done=True)
+            return self._end_turn("A mine.", done=True)
         changed = self._flood(place)
         for row in {opened // self.columns for opened in changed}:
             self._lines[row] = self._line(row)
         self._open += len(changed)
-        if self._open == len(self._cells) - self.mines:
-            return self._use_turn("All safe cells are open. ", done=True, success=True)
-        return self._use_turn()
+        return self._end_turn("All safe cells are open." if self._is_solved() else "")
+
+    def _is_solved(self) -> bool:
+        return self._open == len(self._cells) - self.mines
 
     def _flood(self, place: int) -> list[int]:
         """Open a cell and, around zeros, all others; flagged cells stay closed."""
@@ -265,14 +247,7 @@ class Minesweeper(TextEnv):
         """Return the share of the safe cells that are open."""
         return self._open / (len(self._cells) - self.mines)
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._use_turn(f"{reason} ")._replace(valid=False)
-
-    def _use_turn(self, answer: str = "", *, done: bool = False, success: bool = False) -> Outcome:
-        self._turns_left -= 1
-        return Outcome(f"{answer}{self._board()}", done=done or self._turns_left == 0, success=success)
-
-    def _board(self) -> str:
+    def _observe(self) -> str:
         head = _head(self.columns)
         return f"Mines: {self.mines}. Turns left: {self._turns_left}.\n{head}\n" + "\n".join(self._lines)
 

@@ -1,7 +1,7 @@
 """Pocket cube: Rubik's cube of 2x2x2."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate, permutations, product
 from operator import itemgetter
@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
-from gym_trl.errors import ConfigError
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
@@ -23,13 +23,12 @@ Vector: TypeAlias = tuple[int, int, int]
 _FACES = "URFDLB"
 _SOLVED: Stickers = tuple(face for face in _FACES for _ in range(4))
 _FACE = re.compile(r"^[URFDLB]: (.*)$", re.MULTILINE)
-_SHOWN = "\n".join(f"{face}: {{}} {{}} {{}} {{}}" for face in _FACES)
-_LONGEST_SCRAMBLE = 30
+_SHOWN = "".join(f"{face}: {{}} {{}} {{}} {{}}\n" for face in _FACES)
 _BY_DISTANCE = (1, 9, 54, 321, 1847, 9992, 50136, 227536, 870072, 1887748, 623800, 2644)
 """Number of positions 0, 1, ..., 11 moves from the solved one; a test counts them."""
 
 
-class PocketCube(TextEnv):
+class PocketCube(Puzzle):
     """Solve a scrambled 2x2x2 cube with turns of its upper, right and front face.
 
     >>> env = PocketCube(scramble=1, turns=4)
@@ -75,33 +74,19 @@ class PocketCube(TextEnv):
         ConfigError: ``scramble`` is not from 0 to 30, or ``turns`` is below 1.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"scramble": 1, "turns": 1},
         "medium": {"scramble": 3, "turns": 6},
         "hard": {"scramble": 0, "turns": 22},
     }
+    ranges: ClassVar = {"scramble": (0, 30), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "L"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        scramble: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(scramble=scramble, turns=turns)
-        self.scramble: int = chosen["scramble"]
-        self.turns: int = chosen["turns"]
-        check_integers(scramble=self.scramble, at_least=0)
-        check_integers(turns=self.turns, at_least=1)
-        if self.scramble > _LONGEST_SCRAMBLE:
-            raise ConfigError(f"scramble must be at most {_LONGEST_SCRAMBLE}, got {self.scramble}")
-        self._turns_left = self.turns
-        self._first = self._stickers = _SOLVED
+    scramble: int
+
+    _first = _stickers = _SOLVED
 
     @property
     def instructions(self) -> str:
@@ -131,11 +116,6 @@ class PocketCube(TextEnv):
         return (list(accumulate(_BY_DISTANCE))[self.turns] - 1) / self.num_instances
 
     @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest moves."""
-        return None if self.reward == "shaped" else self.optimal_success
-
-    @property
     def constant_action(self) -> str:
         """Turn of the upper face."""
         return "U"
@@ -148,32 +128,22 @@ class PocketCube(TextEnv):
         """Return a policy that plays a shortest solution."""
         return Steady(_nearer, _FACE.search)
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        if self.scramble == 0:
-            self._stickers = _stickers((instance or 0) + 1)
-        else:
-            self._stickers = _scrambled(self.scramble, instance or 0)
-        self._first = self._stickers
-        self._turns_left = self.turns
-        return self._cube()
+    def _deal(self, instance: int | None) -> None:
+        number = instance or 0
+        self._first = self._stickers = _scrambled(self.scramble, number) if self.scramble else _stickers(number + 1)
 
     def _act(self, action: str) -> Outcome:
         turn = _TURNS.get(action) or _TURNS.get(action.strip().upper().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
         if turn is None:
             return self._reject("Not a move.")
         self._stickers = turn(self._stickers)
-        return self._end_turn("", valid=True)
+        return self._end_turn()
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._end_turn(f"{reason}\n", valid=False)
+    def _is_solved(self) -> bool:
+        return self._stickers == _SOLVED
 
-    def _end_turn(self, said: str, *, valid: bool) -> Outcome:
-        self._turns_left -= 1
-        solved = self._stickers == _SOLVED
-        return Outcome(said + self._cube(), done=solved or self._turns_left == 0, success=solved, valid=valid)
-
-    def _cube(self) -> str:
-        return f"{_SHOWN.format(*self._stickers)}\n{counted(self._turns_left, 'turn')} left."
+    def _board(self) -> str:
+        return _SHOWN.format(*self._stickers)
 
     def _fewest_actions(self) -> float:
         """Return the length of a shortest solution from the start."""

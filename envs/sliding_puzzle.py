@@ -2,14 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -18,13 +19,11 @@ Cells: TypeAlias = tuple[int, ...]
 """Tiles row by row; the gap is 0."""
 
 _ROW = re.compile(r"^ *(?:[0-9]+|_)(?: +(?:[0-9]+|_))+$", re.MULTILINE)
-_MOST_ROWS = 4
 _MOST_CELLS_SOLVED_AT_ONCE = 9
-_LONGEST_WALK = 30
 _MANY_POSITIONS = 20_000
 
 
-class SlidingPuzzle(TextEnv):
+class SlidingPuzzle(Puzzle):
     """Slide tiles into the gap until they are in order.
 
     >>> env = SlidingPuzzle(rows=2, cols=2, turns=3)
@@ -75,47 +74,33 @@ class SlidingPuzzle(TextEnv):
             cells), or ``turns`` is below 1.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"rows": 2, "cols": 2, "walk": 0, "turns": 12},
         "medium": {"rows": 2, "cols": 3, "walk": 0, "turns": 42},
         "hard": {"rows": 3, "cols": 3, "walk": 0, "turns": 62},
     }
+    ranges: ClassVar = {"rows": (2, 4), "cols": (2, 4), "walk": (0, 30), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "0"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        rows: int | None = None,
-        cols: int | None = None,
-        walk: int | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(rows=rows, cols=cols, walk=walk, turns=turns)
-        self.rows: int = chosen["rows"]
-        self.cols: int = chosen["cols"]
-        self.walk: int = chosen["walk"]
-        self.turns: int = chosen["turns"]
-        check_integers(rows=self.rows, cols=self.cols, at_least=2)
-        check_integers(walk=self.walk, at_least=0)
-        check_integers(turns=self.turns, at_least=1)
-        if max(self.rows, self.cols) > _MOST_ROWS:
-            raise ConfigError(f"rows and cols must be at most {_MOST_ROWS}, got {self.rows} and {self.cols}")
-        if self.walk > _LONGEST_WALK:
-            raise ConfigError(f"walk must be at most {_LONGEST_WALK}, got {self.walk}")
-        self._count: int = self.rows * self.cols
-        self._all_known = self._count <= _MOST_CELLS_SOLVED_AT_ONCE
-        if self.walk == 0 and not self._all_known:
+    rows: int
+    cols: int
+    walk: int
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.walk == 0 and self.rows * self.cols > _MOST_CELLS_SOLVED_AT_ONCE:
             raise ConfigError(
                 f"walk must be at least 1 on a board of more than {_MOST_CELLS_SOLVED_AT_ONCE} cells, "
                 f"got walk=0 and {self.rows}x{self.cols}"
             )
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._count: int = self.rows * self.cols
+        self._all_known = self._count <= _MOST_CELLS_SOLVED_AT_ONCE
         self._beside = _beside(self.rows, self.cols)
-        self._turns_left = self.turns
         self._first = _goal(self._count)
         self._cells = list(self._first)
         self._gap = self._count - 1
@@ -150,11 +135,6 @@ class SlidingPuzzle(TextEnv):
         return near / self.num_instances if self.walk == 0 else None
 
     @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest moves."""
-        return None if self.reward == "shaped" else self.optimal_success
-
-    @property
     def constant_action(self) -> str:
         """A tile beside the gap, which depends on the position."""
         return self.admissible_actions()[0]
@@ -169,15 +149,13 @@ class SlidingPuzzle(TextEnv):
             return Steady(_Descent(self.rows, self.cols), _ROW.search)
         return Steady(_Meeting(self.rows, self.cols, (self.walk + 1) // 2), _ROW.search)
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         if self.walk == 0:
             self._first = _position(self.rows, self.cols, (instance or 0) + 1)
         else:
             self._first = _walked(self.rows, self.cols, self.walk, instance or 0)
         self._cells = list(self._first)
         self._gap = self._cells.index(0)
-        self._turns_left = self.turns
-        return self._board()
 
     def _act(self, action: str) -> Outcome:
         said = action.strip()
@@ -185,22 +163,16 @@ class SlidingPuzzle(TextEnv):
             if str(self._cells[cell]) == said:
                 self._cells[self._gap], self._cells[cell] = self._cells[cell], 0
                 self._gap = cell
-                return self._end_turn("", valid=True)
+                return self._end_turn()
         return self._reject("Not a tile beside the gap.")
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._end_turn(f"{reason}\n", valid=False)
-
-    def _end_turn(self, said: str, *, valid: bool) -> Outcome:
-        self._turns_left -= 1
-        solved = self._gap == self._count - 1 and tuple(self._cells) == _goal(self._count)
-        return Outcome(said + self._board(), done=solved or self._turns_left == 0, success=solved, valid=valid)
+    def _is_solved(self) -> bool:
+        return self._gap == self._count - 1 and tuple(self._cells) == _goal(self._count)
 
     def _board(self) -> str:
         texts, cols = _texts(self._count), self.cols
         shown = [texts[tile] for tile in self._cells]
-        rows = "\n".join([" ".join(shown[first : first + cols]) for first in range(0, self._count, cols)])
-        return f"{rows}\n{counted(self._turns_left, 'turn')} left."
+        return "".join([" ".join(shown[first : first + cols]) + "\n" for first in range(0, self._count, cols)])
 
     def _fewest_actions(self) -> float:
         """Return the length of a shortest solution from the start."""

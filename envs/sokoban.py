@@ -3,17 +3,17 @@
 import heapq
 import random
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from itertools import count, permutations
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
-_LEAST_SIDE, _MOST_SIDE, _MOST_BOXES = 5, 12, 4
+_MOST_BOXES = 4
 _SQUARES_PER_BOX = 4
 _LEVELS = 2**32
 _MOST_POSITIONS = 20_000
@@ -27,7 +27,7 @@ _LEFT_BEHIND = {"@": "-", "+": "."}
 _ROW = re.compile(r"^#[-#@$.*+]+#$", re.MULTILINE)
 
 
-class Sokoban(TextEnv):
+class Sokoban(Puzzle):
     """Push all boxes onto goals; boxes can be pushed but not pulled.
 
     >>> env = Sokoban(width=5, height=5, boxes=1, depth=4, turns=9)
@@ -98,58 +98,37 @@ class Sokoban(TextEnv):
         ConfigError: an argument is no integer or out of its range.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"width": 6, "height": 6, "boxes": 1, "depth": 8, "turns": 20, "moves_per_answer": 1},
         "medium": {"width": 6, "height": 6, "boxes": 2, "depth": 20, "turns": 40, "moves_per_answer": 1},
         "hard": {"width": 8, "height": 8, "boxes": 3, "depth": 30, "turns": 60, "moves_per_answer": 1},
     }
+    ranges: ClassVar = {
+        "width": (5, 12), "height": (5, 12), "boxes": (1, None), "depth": (1, None), "turns": (1, None),
+        "moves_per_answer": (1, None)
+    }  # fmt: skip
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "push"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        width: int | None = None,
-        height: int | None = None,
-        boxes: int | None = None,
-        depth: int | None = None,
-        turns: int | None = None,
-        moves_per_answer: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(
-            width=width, height=height, boxes=boxes, depth=depth, turns=turns, moves_per_answer=moves_per_answer
-        )
-        self.width: int = chosen["width"]
-        self.height: int = chosen["height"]
-        self.boxes: int = chosen["boxes"]
-        self.depth: int = chosen["depth"]
-        self.turns: int = chosen["turns"]
-        self.moves_per_answer: int = chosen["moves_per_answer"]
-        self._check_arguments()
-        row = self.width + 1
-        self._steps = dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))
-        self._squares: list[str] = []
-        self._player = 0
-        self._known = {"optimal_actions": 0}
-        self._turns_left = self.turns
+    width: int
+    height: int
+    boxes: int
+    depth: int
+    moves_per_answer: int
 
     def _check_arguments(self) -> None:
-        check_integers(width=self.width, height=self.height, at_least=_LEAST_SIDE)
-        check_integers(
-            boxes=self.boxes, depth=self.depth, turns=self.turns, moves_per_answer=self.moves_per_answer, at_least=1
-        )
-        for name, side in (("width", self.width), ("height", self.height)):
-            if side > _MOST_SIDE:
-                raise ConfigError(f"{name} must be at most {_MOST_SIDE}, got {side}")
+        super()._check_arguments()
         most = min(_MOST_BOXES, (self.width - 2) * (self.height - 2) // _SQUARES_PER_BOX)
         if self.boxes > most:
             raise ConfigError(
                 f"boxes must be at most {most} in a room of {self.width} by {self.height}, got {self.boxes}"
             )
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        row = self.width + 1
+        self._steps = dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))
 
     @property
     def instructions(self) -> str:
@@ -179,11 +158,6 @@ class Sokoban(TextEnv):
         return 1.0
 
     @property
-    def optimal_return(self) -> float | None:
-        """1.0, for ``"efficient"`` too; ``None`` for the shaped reward."""
-        return None if self.reward == "shaped" else 1.0
-
-    @property
     def constant_action(self) -> str:
         """First possible move, which depends on the room."""
         return self._possible_moves()[0] if self._last is not None else "up"
@@ -206,14 +180,12 @@ class Sokoban(TextEnv):
         observation, info = super().reset(seed=seed, options=options)
         return observation, {**self._known, **info}
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         depth = min(self.depth, self.turns)
         room, fewest = _make_room(self.width, self.height, self.boxes, depth, instance or 0)
         self._squares = list(room)
         self._player = _find_player(room)
         self._known = {"optimal_actions": fewest}
-        self._turns_left = self.turns
-        return self._end_turn("").observation
 
     def _act(self, action: str) -> Outcome:
         step = self._steps.get(action)
@@ -227,8 +199,7 @@ class Sokoban(TextEnv):
         if not _can_move(self._squares, self._player, steps[0]):
             return self._reject("That move is not possible.")
         self._player = _move(self._squares, self._player, steps[0])
-        self._turns_left -= 1
-        return self._end_turn("")
+        return self._end_turn()
 
     def _play_all(self, steps: list[int]) -> Outcome:
         """Play the steps until all are made, the room is solved, or no turns are left."""
@@ -239,9 +210,9 @@ class Sokoban(TextEnv):
             player = _move(squares, player, steps[turns])
             turns += 1
         self._squares, self._player = squares, player
-        self._turns_left -= turns
-        self._actions += turns - 1  # each move is a turn
-        return self._end_turn("")
+        self._turns_left -= turns - 1  # each move is a turn
+        self._actions += turns - 1
+        return self._end_turn()
 
     def _read(self, action: str) -> list[int]:
         """Return the moves of an action, or none if it is invalid."""
@@ -250,15 +221,14 @@ class Sokoban(TextEnv):
         steps = [self._steps.get(word) for word in action.lower().split()]
         return [] if None in steps else [step for step in steps if step is not None]
 
-    def _reject(self, reason: str) -> Outcome:
-        self._turns_left -= 1
-        return self._end_turn(f"{reason}\n", valid=False)
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
+        return super()._end_turn(message, valid=valid, done=done, **self._known)
 
-    def _end_turn(self, said: str, *, valid: bool = True) -> Outcome:
-        left, room = self._turns_left, "".join(self._squares)
-        solved = "$" not in room
-        shown = f"{said}{room}{counted(left, 'turn')} left."
-        return Outcome(shown, done=solved or left == 0, success=solved, valid=valid, info=self._known)
+    def _is_solved(self) -> bool:
+        return "$" not in self._squares
+
+    def _board(self) -> str:
+        return "".join(self._squares)
 
     def _possible_moves(self) -> list[str]:
         squares, player = self._squares, self._player

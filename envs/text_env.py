@@ -176,10 +176,15 @@ class TextEnv(gym.Env[str, str], ABC):
     """Reset options of the game besides ``instance``."""
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {}
     """Arguments by difficulty; each difficulty has all of them. Booleans must be replaced by booleans."""
-    ranges: ClassVar[Mapping[str, tuple[int, int | None]]] = {}
-    """Smallest and largest value of each argument of ``presets`` that is an integer; ``None`` for no largest."""
+    ranges: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Allowed values of arguments of ``presets``: the smallest and the largest, or every one of a text.
+
+    ``None`` as a bound means no bound.
+    """
     reward_modes: ClassVar[tuple[str, ...]] = ("success",)
     """Values of ``reward``; the first is the default."""
+    optimum_is_shortest: ClassVar[bool] = False
+    """True: perfect play also wins in the fewest actions, so that ``"efficient"`` pays it 1.0 for every won game."""
     settles_turns: ClassVar[bool] = False
     loss_reward: float = 0.0
     """Least reward that the rest of a game can pay, where rewards are payoffs of its own."""
@@ -202,7 +207,10 @@ class TextEnv(gym.Env[str, str], ABC):
         listed = [one for one in own.values() if one.kind is not Parameter.VAR_KEYWORD]
         if len(listed) < len(own):
             cls._named = tuple(name for name in cls.presets.get("medium", ()) if name not in own)
-            presets = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in cls._named]
+            kinds = {name: type(value) | None for name, value in cls.presets["medium"].items()} if cls._named else {}
+            presets = [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kinds[name]) for name in cls._named
+            ]
             extra = [one for one in listed if one.name not in shared]
             listed = [shared["difficulty"], *presets, shared["reward"], *extra, shared["render_mode"]]
         cls.__signature__ = Signature(listed)
@@ -250,11 +258,21 @@ class TextEnv(gym.Env[str, str], ABC):
     def _check_arguments(self) -> None:
         """Check the arguments of the presets; a game extends this with checks of its own."""
         for name in self._named:
-            value = getattr(self, name)
-            if isinstance(self.presets["medium"][name], bool) and not isinstance(value, bool):
-                raise ConfigError(f"{name} must be True or False, got {value!r}")
-            if name in self.ranges:
-                least, most = self.ranges[name]
+            value, usual, allowed = getattr(self, name), self.presets["medium"][name], self.ranges.get(name, ())
+            if isinstance(usual, bool):
+                if not isinstance(value, bool):
+                    raise ConfigError(f"{name} must be True or False, got {value!r}")
+            elif isinstance(usual, str):
+                if allowed and value not in allowed:
+                    *others, last = map(repr, allowed)
+                    raise ConfigError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
+            elif isinstance(usual, float):
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ConfigError(f"{name} must be a number, got {value!r}")
+                if allowed and not allowed[0] <= value <= allowed[1]:
+                    raise ConfigError(f"{name} must be from {allowed[0]} to {allowed[1]}, got {value}")
+            elif isinstance(usual, int):
+                least, most = allowed or (None, None)
                 check_integers(**{name: value}, at_least=least, at_most=most)
 
     @property
@@ -275,7 +293,8 @@ class TextEnv(gym.Env[str, str], ABC):
     @property
     def optimal_return(self) -> float | None:
         """Mean return of perfect play; ``None`` if unknown."""
-        return self.optimal_success if self.reward == "success" else None
+        known = self.reward == "success" or (self.reward == "efficient" and self.optimum_is_shortest)
+        return self.optimal_success if known else None
 
     solver: Callable[[], Policy]
     """Make a policy that plays one episode as well as is known from observations alone; games need not have one.

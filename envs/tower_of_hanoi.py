@@ -1,12 +1,12 @@
 """Tower of Hanoi."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv, check_integers
-from gym_trl.errors import ConfigError
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
@@ -14,10 +14,9 @@ _PEGS = "ABC"
 _GOAL = 2
 _ORDERS = {f"{_PEGS[a]} {_PEGS[b]}": (a, b) for a in range(3) for b in range(3) if a != b}
 _PEG = re.compile(r"^[ABC]: (.*)$", re.MULTILINE)
-_MOST_DISKS = 64
 
 
-class TowerOfHanoi(TextEnv):
+class TowerOfHanoi(Puzzle):
     """Bring all disks to peg C, one at a time and never a larger one onto a smaller one.
 
     >>> env = TowerOfHanoi(disks=2, start="tower", turns=4)
@@ -67,38 +66,20 @@ class TowerOfHanoi(TextEnv):
         ConfigError: ``disks`` is not from 1 to 64, ``turns`` is below 1, or ``start`` is neither of the two.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "easy": {"disks": 2, "start": "random", "turns": 4},
         "medium": {"disks": 3, "start": "random", "turns": 10},
         "hard": {"disks": 5, "start": "random", "turns": 40},
     }
+    ranges: ClassVar = {"disks": (1, 64), "start": ("tower", "random"), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
+    optimum_is_shortest = True
     garbage = "A A"
 
-    def __init__(
-        self,
-        *,
-        difficulty: Difficulty = "medium",
-        disks: int | None = None,
-        start: Literal["tower", "random"] | None = None,
-        turns: int | None = None,
-        reward: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, reward=reward, render_mode=render_mode)
-        chosen = self._choose(disks=disks, start=start, turns=turns)
-        self.disks: int = chosen["disks"]
-        self.start: str = chosen["start"]
-        self.turns: int = chosen["turns"]
-        check_integers(disks=self.disks, turns=self.turns, at_least=1)
-        if self.disks > _MOST_DISKS:
-            raise ConfigError(f"disks must be at most {_MOST_DISKS}, got {self.disks}")
-        if self.start not in ("tower", "random"):
-            raise ConfigError(f"start must be 'tower' or 'random', got {self.start!r}")
-        self._turns_left = self.turns
-        self._pegs: list[list[int]] = [[], [], []]
-        self._shown = ["-", "-", "-"]
-        self._fewest = 0
+    disks: int
+    start: str
+
+    _pegs: Sequence[list[int]] = ([], [], [])
 
     @property
     def instructions(self) -> str:
@@ -124,11 +105,6 @@ class TowerOfHanoi(TextEnv):
         return 0.0 if self.start == "tower" else (_positions_within(self.turns) - 1) / self.num_instances
 
     @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success``; ``None`` for the shaped reward. Perfect play wins in the fewest moves."""
-        return None if self.reward == "shaped" else self.optimal_success
-
-    @property
     def constant_action(self) -> str:
         """First legal move, which depends on the position."""
         return self.admissible_actions()[0] if self._last is not None else "A C"
@@ -143,16 +119,14 @@ class TowerOfHanoi(TextEnv):
         """Return a policy that plays the shortest solution, which is unique."""
         return Steady(_best_move, _PEG.search)
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         code = 0 if self.start == "tower" else instance or 0
         self._pegs = [[], [], []]
         for disk in range(self.disks, 0, -1):
             code, peg = divmod(code, 3)
             self._pegs[peg].append(disk)
         self._shown = [_show(peg) for peg in self._pegs]
-        self._turns_left = self.turns
         self._fewest = _distance(self._pegs)
-        return self._board()
 
     def _act(self, action: str) -> Outcome:
         order = _ORDERS.get(action) or _ORDERS.get(" ".join(action.upper().split()))
@@ -166,19 +140,14 @@ class TowerOfHanoi(TextEnv):
             return self._reject(f"Disk {source[-1]} is larger than disk {target[-1]}.")
         target.append(source.pop())
         self._shown[giver], self._shown[taker] = _show(source), _show(target)
-        return self._end_turn("", valid=True)
+        return self._end_turn()
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._end_turn(f"{reason}\n", valid=False)
-
-    def _end_turn(self, said: str, *, valid: bool) -> Outcome:
-        self._turns_left -= 1
-        solved = len(self._pegs[_GOAL]) == self.disks
-        return Outcome(said + self._board(), done=solved or self._turns_left == 0, success=solved, valid=valid)
+    def _is_solved(self) -> bool:
+        return len(self._pegs[_GOAL]) == self.disks
 
     def _board(self) -> str:
         a, b, c = self._shown
-        return f"A: {a}\nB: {b}\nC: {c}\n{counted(self._turns_left, 'turn')} left."
+        return f"A: {a}\nB: {b}\nC: {c}\n"
 
     def _fewest_actions(self) -> float:
         """Return the length of the shortest solution from the start."""

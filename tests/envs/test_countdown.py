@@ -91,7 +91,7 @@ def test_what_is_built_of_many_numbers_is_found(numbers: list[int], data: st.Dat
 def test_hands_that_need_fractions_are_solved_in_both_forms(numbers: tuple[int, ...], target: int) -> None:
     for form in FORMS:
         env = game(numbers, target, numbers=len(numbers), form=form)
-        policy, observation = env.solver(), env._state()
+        policy, observation = env.solver(), env._observe()
         for _ in numbers[1:]:
             observation, reward, over, _, info = env.step(policy(observation))
             assert info["action_valid"]
@@ -131,7 +131,7 @@ def test_random_and_constant_play_win_little() -> None:
 def test_the_famous_round_is_solved() -> None:
     """25, 50, 75, 100, 3 and 6 for 952."""
     env = game([3, 6, 25, 50, 75, 100], 952, difficulty="hard")
-    policy, observation, reward, over = env.solver(), env._state(), 0.0, False
+    policy, observation, reward, over = env.solver(), env._observe(), 0.0, False
     while not over:
         observation, reward, over, _, _ = env.step(policy(observation))
     assert reward == 1.0

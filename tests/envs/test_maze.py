@@ -271,7 +271,7 @@ def test_from_inside_nothing_is_told_of_a_goal_that_cannot_be_seen() -> None:
         told = set()
         for goal in set(env._away) - {env._at}:
             env._goal = goal
-            told.add(env._look(""))
+            told.add(env._observe())
         assert len([observation for observation in told if "goal" not in observation]) == 1
 
 

@@ -1,0 +1,73 @@
+"""Base class of environments for one player with a limited number of turns."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from gym_trl.envs.text_env import Outcome, TextEnv
+from gym_trl.text.textify import counted
+
+
+class Puzzle(TextEnv):
+    r"""Environment in which every action, also an invalid one, costs one of ``turns``.
+
+    >>> class Lamp(Puzzle):
+    ...     presets = {"easy": {"turns": 1}, "medium": {"turns": 3}, "hard": {"turns": 5}}
+    ...     instructions = "Press until the lamp is off."
+    ...     def _deal(self, instance):
+    ...         self.presses = 2
+    ...     def _act(self, action):
+    ...         if action != "press":
+    ...             return self._reject("Not a press.")
+    ...         self.presses -= 1
+    ...         return self._end_turn()
+    ...     def _board(self):
+    ...         return "on\n" if self.presses else "off\n"
+    ...     def _is_solved(self):
+    ...         return self.presses == 0
+    >>> env = Lamp()
+    >>> env.reset()[0], env.step("pull")[0]
+    ('on\n3 turns left.', 'Not a press.\non\n2 turns left.')
+
+    A subclass has ``turns`` in its presets, sets an episode up in ``_deal``, plays an action in ``_act``, which returns
+    ``_end_turn()``, and shows its state in ``_board``.
+    """
+
+    turns: int
+    after_message: ClassVar[str] = "\n"
+    """Text between a message and the state."""
+    _turns_left = 0
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._turns_left = self.turns
+
+    @abstractmethod
+    def _deal(self, instance: int | None) -> None:
+        """Set up episode number ``instance``."""
+
+    @abstractmethod
+    def _is_solved(self) -> bool:
+        """Return True if the episode is won."""
+
+    def _board(self) -> str:
+        """Return the state as lines of text, each with its line break."""
+        return ""
+
+    def _observe(self) -> str:
+        """Return the observation of the current state."""
+        return f"{self._board()}{counted(self._turns_left, 'turn')} left."
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        self._turns_left = self.turns
+        self._deal(instance)
+        return self._observe()
+
+    def _reject(self, reason: str) -> Outcome:
+        return self._end_turn(reason, valid=False)
+
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
+        self._turns_left -= 1
+        solved = self._is_solved()
+        shown = f"{message}{self.after_message}{self._observe()}" if message else self._observe()
+        return Outcome(shown, done=done or solved or self._turns_left == 0, success=solved, valid=valid, info=info)
