@@ -56,7 +56,7 @@ class GuessNumber(Puzzle):
         "medium": {"low": 1, "high": 50, "turns": 6},
         "hard": {"low": 1, "high": 1000, "turns": 10},
     }
-    ranges: ClassVar = {"turns": (1, None)}
+    ranges: ClassVar = {"low": (None, None), "high": (None, None), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
     optimum_is_shortest = True
     garbage = "1.5"

@@ -271,9 +271,8 @@ class TextEnv(gym.Env[str, str], ABC):
                     raise ConfigError(f"{name} must be a number, got {value!r}")
                 if allowed and not allowed[0] <= value <= allowed[1]:
                     raise ConfigError(f"{name} must be from {allowed[0]} to {allowed[1]}, got {value}")
-            elif isinstance(usual, int):
-                least, most = allowed or (None, None)
-                check_integers(**{name: value}, at_least=least, at_most=most)
+            elif allowed:
+                check_integers(**{name: value}, at_least=allowed[0], at_most=allowed[1])
 
     @property
     @abstractmethod
