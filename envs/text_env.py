@@ -258,20 +258,21 @@ class TextEnv(gym.Env[str, str], ABC):
     def _check_arguments(self) -> None:
         """Check the arguments of the presets; a game extends this with checks of its own."""
         for name in self._named:
-            value, usual, allowed = getattr(self, name), self.presets["medium"][name], self.ranges.get(name, ())
-            if isinstance(usual, bool):
-                if not isinstance(value, bool):
-                    raise ConfigError(f"{name} must be True or False, got {value!r}")
-            elif isinstance(usual, str):
-                if allowed and value not in allowed:
+            value, usual, allowed = getattr(self, name), self.presets["medium"][name], self.ranges.get(name)
+            if isinstance(usual, bool) and not isinstance(value, bool):
+                raise ConfigError(f"{name} must be True or False, got {value!r}")
+            if allowed is None:
+                continue
+            if isinstance(usual, str):
+                if value not in allowed:
                     *others, last = map(repr, allowed)
                     raise ConfigError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
             elif isinstance(usual, float):
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise ConfigError(f"{name} must be a number, got {value!r}")
-                if allowed and not allowed[0] <= value <= allowed[1]:
+                if not allowed[0] <= value <= allowed[1]:
                     raise ConfigError(f"{name} must be from {allowed[0]} to {allowed[1]}, got {value}")
-            elif allowed:
+            else:
                 check_integers(**{name: value}, at_least=allowed[0], at_most=allowed[1])
 
     @property
