@@ -233,7 +233,7 @@ class Coin(TextEnv):
 
 
 def test_the_report_on_any_environment_has_the_blind_baseline_in_words_and_in_numbers() -> None:
-    from gym_trl.env_checker.inspection import Inspector
+    from gym_trl.env_checker.checks import Inspector
 
     found = Inspector(Coin, 20, blind_steps=3_000).look_at("blind baseline")
     assert found.verdict == "ok"

@@ -20,7 +20,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.env_checker.inspection import OK, PROBLEM, PROMISES, SKIPPED, WARNING, Inspector, inspect_env
+from gym_trl.env_checker.checks import PROMISES, Inspector
+from gym_trl.env_checker.inspection import inspect_env
+from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.errors import ConfigError
 from gym_trl.spaces import AnyText
 
@@ -294,44 +296,44 @@ BROKEN = [
     ("words", resetting(lambda self, said, info: ("\udcff", info)), PROBLEM, "a lone surrogate"),
     ("determinism", GlobalRandom, PROBLEM, "seed 0, turn 0: observation "),
     ("determinism", Clock, PROBLEM, "seed 0, turn 1: observation "),
-    ("own generator", Reseeds, WARNING, "a game of seed 0 changed a global generator"),
-    ("fresh start", Remembers, PROBLEM, "one that was used is another: seed 1, turn 0"),
-    ("fresh start", LeftOver, PROBLEM, "one that was left in the middle is another"),
-    ("variety", OneGame, WARNING, "10 seeds gave one game"),
+    ("own generator", Reseeds, WARNING, "the episode with seed 0 changed a global generator"),
+    ("fresh start", Remembers, PROBLEM, "a used instance differs from a new one: seed 1, turn 0"),
+    ("fresh start", LeftOver, PROBLEM, "an instance left in the middle of an episode differs"),
+    ("variety", OneGame, WARNING, "10 seeds gave the same task"),
     ("end", Endless, PROBLEM, "did not end in 1000 turns"),
     ("end", Raises, PROBLEM, "raised ZeroDivisionError: by�[31m zero (test_inspection.py:"),
     ("end", stepping(lambda self, action, *step: (*step[:3], step[2], step[4])), WARNING, "terminated and truncated"),
-    ("after the end", PaysOn, WARNING, "paid 3 more"),
+    ("after the end", PaysOn, WARNING, "rewarded with another 3"),
     ("invalid actions", Strict, PROBLEM, "step('') raised ValueError: invalid literal"),
     (
         "invalid actions",
         stepping(lambda self, action, *step: (*step[:4], {"success": step[4]["success"]})),
         WARNING,
-        "info does not say what was valid",
+        "info has no 'action_valid'",
     ),
-    ("instructions", NoInstructions, WARNING, "there are none: its docstring begins"),
+    ("instructions", NoInstructions, WARNING, "none: its docstring begins"),
     ("instructions", changed(instructions=b"Guess."), PROBLEM, "they are bytes"),
     ("instructions", changed(instructions="Guess. " * 1000), WARNING, "7,000 characters"),
     (
         "success",
         stepping(lambda self, action, *step: (*step[:4], {})),
         WARNING,
-        "evaluations report returns and no success",
+        "evaluations report returns only",
     ),
     ("success", stepping(lambda self, action, *step: (*step[:4], {"success": "no"})), PROBLEM, "= str 'no'"),
     ("reward", stepping(lambda self, action, *step: (step[0], 0.0, *step[2:])), WARNING, "always the same"),
     ("blind baseline", Hinting, WARNING, "solves 1.000 [0.992, 1.000] with "),
-    ("solver", PoorSolver, PROBLEM, "which is less than random play"),
-    ("solver", Proud, PROBLEM, "and 0.500 is promised"),
+    ("solver", PoorSolver, PROBLEM, "less than random play"),
+    ("solver", Proud, PROBLEM, "but the declared optimum is 0.500"),
     ("info", stepping(lambda self, action, *step: (*step[:4], {"f": lambda: 1})), PROBLEM, "does not pickle"),
     ("info", stepping(lambda self, action, *step: (*step[:4], {"x": "x" * 200_000})), WARNING, "200 kB a step"),
     ("info", stepping(lambda self, action, *step: (*step[:4], {"action_valid": "yes"})), PROBLEM, "= str 'yes'"),
-    ("size", Repeats, WARNING, "each repeats the one before"),
+    ("size", Repeats, WARNING, "each repeats the previous one"),
     ("size", Talkative, WARNING, "characters an observation"),
     ("speed", Slow, WARNING, "a step 2"),
     ("threads", Shares, WARNING, "seed "),
     ("threads", MainThread, WARNING, "raised ValueError: signal only works in main thread"),
-    ("closing", Leaks, WARNING, "five that were closed left 5 files"),
+    ("closing", Leaks, WARNING, "five closed instances left 5 files"),
     ("closing", ClosesOnce, PROBLEM, "raised RuntimeError: closed already"),
     ("gymnasium", NoArguments, PROBLEM, "raised TypeError"),
     ("gymnasium", changed(observation_space=gym.spaces.Box(0, 1, (2,))), PROBLEM, "check_env raised"),
@@ -340,7 +342,7 @@ BROKEN = [
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.env_checker.inspection._SLOW_STEP_S", 0.015)
+    monkeypatch.setattr("gym_trl.env_checker.checks._SLOW_STEP_S", 0.015)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +430,7 @@ def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> Non
     assert list(found) == list(PROMISES)
     assert report["warning"] == sum(one["verdict"] == WARNING for one in found.values()) > 0
     assert found["invalid actions"]["verdict"] == WARNING
-    assert found["variety"]["got"] == "10 seeds gave one game"
+    assert found["variety"]["got"] == "10 seeds gave the same task"
     assert "[red]noise[/]" in ran.stderr
 
 
@@ -439,7 +441,7 @@ def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_
     ran = run(tmp_path, "validate", "order_game:Game", "--episodes", "3", "--blind-steps", "2000")
     assert ran.returncode == 1
     assert re.search(r"PROBLEM +processes +seed 0, turn 0: observation '", ran.stdout)
-    assert "-> nothing may depend on the order of a set" in ran.stdout
+    assert "-> do not depend on the order of a set" in ran.stdout
     assert re.search(r"\n[0-9]+ ok, [0-9]+ warning, 1 problem\n$", ran.stdout)
     assert "\x1b" not in ran.stdout
 
@@ -457,7 +459,7 @@ def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path,
     assert found["invalid actions"].got == "no answer within 2 s"
     assert found["instructions"].verdict == OK
     assert found["blind baseline"].got == "no answer within 3 s"
-    assert found["solver"].got == "not looked at: see above"
+    assert found["solver"].got == "not checked: see above"
     written(tmp_path, "dying_game", act="__import__('os').kill(__import__('os').getpid(), 9) if action == '' else 0")
     dying = env_maker("dying_game:Game")
     assert dying is not None

@@ -44,7 +44,7 @@ from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 
 if TYPE_CHECKING:
-    from gym_trl.env_checker.inspection import Finding, Report
+    from gym_trl.env_checker.report import Finding, Report
     from gym_trl.env_checker.validation import Game, Validation
     from gym_trl.evaluation.interactive import PlayedGame
     from gym_trl.evaluation.opponents import Opposing, Race
@@ -720,7 +720,9 @@ def _inspect(env_id: str, make: Callable[[], Any], search: Mapping[str, Any], *,
     """Print the report on an environment, and return how many problems it has."""
     from rich.console import Console
 
-    from gym_trl.env_checker.inspection import PROBLEM, PROMISES, inspect_env
+    from gym_trl.env_checker.checks import PROMISES
+    from gym_trl.env_checker.inspection import inspect_env
+    from gym_trl.env_checker.report import PROBLEM
 
     promises = list(PROMISES)
     with Console(stderr=True).status(promises[0]) as status:

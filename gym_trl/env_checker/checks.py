@@ -1,0 +1,670 @@
+"""The checks of an environment: one method for each requirement of training."""
+
+import math
+import os
+import random
+import re
+import statistics
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from pickle import dumps, loads
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+
+from gym_trl.env_checker.play import (
+    MOST_TURNS,
+    SHORT,
+    Actor,
+    PlayedEpisode,
+    Seen,
+    describe_error,
+    difference,
+    kind_of,
+    play_one,
+    shortened,
+)
+from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
+from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
+from gym_trl.errors import NotTextError
+from gym_trl.evaluation.blind import SECONDS, STEPS, describe, is_near, search_blind
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import read_step
+from gym_trl.spaces import holds_text
+from gym_trl.testing.checks import STRANGE_ACTIONS, scrambled_generators
+from gym_trl.text.discovery import description, marks
+from gym_trl.text.textify import counted
+from gym_trl.types import Policy
+from gym_trl.wrappers.admissible_actions import listed_actions
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
+
+_LONGEST_S = 8.0  # for the episodes of one check, estimated from the first one
+_SLOW_STEP_S, _SLOW_START_S = 0.1, 5.0
+_LONG_EPISODE = 16_000  # characters, about 4,000 tokens
+_LONG_RULES = 4_000
+
+
+class Inspector:
+    """Implementation of the checks, for a separate process and for tests.
+
+    >>> from gym_trl.envs.echo import Echo
+    >>> Inspector(Echo, episodes=5).look_at("end").got
+    'after 1 to 1 turns, 1.0 on average'
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], gym.Env[Any, Any]],
+        episodes: int,
+        blind_steps: int = STEPS,
+        blind_seconds: float = SECONDS,
+        seed: int = 0,
+    ) -> None:
+        import gym_trl  # noqa: F401 -- registers the library's own games
+
+        self._make, self._episodes = make, episodes
+        self._blind_steps, self._blind_seconds, self._seed = blind_steps, blind_seconds, seed
+
+    def ready(self) -> None:
+        """Return at once, to show that the process has started."""
+
+    def look_at(self, promise: str) -> Finding:
+        """Return the finding of one of ``PROMISES``."""
+        verdict, got, fix, numbers = self._looked_at(promise)
+        return Finding(promise, verdict, got, PROMISES[promise], fix, numbers)
+
+    def games(self) -> list[list[Seen]] | None:
+        """Return some episodes with random actions, for the comparison with another process."""
+        try:
+            return [game.seen for game in self._some]
+        except NotCheckedError:
+            return None
+
+    def _looked_at(self, promise: str) -> "_Told":
+        look = getattr(self, f"_look_at_{promise.replace(' ', '_')}")
+        try:
+            told: _Told = look()
+        except NotCheckedError as reason:
+            return _Told(SKIPPED, f"not checked: {reason}")
+        except NotTextError:
+            return _Told(SKIPPED, "not checked: its values cannot be converted to text")
+        except Exception as error:
+            return _Told(PROBLEM, f"raised {describe_error(error)}", "catch the exception in the environment")
+        return told
+
+    # --- helpers of the checks ---
+
+    def _text_env(self) -> TextEnvironment:
+        return as_text(declare_success(self._make()))
+
+    @contextmanager
+    def _open(self) -> Iterator[TextEnvironment]:
+        env = self._text_env()
+        try:
+            yield env
+        finally:
+            with suppress(Exception):
+                env.close()
+
+    def _play(self, seed: int, act: Sequence[str] | None = None, most: int = MOST_TURNS) -> PlayedEpisode:
+        with self._open() as env:
+            return play_one(env, seed, self._at_random(env, seed) if act is None else act, most)
+
+    def _at_random(self, env: TextEnvironment, seed: int) -> Actor:
+        """Return the environment's own random policy, or one that samples from its listed actions or its space."""
+        rng = random.Random(seed)
+        if env.has_wrapper_attr("random_policy"):
+            policy: Policy = env.get_wrapper_attr("random_policy")(seed)
+        else:
+            space = deepcopy(env.action_space)
+            space.seed(seed)
+            policy = lambda observation: space.sample()  # noqa: E731 -- as short as it can be
+
+        def act(observation: str, info: Mapping[str, Any]) -> str:
+            listed = listed_actions(env, info)
+            return rng.choice(listed) if listed else policy(observation)
+
+        return act
+
+    @cached_property
+    def _survey(self) -> Survey:
+        """Results of one pass over what the environment itself returns."""
+        survey = Survey()
+        env = self._make().unwrapped
+        with suppress(NotCheckedError):
+            survey_resets(env, survey)
+            survey_steps(env, survey)
+        with suppress(Exception):
+            env.close()
+        return survey
+
+    def _issues(self, promise: str, kept: str) -> "_Told":
+        found = self._survey.issues.get(promise)
+        if not found:
+            if promise != "reset" and "reset" in self._survey.issues:
+                skip("reset is broken")
+            if promise not in ("reset", "step") and "step" in self._survey.issues and self._survey.info is None:
+                skip("step is broken")
+            return _Told(OK, kept)
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        return _Told(PROBLEM, f"{found[0][0]}{more}", found[0][1])
+
+    @cached_property
+    def _first(self) -> PlayedEpisode:
+        game = self._play(0)
+        if not game.seen:
+            skip(f"reset raised {game.error}")
+        return game
+
+    @cached_property
+    def _some(self) -> list[PlayedEpisode]:
+        """Three episodes with random actions, or fewer of a slow environment."""
+        games = [self._first, *(self._play(seed) for seed in range(1, self._affordable(3)))]
+        if all(len(game.seen) < 2 for game in games):
+            skip("step raises")
+        return games
+
+    @cached_property
+    def _many(self) -> list[PlayedEpisode]:
+        return [*self._some, *(self._play(seed) for seed in range(len(self._some), self._affordable(self._episodes)))]
+
+    def _affordable(self, wanted: int) -> int:
+        """Return the number of episodes that there is time for, estimated from the first one."""
+        seconds = self._first.reset_s + sum(self._first.step_s)
+        return max(2, min(wanted, int(_LONGEST_S / max(seconds, 1e-6))))
+
+    def _replayed(self, game: PlayedEpisode) -> PlayedEpisode:
+        return self._play(game.seed, game.actions)
+
+    # --- the checks, in the order of PROMISES ---
+
+    def _look_at_construction(self) -> "_Told":
+        began = perf_counter()
+        try:
+            env, second = self._make(), self._make()
+        except Exception as error:
+            fix = "give every argument a default, or pass it with --env NAME=VALUE"
+            return _Told(PROBLEM, f"raised {describe_error(error)}", fix)
+        seconds = (perf_counter() - began) / 2
+        if not isinstance(env, gym.Env):
+            return _Told(PROBLEM, f"made {kind_of(env)}", "return an instance of gymnasium.Env")
+        for one in (env, second):
+            one.close()
+        if seconds > _SLOW_START_S:
+            fix = "load large data once, outside the class; training makes one instance per concurrent episode"
+            return _Told(WARNING, f"{seconds:.1f} s each", fix)
+        return _Told(OK, f"two instances, {_time(seconds)} each")
+
+    def _look_at_reset(self) -> "_Told":
+        return self._issues("reset", "accepts seed and options, returns (observation, info)")
+
+    def _look_at_step(self) -> "_Told":
+        return self._issues("step", "returns observation, reward, terminated, truncated, info")
+
+    def _look_at_spaces(self) -> "_Told":
+        env = self._make()
+        return self._issues(
+            "spaces", f"observations {shortened(str(env.observation_space), 70)}, actions {env.action_space!s:.70}"
+        )
+
+    def _look_at_words(self) -> "_Told":
+        try:
+            env = self._text_env()
+        except NotTextError as error:
+            fix = (
+                "convert it: GymSpec(observe=lambda observation, info: ..., act=lambda text: ...), or as_text(env, ...)"
+            )
+            return _Told(PROBLEM, str(error), fix)
+        env.close()
+        game = self._play(0)
+        if game.error and "must be text" in game.error:
+            return _Told(PROBLEM, game.error, "return a str, as the observation space requires")
+        said = self._first.observations
+        if not any(one.strip() for one in said):
+            return _Told(PROBLEM, "every observation is empty", "describe the state in text")
+        if any("\ud800" <= char <= "\udfff" for one in said for char in one):
+            return _Told(PROBLEM, "a lone surrogate in an observation", "decode bytes with errors='replace'")
+        if strange := next((one for one in said if marks(one) != one), None):
+            fix = "remove terminal codes; the model reads them as characters"
+            return _Told(WARNING, f"control characters in {shortened(repr(strange), 60)}", fix)
+        own = holds_text(env.unwrapped.observation_space) and holds_text(env.unwrapped.action_space)
+        return _Told(OK, "is text" if own else f"converted to text: {shortened(repr(said[0]), 80)}")
+
+    def _look_at_determinism(self) -> "_Told":
+        games = self._some
+        again = [self._replayed(game) for game in games]
+        where = difference([one.seen for one in games], [one.seen for one in again])
+        if where is None:
+            held = self._scrambled(games)
+            where = held and f"with other global generators: {held}"
+        if where is None:
+            return _Told(OK, f"{counted(len(games), 'episode')} repeated exactly")
+        with _fixed_generators():
+            games = [self._replayed(game) for game in games]
+        with _fixed_generators():
+            again = [self._replayed(game) for game in games]
+        if difference([one.seen for one in games], [one.seen for one in again]) is None:
+            fix = "draw from self.np_random after super().reset(seed=seed), not from random or numpy.random"
+        else:
+            fix = "derive everything from the seed: no clock, no uuid, no service"
+        return _Told(PROBLEM, where, fix)
+
+    def _scrambled(self, games: Sequence[PlayedEpisode]) -> str | None:
+        replayed = []
+        for game in games:
+            with suppress(AssertionError), scrambled_generators():
+                replayed.append(self._replayed(game))
+        return difference([one.seen for one in games], [one.seen for one in replayed])
+
+    def _look_at_own_generator(self) -> "_Told":
+        for game in self._some:
+            try:
+                with scrambled_generators():
+                    self._replayed(game)
+            except AssertionError:
+                fix = "use self.np_random; do not call random.seed(), numpy.random or torch.manual_seed()"
+                return _Told(WARNING, f"the episode with seed {game.seed} changed a global generator", fix)
+        return _Told(OK, "global generators are unchanged")
+
+    def _look_at_fresh_start(self) -> "_Told":
+        games = self._some
+        fix = "set all state in reset(), not in __init__() or in the class"
+        with self._open() as env:
+            used = [play_one(env, game.seed, game.actions) for game in games]
+            after = difference([one.seen for one in games], [one.seen for one in used])
+            if after is not None:
+                return _Told(PROBLEM, f"a used instance differs from a new one: {after}", fix)
+            play_one(env, 0, games[0].actions, most=1)  # left in the middle
+            middle = [play_one(env, games[-1].seed, games[-1].actions)]
+        where = difference([games[-1].seen], [one.seen for one in middle])
+        if where is not None:
+            return _Told(PROBLEM, f"an instance left in the middle of an episode differs from a new one: {where}", fix)
+        return _Told(OK, "a used instance starts like a new one")
+
+    def _look_at_variety(self) -> "_Told":
+        games = self._some
+        actions = max(games, key=lambda game: len(game.seen)).actions[:20]
+        seeds = range(self._affordable(10))
+        different = {repr(self._play(seed, actions).seen) for seed in seeds}
+        if len(different) == 1:
+            fix = "draw the start in reset() from self.np_random; otherwise all tasks are the same"
+            return _Told(WARNING, f"{len(seeds)} seeds gave the same task", fix)
+        return _Told(OK, f"{len(different)} different tasks from {len(seeds)} seeds")
+
+    def _look_at_end(self) -> "_Told":
+        games = self._many
+        turns = [len(game.actions) for game in games if game.ended]
+        if broken := next((game for game in games if game.error), None):
+            got = f"the episode with seed {broken.seed} raised {broken.error} after turn {len(broken.actions)}"
+            return _Told(PROBLEM, got, "end the episode instead of raising; an episode that raises cannot be scored")
+        if len(turns) < len(games):
+            got = f"{len(games) - len(turns)} of {counted(len(games), 'episode')} did not end in {MOST_TURNS} turns"
+            fix = "end every episode, set max_episode_steps in gym.register, or GymSpec(turn_limit=...)"
+            return _Told(WARNING if turns else PROBLEM, f"{got} of {self._who_is_random}", fix)
+        if both := next((game for game in games if game.seen[-1][3] and game.seen[-1][4]), None):
+            fix = "set one: terminated if the environment ended the episode, truncated if a limit did"
+            return _Told(WARNING, f"the episode with seed {both.seed} was both terminated and truncated", fix)
+        return _Told(OK, f"after {min(turns)} to {max(turns)} turns, {statistics.fmean(turns):.1f} on average")
+
+    def _look_at_after_the_end(self) -> "_Told":
+        game = next((game for game in self._some if game.ended), None)
+        if game is None:
+            skip("no episode ended")
+        bare = self._make()
+        env = bare if holds_text(bare.action_space) else None
+        try:
+            if env is None:
+                return _Told(OK, "handled by the wrapper that converts actions to text")
+            game = play_one(as_text(env), game.seed, game.actions)
+            try:
+                steps = [env.step(game.actions[-1]) for _ in range(3)]
+            except Exception as error:
+                return _Told(OK, f"refused with {type(error).__name__}")
+            paid = math.fsum(float(step[1]) for step in steps)
+            if paid or not all(step[2] or step[3] for step in steps):
+                got = f"rewarded with another {paid:g}" if paid else "continued"
+                fix = "return the last observation and flags and no reward, as ParseAction does in training"
+                return _Told(WARNING, got, fix)
+            return _Told(OK, "no further reward")
+        finally:
+            bare.close()
+
+    def _look_at_invalid_actions(self) -> "_Told":
+        refused, counted_ = 0, False
+        with self._open() as env:
+            for action in STRANGE_ACTIONS:
+                env.reset(seed=0, options=None)
+                said = repr(action) if len(action) < 50 else f"{len(action):,} characters"
+                try:
+                    reply = read_step(*env.step(action))
+                except Exception as error:
+                    fix = "accept any text: return an observation that describes valid actions"
+                    return _Told(PROBLEM, f"step({said}) raised {describe_error(error)}", fix)
+                refused += reply.info.get("action_valid") is False
+                counted_ = counted_ or "action_valid" in reply.info
+        if not counted_:
+            fix = "set info['action_valid'] to True or False in every step, so that invalid actions are counted"
+            return _Told(WARNING, "none raised, but info has no 'action_valid'", fix)
+        return _Told(OK, f"{refused} of {len(STRANGE_ACTIONS)} strange texts were rejected, none raised")
+
+    def _look_at_instructions(self) -> "_Told":
+        with self._open() as env:
+            if not env.has_wrapper_attr("instructions"):
+                told = f": its docstring begins {description(env)!r:.60}" if description(env) else ""
+                fix = "define a string attribute instructions (rules and answer format), or GymSpec(instructions=...)"
+                return _Told(WARNING, f"none{told}", fix)
+            rules = env.get_wrapper_attr("instructions")
+            if not isinstance(rules, str) or not rules.strip():
+                return _Told(PROBLEM, f"they are {kind_of(rules)}", "instructions must be text that is not empty")
+            if len(rules) > _LONG_RULES:
+                fix = "shorten them; they begin every prompt"
+                return _Told(WARNING, f"{len(rules):,} characters", fix)
+            own = self._make().has_wrapper_attr("instructions") or description(env)
+            if not own:
+                fix = "add the rules in a docstring or a string attribute instructions; only the answer format is there"
+                return _Told(WARNING, f"no rules: {shortened(repr(rules), 70)}", fix)
+        return _Told(OK, f"{len(rules):,} characters: {shortened(repr(rules), 60)}")
+
+    def _look_at_success(self) -> "_Told":
+        fix = "set info['success'] to True or False in the last step"
+        if found := self._survey.issues.get("success"):
+            return _Told(PROBLEM, *found[0])
+        ended = [game for game in self._many if game.ended]
+        if not ended:
+            skip("no episode ended")
+        said = [game for game in ended if game.success is not None]
+        if not said:
+            fix = f"{fix}, or define it with GymSpec(success=...)"
+            return _Told(WARNING, "not declared: evaluations report returns only", fix)
+        if len(said) < len(ended):
+            return _Told(
+                WARNING, f"{len(ended) - len(said)} of {len(ended)} episodes did not declare it in their last step", fix
+            )
+        if early := next((game for game in ended for seen in game.seen[1:-1] if seen[6]), None):
+            return _Told(
+                WARNING, f"the episode with seed {early.seed} continued after success", "end it with terminated=True"
+            )
+        return _Told(
+            OK, f"declared in info; {sum(game.solved for game in ended)} of {len(ended)} solved by random play"
+        )
+
+    def _look_at_reward(self) -> "_Told":
+        games = [game for game in self._many if game.ended]
+        if not games:
+            skip("no episode ended")
+        returns = [game.total for game in games]
+        got = f"{_mean(returns)} in {counted(len(games), 'episode')} of {self._who_is_random}"
+        if len(set(returns)) == 1:
+            fix = "reward something that random play reaches sometimes; GRPO learns from differences within a group"
+            solved = all(game.solved for game in games)
+            return _Told(WARNING, f"{got}, always the same" + (" and always solved" if solved else ""), fix)
+        return _Told(OK, got)
+
+    @cached_property
+    def _who_is_random(self) -> str:
+        with self._open() as env:
+            env_lists = listed_actions(env, env.reset(seed=0)[1])
+            own = env.has_wrapper_attr("random_policy")
+        return "random play" if own or env_lists else "random characters (define random_policy for random play)"
+
+    def _look_at_blind_baseline(self) -> "_Told":
+        if not self._blind_steps:
+            return _Told(SKIPPED, "not checked: blind_steps is 0")
+        _ = self._some  # raises NotCheckedError if nothing can be played
+        found = search_blind(self._make, steps=self._blind_steps, seconds=self._blind_seconds, seed=self._seed)
+        solves = found.objective == "success"
+        chance, solver, best = self._references(solves=solves)
+        around = [("random play", chance), ("solver", solver), ("optimum", best)]
+        beside = ", ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in around)
+        got = f"{describe(found)}; {beside}"
+        numbers = {**found.as_dict(), "random": chance, "solver": solver, "optimum": best}
+        reached, level = found.score.mean, solver if best is None else best
+        level = 1.0 if level is None and solves else level
+        if reached is None or chance is None:
+            return _Told(OK, got, numbers=numbers)
+        if level is not None and is_near(reached, chance, level):
+            fix = "most of the score is reached without observations: draw more of the start from the seed"
+            return _Told(WARNING, got, fix, numbers)
+        if level is None and found.score.low is not None and found.score.low > max(0.0, chance):
+            fix = "a fixed sequence of actions beats random play: compare models with it"
+            return _Told(WARNING, got, fix, numbers)
+        return _Told(OK, got, numbers=numbers)
+
+    def _references(self, *, solves: bool) -> tuple[float | None, float | None, float | None]:
+        """Return the success or return of random play, the solver and perfect play."""
+
+        def mean(games: Sequence[PlayedEpisode]) -> float | None:
+            values = [float(game.solved) if solves else game.total for game in games if game.ended]
+            return statistics.fmean(values) if values else None
+
+        name = "optimal_success" if solves else "optimal_return"
+        with self._open() as env:
+            best = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+            has_solver = env.has_wrapper_attr("solver")
+        return mean(self._many), mean(self._solved) if has_solver else None, None if best is None else float(best)
+
+    @cached_property
+    def _solved(self) -> list[PlayedEpisode]:
+        """Episodes of the same seeds as ``_many``, played by the solver."""
+        games = []
+        for other in self._many:
+            with self._open() as env:
+                games.append(play_one(env, other.seed, _without_info(env.get_wrapper_attr("solver")())))
+        return games
+
+    def _look_at_solver(self) -> "_Told":
+        with self._open() as env:
+            if not env.has_wrapper_attr("solver"):
+                return _Told(OK, "none; a method solver() that returns a policy would show that it can be solved")
+            known = [
+                env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+                for name in ("optimal_success", "optimal_return")
+            ]
+        games = self._solved
+        if broken := next((game for game in games if game.error), None):
+            return _Told(
+                PROBLEM,
+                f"the episode with seed {broken.seed} raised {broken.error}",
+                "the solver must handle every task",
+            )
+        returns, solved = [game.total for game in games], [float(game.solved) for game in games]
+        solves = f" and solves {statistics.fmean(solved):.3f}" if games[0].success is not None else ""
+        got = f"returns {statistics.fmean(returns):.3f}{solves} of {len(games)} episodes"
+        fix = "correct the solver, or optimal_success and optimal_return"
+        for best, values in zip(known, (solved, returns), strict=True):
+            if best is not None and abs(best - statistics.fmean(values)) > 4 * _error(values, float(best)) + 1e-6:
+                return _Told(PROBLEM, f"{got}, but the declared optimum is {float(best):.3f}", fix)
+        if _beyond(self._many, games):
+            return _Told(PROBLEM, f"{got}, less than random play", fix)
+        return _Told(OK, got)
+
+    def _look_at_info(self) -> "_Told":
+        self._issues("info", "")
+        if found := self._survey.issues.get("info"):
+            return _Told(PROBLEM, *found[0])
+        info = self._survey.info
+        if info is None:
+            skip("no step returned")
+        try:
+            size = len(dumps(info))
+            loads(dumps(info))  # noqa: S301 -- our own bytes
+        except Exception as error:
+            fix = "put plain values into info: strings, numbers, lists, dicts"
+            return _Told(PROBLEM, f"does not pickle: {shortened(str(error), 80)}", fix)
+        if size > 100_000:
+            return _Told(WARNING, f"{size / 1000:,.0f} kB a step", "remove entries that nothing reads")
+        return _Told(OK, f"pickles in {size:,} bytes: {', '.join(map(str, info)) or 'empty'}"[:SHORT])
+
+    def _look_at_size(self) -> "_Told":
+        games = self._many
+        longest = max(len(one) for game in games for one in game.observations)
+        whole = max(sum(map(len, game.observations)) for game in games)
+        got = f"at most {longest:,} characters an observation, {whole:,} an episode"
+        if any(_repeats(game.observations) for game in games):
+            fix = "return only what is new; the transcript keeps the rest"
+            return _Told(WARNING, f"{got}; each repeats the previous one", fix)
+        if whole > _LONG_EPISODE:
+            fix = "shorten it, or train with a max_completion_length that holds it (about 4 characters per token)"
+            return _Told(WARNING, got, fix)
+        return _Told(OK, got)
+
+    def _look_at_speed(self) -> "_Told":
+        games = self._many
+        steps = sorted(seconds for game in games for seconds in game.step_s) or [0.0]
+        resets = sorted(game.reset_s for game in games)
+        step, reset = statistics.median(steps), statistics.median(resets)
+        got = f"a step {_time(step)} (at most {_time(steps[-1])}), a reset {_time(reset)} (at most {_time(resets[-1])})"
+        if step > _SLOW_STEP_S or reset > _SLOW_START_S:
+            fix = "use GymSpec(executor='thread') if it waits, executor='process' if it computes, and a step_timeout"
+            return _Told(WARNING, got, fix)
+        return _Told(OK, got)
+
+    def _look_at_threads(self) -> "_Told":
+        games = [game for game in self._some for _ in range(2)]
+        with ThreadPoolExecutor(4) as threads:
+            replayed = list(threads.map(self._replayed, games))
+        where = difference([one.seen for one in games], [one.seen for one in replayed])
+        if where is None:
+            return _Told(OK, f"{counted(len(games), 'episode')} in four threads")
+        if broken := next((game for game in replayed if game.error), None):
+            where = f"raised {broken.error}"
+        fix = "share no mutable state between instances, or use GymSpec(executor='inline') or executor='process'"
+        return _Told(WARNING, where, fix)
+
+    def _look_at_closing(self) -> "_Told":
+        self._play(0, most=5)
+        before = _held()
+        for seed in range(5):
+            env = self._text_env()
+            play_one(env, seed, self._at_random(env, seed), most=5)
+            try:
+                env.close()
+                env.close()
+            except Exception as error:
+                fix = "close() must work at any time, and twice"
+                return _Told(PROBLEM, f"raised {describe_error(error)}", fix)
+        left = {name: now - then for (name, then), now in zip(before.items(), _held().values(), strict=True)}
+        leaks = [f"{counted(number, name)}" for name, number in left.items() if number >= 5]
+        if leaks:
+            fix = "release in close() everything that __init__() or reset() opened"
+            return _Told(WARNING, f"five closed instances left {' and '.join(leaks)}", fix)
+        return _Told(OK, "five closed instances left nothing")
+
+    def _look_at_gymnasium(self) -> "_Told":
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            try:
+                check_env(self._make().unwrapped, skip_render_check=True)
+            except Exception as error:
+                return _Told(
+                    PROBLEM,
+                    f"check_env raised {describe_error(error)}",
+                    "see Gymnasium's documentation on creating environments",
+                )
+        said = dict.fromkeys(shortened(re.sub(r"\x1b\[[0-9;]*m", "", str(one.message))) for one in heard)
+        if said:
+            return _Told(WARNING, f"check_env: {next(iter(said))}", "follow the warning; training works without")
+        return _Told(OK, "check_env passes without warnings")
+
+
+class _Told(NamedTuple):
+    verdict: str
+    got: str
+    fix: str = ""
+    numbers: Mapping[str, Any] | None = None
+
+
+def _repeats(observations: Sequence[str]) -> bool:
+    pairs = list(pairwise(observations))
+    return len(pairs) >= 3 and all(len(one) >= 10 and len(two) > len(one) and one in two for one, two in pairs)
+
+
+def _without_info(policy: Policy) -> Actor:
+    """Return a policy as an actor that ignores ``info``."""
+    return lambda observation, info: policy(observation)
+
+
+def _beyond(games: Sequence[PlayedEpisode], others: Sequence[PlayedEpisode]) -> bool:
+    """Return whether episodes have higher returns than another policy's on the same tasks, beyond chance."""
+    more = [game.total - other.total for game, other in zip(games, others, strict=True)]
+    return statistics.fmean(more) > 3 * statistics.pstdev(more) / math.sqrt(len(more)) + 1e-9
+
+
+def _mean(values: Sequence[float]) -> str:
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.3g} ± {error:.2g}"
+
+
+def _error(values: Sequence[float], expected: float) -> float:
+    """Return the standard error of a mean; if all values are equal, estimate it from the expected share."""
+    spread = statistics.pstdev(values) or (math.sqrt(expected * (1 - expected)) if 0 < expected < 1 else 0.0)
+    return spread / math.sqrt(len(values))
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def _held() -> dict[str, int]:
+    """Return the numbers of open files, threads and child processes of this process."""
+    files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0  # noqa: PTH208 -- numbers only
+    return {"file": files, "thread": threading.active_count(), "process": _children()}
+
+
+def _children() -> int:
+    return sum(len(file.read_text().split()) for file in Path("/proc/self/task").glob("*/children"))
+
+
+@contextmanager
+def _fixed_generators() -> Iterator[None]:
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    random.seed(0)
+    np.random.seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+PROMISES: dict[str, str] = {
+    "construction": "Training makes one instance per concurrent episode, also in other processes.",
+    "reset": "Every episode starts with reset(seed=..., options=...).",
+    "step": "Results of steps are checked; an episode with a malformed one is unscored.",
+    "spaces": "Wrappers and vector environments rely on the spaces.",
+    "words": "A model reads and writes text.",
+    "determinism": "Members of a group share a task: same seed and same actions, same episode.",
+    "own generator": "An environment must not change the trainer's random numbers.",
+    "fresh start": "Instances are reused for other tasks.",
+    "variety": "A model that sees one task memorizes it.",
+    "end": "An episode that does not end fills the context.",
+    "after the end": "Rewards after the end can be farmed.",
+    "invalid actions": "A model can write anything; an episode that raises cannot be scored.",
+    "instructions": "The instructions are all that a model knows of the rules.",
+    "success": "Evaluations report the success rate.",
+    "reward": "GRPO learns from differences within a group.",
+    "blind baseline": "A score shows that a model reads only if it is above this.",
+    "solver": "A solver shows that the environment can be solved, and how well.",
+    "info": "It is sent between processes and written to records.",
+    "size": "Observations fill the context.",
+    "speed": "Slow steps delay the model.",
+    "threads": "executor='thread' steps instances concurrently.",
+    "processes": "executor='process', other ranks and resumed runs must play the same episodes.",
+    "closing": "Training opens and closes thousands of instances.",
+    "gymnasium": "Gymnasium's own checker must pass.",
+}
+"""Names of the checks, in their order, with the reasons for them."""

@@ -1,0 +1,145 @@
+"""Episodes that the checks play and compare."""
+
+import math
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import read_step
+from gym_trl.text.textify import counted
+
+MOST_TURNS = 1_000
+SHORT = 160
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Playing
+# ---------------------------------------------------------------------------------------------------------------------
+
+Seen: TypeAlias = tuple[Any, ...]
+"""Values that two episodes are compared by: action, observation, reward, flags, and entries of ``info``."""
+
+
+@dataclass
+class PlayedEpisode:
+    """One episode with text, up to its end or a failure."""
+
+    seed: int
+    seen: list[Seen] = field(default_factory=list)
+    ended: bool = False
+    success: Any = None
+    """``info["success"]`` of the last step, if any."""
+    error: str | None = None
+    reset_s: float = 0.0
+    step_s: list[float] = field(default_factory=list)
+
+    @property
+    def actions(self) -> list[str]:
+        """Actions of all turns."""
+        return [seen[0] for seen in self.seen[1:]]
+
+    @property
+    def observations(self) -> list[str]:
+        """Observations of the reset and of all steps."""
+        return [seen[1] for seen in self.seen]
+
+    @property
+    def total(self) -> float:
+        """Sum of the rewards."""
+        return math.fsum(seen[2] for seen in self.seen[1:])
+
+    @property
+    def solved(self) -> bool:
+        """The episode ended with success."""
+        return self.ended and bool(self.success)
+
+
+Actor: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
+
+
+def play_one(env: TextEnvironment, seed: int, act: Actor | Sequence[str], most: int = MOST_TURNS) -> PlayedEpisode:
+    """Play an episode with a policy or the actions of another episode; an exception ends it."""
+    game = PlayedEpisode(seed)
+    actions = None if callable(act) else iter(act)
+    try:
+        began = perf_counter()
+        observation, info = env.reset(seed=seed, options=None)
+        game.reset_s = perf_counter() - began
+        game.seen.append((None, checked_text(observation), 0.0, False, False, None, None))
+        for _ in range(most):
+            action = act(observation, info) if callable(act) else next(actions or iter(()), None)
+            if action is None:
+                break
+            began = perf_counter()
+            step = env.step(action)
+            game.step_s.append(perf_counter() - began)
+            reply = read_step(*step)
+            observation, info, game.success = reply.observation, dict(reply.info), reply.info.get("success")
+            flags = reply.terminated, reply.truncated
+            said = reply.info.get("action_valid"), reply.info.get("success")
+            game.seen.append((action, observation, reply.reward, *flags, *said))
+            if any(flags):
+                game.ended = True
+                break
+    except Exception as error:
+        game.error = describe_error(error)
+    return game
+
+
+def checked_text(observation: Any) -> str:
+    """Return an observation that is text."""
+    if not isinstance(observation, str):
+        raise TypeError(f"the observation must be text, got {kind_of(observation)}")
+    return observation
+
+
+def difference(first: Sequence[list[Seen]], second: Sequence[list[Seen]]) -> str | None:
+    """Return a description of the first difference between episodes that should be the same."""
+    names = ("action", "observation", "reward", "terminated", "truncated", "action_valid", "success")
+    for seed, (one, other) in enumerate(zip(first, second, strict=True)):
+        for turn, (seen, again) in enumerate(zip(one, other, strict=False)):
+            for name, this, that in zip(names, seen, again, strict=True):
+                if this != that:
+                    values = f"{shortened(repr(this), 60)}, then {shortened(repr(that), 60)}"
+                    return f"seed {seed}, turn {turn}: {name} {values}"
+        if len(one) != len(other):
+            return f"seed {seed}: {counted(len(one) - 1, 'turn')}, then {len(other) - 1}"
+    return None
+
+
+def shortened(text: str, length: int = SHORT) -> str:
+    """Return a text in one line of at most ``length`` characters."""
+    # Control characters of an environment must not reach the terminal.
+    line = "".join(char if char.isprintable() else "�" for char in " ".join(text.split()))
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
+def kind_of(value: Any) -> str:
+    """Return the type and the beginning of a value."""
+    return f"{type(value).__name__} {shortened(repr(value), 60)}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return a description of an exception, with its place in the user's own code."""
+    where = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not _is_library(frame.filename):
+            where = f" ({Path(frame.filename).name}:{frame.lineno})"
+    return f"{type(error).__name__}: {shortened(str(error))}{where}"
+
+
+def _is_library(file: str) -> bool:
+    ours = any(file.startswith(f"{folder}{os.sep}") for folder in _LIBRARIES)
+    return file.startswith("<") or (ours and "site-packages" not in file.replace(str(_SITE), ""))
+
+
+_SITE = Path(gym.__file__).parents[1]
+_LIBRARIES = (Path(gym.__file__).parent, Path(__file__).parents[1], sysconfig.get_path("stdlib"))
