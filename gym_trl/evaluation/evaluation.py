@@ -5,7 +5,6 @@ import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import signature
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -13,14 +12,15 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
 from gym_trl.evaluation.play import Exchange, Instances, Player, as_player, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
-from gym_trl.executors.make import STEPPING
+from gym_trl.executors.guards import GuardedPool, OrderedPool
+from gym_trl.executors.make import STEPPING, make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import read_declares_success, read_instructions
-from gym_trl.grpo.spec import GymSpec, kwargs_by_id
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import Attempt, ModelStopped, Words
 from gym_trl.policies.server import Conversation
@@ -28,6 +28,7 @@ from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import keep_json_lines, replace_text, to_json
 from gym_trl.records.schema import FAILURES, Record, as_record, task_id
 from gym_trl.registration import EnvSource, did_you_mean, env_name
+from gym_trl.seeding import task_seed
 from gym_trl.types import (
     Answer,
     EnvReply,
@@ -127,12 +128,12 @@ def evaluate(
     if success is not None:
         spec = {**(spec or {}), "success": success}
     plans = [
-        _Plan(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec), _stepping(player))
+        _Plan.of(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec))
         for player in players
         for env_id, kwargs in kwargs_by_id(sources, env_kwargs).items()
     ]
     for plan in plans:
-        plan.check(seed)
+        plan.check()
     board, done = Scoreboard(), set[_Key]()
     with _Folder(Path(out) if out is not None else None) as folder:
         folder.agree({player.name: _settings(player, seed, attempts, plans) for player in players})
@@ -167,9 +168,9 @@ def evaluate(
 
                 if isinstance(player, Model):
                     loaded = loaded or player.load()
-                    loaded.play(plan.spec(seed, **plan.stepping).make_pool(), left, seed, write)
+                    loaded.play(plan.make_pool(), left, seed, write)
                 else:
-                    _play_in_words(player, plan.spec(seed).make, left, seed, write)
+                    _play_in_words(player, plan.spec.make, left, seed, write)
     return Evaluation(board.rows(), folder.path, missing)
 
 
@@ -224,37 +225,42 @@ class _Plan:
 
     player: Player
     env_id: str
-    env: EnvSource
     env_kwargs: Mapping[str, Any]
     wrapping: Mapping[str, Any]
-    stepping: Mapping[str, Any]
+    spec: EnvSpec
 
-    def spec(self, seed: int, num_tasks: int = 1, **stepping: Any) -> GymSpec:
-        # Tasks are drawn by seed, so that a longer evaluation begins with the tasks of a shorter one.
-        games: dict[str, Any] = {"num_tasks": 1, "num_eval_tasks": num_tasks, "seed": seed, "spread": False}
-        if mine := sorted(games.keys() & self.wrapping.keys()):
+    @classmethod
+    def of(
+        cls, player: Player, env_id: str, env: EnvSource, env_kwargs: Mapping[str, Any], wrapping: Mapping[str, Any]
+    ) -> Self:
+        if mine := sorted({"num_tasks", "num_eval_tasks", "seed", "spread", "curriculum"} & wrapping.keys()):
             raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
-        if unknown := sorted(self.wrapping.keys() - (known := signature(GymSpec).parameters.keys())):
+        if unknown := sorted(wrapping.keys() - (known := ENV_ARGS | TRAINING_ARGS)):
             near = did_you_mean(unknown[0], known)
             raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec{near}")
-        stepping = stepping or {"executor": "inline"}  # its tasks need no measurement of steps
-        return GymSpec(self.env, env_kwargs=self.env_kwargs, **games, **self.wrapping, **stepping)
+        spec = EnvSpec.from_options(env, wrapping, env_kwargs=env_kwargs)
+        return cls(player, env_id, env_kwargs, wrapping, spec)
 
-    def check(self, seed: int) -> None:
+    def check(self) -> None:
         """Check the arguments before anything is played."""
-        spec = self.spec(seed, **(self.stepping if any(self.stepping.values()) else {}))
+        stepping = _stepping(self.player)
+        self.spec.probe(**(stepping if any(stepping.values()) else {"executor": "inline"}))
         if isinstance(self.player, Words):
-            env = spec.make(self.env_id)
-            try:
+            with self.spec.checked(self.env_id) as env:
                 self.player.check(env)
-            finally:
-                env.close()
+
+    def make_pool(self) -> GuardedPool | OrderedPool:
+        """Return the pool of a model's environments."""
+        stepping = _stepping(self.player)
+        stepping["executor"] = self.spec.probe(**stepping).executor
+        return make_pool(self.spec.make, **stepping)
 
     def attempts(
         self, seed: int, episodes: int, attempts: int, done: set[tuple[str | None, str, int]]
     ) -> list[Attempt]:
         """Return the episodes that remain to be played."""
-        tasks = self.spec(seed, episodes // attempts).tasks("eval")
+        # Tasks are drawn by seed, so that a longer evaluation begins with the tasks of a shorter one.
+        tasks = [Task(self.env_id, task_seed(seed, "eval", index)) for index in range(episodes // attempts)]
         every = (Attempt(task, group, number) for group, task in enumerate(tasks) for number in range(attempts))
         return [one for one in every if (self.player.name, self._task_id(one.task), one.number) not in done]
 

@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gym_trl.envs.two_player import TwoPlayerEnv
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.play import Exchange, Player
-from gym_trl.executors.make import STEPPING
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, read_step
-from gym_trl.grpo.spec import GymSpec
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import ModelStopped
 from gym_trl.seeding import derive_seed
@@ -44,9 +43,7 @@ class Challenger:
     def __init__(self, player: Player, action_format: str | None = "tag") -> None:
         self.name = player.name
         self._player = player
-        trained = (
-            {name: it for name, it in player.spec.items() if name not in STEPPING} if isinstance(player, Model) else {}
-        )
+        trained = player.spec if isinstance(player, Model) else {}
         self._spec = {"action_format": action_format, **trained, "invalid_penalty": 0.0}
         self.action_format: str | None = self._spec["action_format"] if player.marks else None
         self._make: PolicyFor = player.load().policy if isinstance(player, Model) else player.make
@@ -55,7 +52,7 @@ class Challenger:
         """Return the environment as the policy sees it."""
         if not self._player.marks:
             return make()
-        spec = GymSpec(make, num_tasks=1, num_eval_tasks=0, executor="inline", **self._spec)
+        spec = EnvSpec.from_options(make, self._spec)
         return spec.make(next(iter(spec.weights)))
 
     def policy(self, env: TextEnvironment, seed: int) -> Policy:

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import take_step
-from gym_trl.grpo.spec import GymSpec
 from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record
 from gym_trl.rollout.episode import as_response
@@ -70,22 +70,20 @@ def replay(
             else:
                 key = to_json([record["task"]["env_id"], record["task"]["env_kwargs"], record["spec"]])
                 if key not in made:
-                    made[key] = _make(record, env_kwargs or {})
-                    stack.callback(made[key].close)
+                    made[key] = _make(record, env_kwargs or {}, stack)
                 env = made[key]
             found = _replay(env, record, paid=not env_kwargs)
             yield found if reward is None else found._replace(record=_rescored(found.record, reward))
 
 
-def _make(record: Record, env_kwargs: Mapping[str, Any]) -> TextEnvironment:
+def _make(record: Record, env_kwargs: Mapping[str, Any], stack: ExitStack) -> TextEnvironment:
     task = record["task"]
     if task["env_id"] is None:
         raise ConfigError("a record does not say which environment it was played in: give make=")
-    wrapping = {"action_format": None, **record["spec"]}
-    spec = GymSpec(
-        task["env_id"], num_tasks=1, num_eval_tasks=0, env_kwargs={**task["env_kwargs"], **env_kwargs}, **wrapping
+    spec = EnvSpec.from_options(
+        task["env_id"], {"action_format": None, **record["spec"]}, env_kwargs={**task["env_kwargs"], **env_kwargs}
     )
-    return spec.make(task["env_id"])
+    return stack.enter_context(spec.checked(task["env_id"]))
 
 
 def _replay(env: TextEnvironment, record: Record, *, paid: bool) -> Replayed:

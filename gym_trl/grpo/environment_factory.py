@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, get_type_hints
 
+from gym_trl.envspec import without_format
 from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import OnTotals, attach_caller
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import EnvFailure, EnvReply, StopReason, Task, add_reward, reason_to_stop, success_of
 from gym_trl.wrappers.tool import Tool, function_tool
 
@@ -163,7 +163,7 @@ class ToolEnvironment:
         self._declares = reply.declares_success
         said = prompt[-1]["content"]
         shown = said if isinstance(said, str) else "".join(part.get("text", "") for part in said)
-        rules = bare_rules(reply.instructions, "plain")
+        rules = without_format(reply.instructions, "plain")
         parts = (rules if rules != shown.strip() else "", reply.observation)
         added = "\n\n".join(part for part in parts if part)
         return f"\n\n{added}" if shown and added else added
@@ -254,17 +254,6 @@ def outcomes(environments: Sequence[Any]) -> dict[str, list[Any]]:
             )
     rows = [environment._column() for environment in environments]
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {"episode_return": []}
-
-
-def bare_rules(instructions: str, action_format: str | re.Pattern[str] | None, *, strict: bool = False) -> str:
-    """Return the instructions without the sentence of ``ParseAction`` on the action format, which tools do not need.
-
-    >>> bare_rules("Guess a word. Put your action between <action> and </action>.", "tag")
-    'Guess a word.'
-    """
-    if action_format is None:
-        return instructions
-    return instructions.removesuffix(ActionFormat(action_format, strict=strict).sentence).strip()
 
 
 def act(action: str) -> str:

@@ -2,47 +2,36 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.envspec import EnvSpec, EnvWrapper
+from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import STEPPING, Executor, make_pool
-from gym_trl.executors.probe import _travels, choose_executor
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
 from gym_trl.grpo.dataset import make_dataset
-from gym_trl.grpo.environment_factory import EnvironmentFactory, bare_rules
+from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
+from gym_trl.registration import EnvSource
 from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.cutoff_return import CutoffReturn
-from gym_trl.wrappers.declare_success import Success, check_success, declare_success
-from gym_trl.wrappers.instructions import Instructions
-from gym_trl.wrappers.levels import Levels
-from gym_trl.wrappers.parse_action import CutActions, ParseAction
+from gym_trl.wrappers.declare_success import Success
+from gym_trl.wrappers.parse_action import CutActions
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
-from gym_trl.wrappers.turn_limit import TurnLimit
-
-_EXECUTORS = ("inline", "auto", "thread", "process", "ray")  # each covers the needs of those before it
-
-EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
 class GymSpec:
@@ -167,44 +156,49 @@ class GymSpec:
         max_unscored: float = 0.5,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
-        self._makers, self.weights = _makers_and_weights(env)
+        self.env_spec = EnvSpec(
+            env,
+            env_kwargs=env_kwargs,
+            wrappers=tuple(wrappers),
+            observe=observe,
+            act=act,
+            action_format=action_format,
+            strict=strict,
+            invalid_penalty=invalid_penalty,
+            end_after_invalid=end_after_invalid,
+            cut_actions=cut_actions,
+            turn_limit=turn_limit,
+            cutoff_return=cutoff_return,
+            instructions=instructions,
+            success=success,
+            levels=() if curriculum is None else curriculum.levels,
+        )
+        """Environments, as they are made for training."""
         self.seed = seed
-        self.instructions = instructions
         self.system_prompt = system_prompt
         self._sizes = {"train": _at_least_one("num_tasks", num_tasks), "eval": _size("num_eval_tasks", num_eval_tasks)}
-        self._env_kwargs = kwargs_by_id(self.weights, env_kwargs)
-        self._wrappers = tuple(wrappers)
-        self._words: dict[str, Any] = {"observe": observe, "act": act}
-        self._parsing: dict[str, Any] = {
-            "format": action_format,
-            "strict": strict,
-            "penalty": invalid_penalty,
-            "end_after": end_after_invalid,
-            "cut_actions": cut_actions,
+        counts = {
+            "max_tokens_per_turn": max_tokens_per_turn,
+            "max_alive": max_alive,
+            "max_observation": max_observation,
+            "max_action": max_action,
         }
-        if action_format is None and strict:
-            raise ConfigError("strict needs an action_format")
-        counts = {"max_alive": max_alive, "max_observation": max_observation, "max_action": max_action}
         for name, value in counts.items():
             if value is not None:
                 _at_least_one(name, value)
-        if curriculum is not None and len(self.weights) > 1:
-            raise ConfigError(f"a curriculum has the levels of one environment, got {list(self.weights)}")
         self._curriculum = curriculum
-        self._turn_limit = turn_limit
-        self._cutoff_return = cutoff_return
         self._bound = UnscoredBound(max_unscored)
-        if success is not None:
-            check_success(success)
-        self._success = success
         self._spread = spread
-        if max_tokens_per_turn is not None:
-            _at_least_one("max_tokens_per_turn", max_tokens_per_turn)
+        self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of instances
+        self._probed = self.env_spec.probe(
+            executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
+        )
+        self.executor = self._probed.executor
         self._rollout_options: dict[str, Any] = {
             "max_tokens_per_turn": max_tokens_per_turn,
             "chat": chat,
             "chat_template_kwargs": chat_template_kwargs,
-            "executor": executor,
+            "executor": self.executor,
             "workers": workers,
             "reset_timeout": reset_timeout,
             "step_timeout": step_timeout,
@@ -215,78 +209,25 @@ class GymSpec:
             "cutoff": cutoff,
             "on_rollout": on_rollout,
         }
-        self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of instances
-        self._instructions: dict[str, str] = {}
-        self._num_instances: dict[str, int | None] = {}
-        self._choices: set[str] = set()  # of executors, where none is given
-        for env_id in self.weights:
-            self._probe(env_id)
-        if executor is None:
-            executor = max(self._choices, key=_EXECUTORS.index)
-            if executor in ("inline", "auto") and (workers or reset_timeout or step_timeout):
-                executor = "process"  # inline stepping supports none of the three
-        self.executor = self._rollout_options["executor"] = executor
-        if executor in ("process", "ray") and (objection := _travels(self._maker)) is not None:
-            raise ConfigError(
-                f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
-                f"pickled: {objection}"
-            )
-        # Report invalid arguments now, not in the first rollout.
-        make_pool(
-            self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
-        ).close()
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Share of each environment in the tasks, by id."""
+        return self.env_spec.weights
+
+    @property
+    def instructions(self) -> str | None:
+        """The argument ``instructions``."""
+        return self.env_spec.instructions
 
     def make(self, env_id: str) -> TextEnvironment:
         """Make one of the environments, wrapped as in training."""
-        if env_id not in self._env_kwargs:
-            raise ConfigError(f"a task asks for {env_id!r}, which is none of this GymSpec's: {list(self.weights)}")
-        if self._curriculum is None:
-            return self._stack(env_id)
-        levels = self._curriculum.levels
-        return Levels(self._stack(env_id, **levels[0]), levels, make=partial(self._stack, env_id))
+        return self.env_spec.make(env_id)
 
     def make_pool(self) -> GuardedPool | OrderedPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
         stepping: dict[str, Any] = {name: self._rollout_options[name] for name in STEPPING}
-        return make_pool(self._maker, **stepping)
-
-    @property
-    def _maker(self) -> Callable[[str], TextEnvironment]:
-        """``make`` of a copy without the training's state, so that it can be pickled."""
-        return self._alone().make
-
-    @property
-    def _maker_for_tools(self) -> Callable[[str], TextEnvironment]:
-        return self._alone()._make_for_tools
-
-    def _alone(self) -> "GymSpec":
-        alone = copy(self)
-        alone.__dict__ = {**self.__getstate__(), "_rollout_options": {}}
-        return alone
-
-    def _make_for_tools(self, env_id: str) -> TextEnvironment:
-        """Make an environment for tool calls, whose actions carry no mark."""
-        return self._stack(env_id, action_format="plain")
-
-    def _stack(self, env_id: str, *, action_format: str | None = None, **level: Any) -> TextEnvironment:
-        made = self._makers[env_id](**{**self._env_kwargs[env_id], **level})
-        if not isinstance(made, gym.Env):
-            raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
-        made = declare_success(made, self._success)
-        for wrap in self._wrappers:
-            made = wrap(made)
-        env = as_text(made, **self._words)
-        if self.instructions:  # before the format's sentence, which the model still needs
-            env = Instructions(env, self.instructions)
-        parsing = self._parsing if action_format is None else {**self._parsing, "format": action_format}
-        # One of the user's wrappers may parse responses already.
-        if parsing["format"] is not None or parsing["penalty"] or not env.has_wrapper_attr("reads_responses"):
-            env = ParseAction(env, **parsing)
-        if self._turn_limit is not None:
-            env = TurnLimit(env, self._turn_limit)
-        if self._cutoff_return is not None:
-            env = CutoffReturn(env, self._cutoff_return)
-        return Instructions(env, "") if self.instructions == "" else env
+        return make_pool(self.env_spec.make, **stepping)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """Generate the tasks of ``"train"`` or ``"eval"``; no two of them have the same seed."""
@@ -323,7 +264,7 @@ class GymSpec:
     def rollout_func(self) -> RolloutFunc:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
         rollout = make_rollout_func(
-            self._maker, assign=self.assign, seed=self.seed, on_totals=self._bound, **self._rollout_options
+            self.env_spec.make, assign=self.assign, seed=self.seed, on_totals=self._bound, **self._rollout_options
         )
         return rollout if self._curriculum is None else climbing(rollout, self._curriculum)
 
@@ -353,8 +294,9 @@ class GymSpec:
             executor = "inline"
         alone = 1 if executor in ("thread", "process", "ray") else None  # worker: an object has one environment
         pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
+        tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark
         factories = {
-            env_id: EnvironmentFactory(self._maker_for_tools, env_id, make_pool=pool, on_totals=self._bound)
+            env_id: EnvironmentFactory(tools.make, env_id, make_pool=pool, on_totals=self._bound)
             for env_id in self.weights
         }
         return factories if len(factories) > 1 else next(iter(factories.values()))
@@ -372,7 +314,7 @@ class GymSpec:
         if "deterministic" in self._rollout_options:
             raise ConfigError("nothing is deterministic in asynchronous training: leave out deterministic=True")
         return RolloutWorker(
-            self._maker,
+            self.env_spec.make,
             partial(self.tasks, "train"),
             args,
             processing_class,
@@ -391,7 +333,7 @@ class GymSpec:
 
     def _dataset(self, split: str) -> Any:
         tasks = list(self.tasks(split))
-        dataset = make_dataset(tasks, system_prompt=self.system_prompt, instructions=self._instructions)
+        dataset = make_dataset(tasks, system_prompt=self.system_prompt, instructions=self._probed.instructions)
         return dataset.add_column("environment", [task.env_id for task in tasks]) if len(self.weights) > 1 else dataset
 
     def __getstate__(self) -> dict[str, Any]:
@@ -407,7 +349,7 @@ class GymSpec:
     def _options(self, env_id: str, split: str, index: int) -> dict[str, Any]:
         if self._curriculum is not None:  # each level has its own instances, so sample them by seed
             return {"level": self._level(split)}
-        count = self._num_instances[env_id]
+        count = self._probed.num_instances[env_id]
         # Too many instances to permute: sample them by seed.
         if not self._spread or count is None or count > 2**20:
             return {}
@@ -420,82 +362,6 @@ class GymSpec:
             seed = derive_seed(self.seed, "spread", split, env_id, round_)
             self._order = ((env_id, split, round_), np.random.default_rng(seed).permutation(count))
         return {"instance": int(self._order[1][place])}
-
-    def _probe(self, env_id: str) -> None:
-        """Make the environment once, to report errors before a model is loaded."""
-        try:
-            env = self.make(env_id)
-        except GymTRLError:
-            raise
-        except (gym.error.Error, TypeError, ImportError) as error:
-            raise cannot_make(env_id, self._makers[env_id], self._env_kwargs[env_id], error) from error
-        try:
-            _refuse_rewritten_history(env)
-            # Without the sentence on the action format: a rollout gets it from the environment, tools do not need it.
-            form, strict = self._parsing["format"], self._parsing["strict"]
-            self._instructions[env_id] = bare_rules(read_instructions(env), form, strict=strict)
-            self._num_instances[env_id] = _num_instances(env)
-            if self._rollout_options["executor"] is None:
-                preferred = choose_executor(env_id, env, self._maker).executor
-                if preferred not in _EXECUTORS:
-                    raise ConfigError(f"{env_id!r} has the preferred_executor {preferred!r}, not one of {_EXECUTORS}")
-                self._choices.add(preferred)
-        finally:
-            env.close()
-
-
-def _refuse_rewritten_history(env: TextEnvironment) -> None:
-    if env.has_wrapper_attr("append_only") and not env.get_wrapper_attr("append_only"):
-        raise ConfigError(
-            f"{env} shows the model its past again or hides it (append_only is false), so what is trained on would not "
-            'be what the model saw. A transcript keeps the past by itself: use History(env, show="new"), or none'
-        )
-
-
-def _num_instances(env: TextEnvironment) -> int | None:
-    try:
-        count = env.get_wrapper_attr("num_instances")
-    except AttributeError:
-        return None
-    return None if count is None else int(count)
-
-
-def _makers_and_weights(
-    env: EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float],
-) -> tuple[dict[str, EnvMaker], dict[str, float]]:
-    """Return the maker and the weight of each environment, by name."""
-    if isinstance(env, Mapping):
-        given: list[tuple[EnvSource, float]] = list(env.items())
-    else:
-        given = [(one, 1.0) for one in (env if isinstance(env, Sequence) and not isinstance(env, str) else [env])]
-    if not given:
-        raise ConfigError("GymSpec needs at least one environment id")
-    makers: dict[str, EnvMaker] = {}
-    weights: dict[str, float] = {}
-    for source, weight in given:
-        name = env_name(source)
-        if not isinstance(weight, int | float) or not weight > 0:
-            raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
-        maker = find_maker(source)
-        if name in makers and not isinstance(source, str) and makers[name] is not maker:
-            raise ConfigError(f"two environments are called {name}: give functions or classes with names of their own")
-        makers[name], weights[name] = maker, weight
-    return makers, weights
-
-
-def kwargs_by_id(ids: Collection[str], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return the arguments of each environment; with a single id ``env_kwargs`` may be given without the id.
-
-    >>> kwargs_by_id(["Echo-v0"], {"turns": 2}), kwargs_by_id(["Echo-v0", "Nim-v0"], {"Echo-v0": {"turns": 2}})
-    ({'Echo-v0': {'turns': 2}}, {'Echo-v0': {'turns': 2}, 'Nim-v0': {}})
-    """
-    given = dict(env_kwargs or {})
-    if len(ids) == 1:
-        only = next(iter(ids))
-        return {only: dict(given[only]) if set(given) == {only} else given}
-    if unknown := sorted(set(given) - set(ids)):
-        raise ConfigError(f"with several ids env_kwargs must be {{id: kwargs}}; {unknown[0]!r} is none of the ids")
-    return {env_id: dict(given.get(env_id, {})) for env_id in ids}
 
 
 def _at_least_one(name: str, value: int) -> int:

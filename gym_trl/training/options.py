@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from inspect import getsource, signature
+from inspect import getsource
 from json import loads
 from pathlib import Path
 from textwrap import dedent
@@ -14,9 +14,9 @@ from typing import Any, Self, get_args, get_origin
 
 import gymnasium as gym
 
+from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import STEPPING, make_pool
-from gym_trl.grpo.spec import GymSpec
 from gym_trl.registration import did_you_mean
 
 
@@ -251,9 +251,6 @@ def read_options(folder: Path) -> TrainOptions:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 
 
-_NOT_OF_SPEC = {"env", "num_tasks", "num_eval_tasks", "seed", "env_kwargs", "on_rollout"}
-
-
 def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of ``GymSpec`` other than those that choose the tasks, after checking their names.
 
@@ -265,7 +262,7 @@ def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such argument.
     """
-    known = signature(GymSpec).parameters.keys() - _NOT_OF_SPEC
+    known = (ENV_ARGS | TRAINING_ARGS | {*STEPPING}) - {"on_rollout"}
     for name in given:
         if name not in known:
             near = did_you_mean(name, sorted(known))

@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -143,7 +144,7 @@ class TestTheObject:
     def test_calls_are_steps_of_the_environment(self, secret, numbers):
         """What a call answers and pays is what ``step`` does; after the end nothing is paid, and it is counted."""
         spec = guess(invalid_penalty=PENALTY)
-        game, env = spec.environment_factory(), spec._make_for_tools(GUESS)
+        game, env = spec.environment_factory(), replace(spec.env_spec, action_format="plain").make(GUESS)
         game.reset(**row_of(spec, secret))
         env.reset(seed=0, options={"instance": secret - 1})
         paid, over, late = 0.0, False, 0

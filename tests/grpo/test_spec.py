@@ -1,4 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import inspect
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanes import examples
 
+from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.make import STEPPING
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.spec import GymSpec
@@ -97,7 +100,7 @@ def test_where_there_are_games_enough_evaluation_plays_others_than_training():
 
 
 def test_a_task_of_another_spec_is_named():
-    with pytest.raises(ConfigError, match="none of this GymSpec's"):
+    with pytest.raises(ConfigError, match="not one of the spec's"):
         guess().make(ECHO)
 
 
@@ -231,3 +234,8 @@ class TestALimit:
     def test_of_a_whole_rollout_has_no_meaning_in_asynchronous_training(self):
         with pytest.raises(ConfigError, match="has no rollouts to cut off"):
             guess(cutoff=Cutoff(stragglers=0.5)).rollout_worker(None, None)
+
+
+def test_the_groups_of_arguments_are_those_of_the_signature():
+    tasks = {"env", "env_kwargs", "num_tasks", "num_eval_tasks", "seed"}
+    assert tasks | ENV_ARGS | TRAINING_ARGS | {*STEPPING} == set(inspect.signature(GymSpec).parameters)

@@ -1,0 +1,267 @@
+"""Environments as a user configures them: ids, wrappers, text conversion and action format. No trainer is needed."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.executors.make import Executor, make_pool
+from gym_trl.executors.probe import _travels, choose_executor
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import read_instructions
+from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
+from gym_trl.text.parsing import ActionFormat
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.cutoff_return import CutoffReturn
+from gym_trl.wrappers.declare_success import Success, check_success, declare_success
+from gym_trl.wrappers.instructions import Instructions
+from gym_trl.wrappers.levels import Levels
+from gym_trl.wrappers.parse_action import CutActions, ParseAction
+from gym_trl.wrappers.text_action import Act
+from gym_trl.wrappers.text_observation import Observe
+from gym_trl.wrappers.turn_limit import TurnLimit
+
+_EXECUTORS = ("inline", "auto", "thread", "process", "ray")  # each covers the needs of those before it
+
+EnvWrapper: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
+"""One environment, several, or several with weights."""
+
+
+class Probed(NamedTuple):
+    """Properties of a specification's environments, by id, and the executor chosen for them."""
+
+    instructions: dict[str, str]
+    """Instructions without the sentence on the action format."""
+    num_instances: dict[str, int | None]
+    """Number of instances that ``reset`` can choose from; ``None`` if unknown."""
+    executor: Executor
+
+
+@dataclass(frozen=True, eq=False)
+class EnvSpec:
+    r"""Configuration of environments, by the names of ``GymSpec``'s arguments; it can be pickled if they can.
+
+    >>> spec = EnvSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="boxed")
+    >>> env = spec.make("TrlEnv/GuessNumber-v0")
+    >>> env.reset(seed=0, options={"instance": 3})[0], env.step("\\boxed{4}")[0]
+    ('Guess 1 to 8 in 4 tries.', 'Correct.')
+
+    Raises:
+        ConfigError: An id is unknown, or an argument is invalid.
+    """
+
+    env: Envs
+    _: KW_ONLY
+    env_kwargs: Mapping[str, Any] | None = None
+    wrappers: Sequence[EnvWrapper] = ()
+    observe: Observe | None = None
+    act: Act | None = None
+    action_format: str | None = "tag"
+    strict: bool = False
+    invalid_penalty: float = 0.0
+    end_after_invalid: int | None = None
+    cut_actions: CutActions = "reject"
+    turn_limit: int | None = None
+    cutoff_return: float | None = None
+    instructions: str | None = None
+    success: Success | None = None
+    levels: Sequence[Mapping[str, Any]] = ()
+    """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``; see ``Curriculum``."""
+    weights: Mapping[str, float] = field(init=False)
+    """Share of each environment in the tasks, by id."""
+    _makers: Mapping[str, EnvMaker] = field(init=False, repr=False)
+    _kwargs: Mapping[str, dict[str, Any]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        makers, weights = _makers_and_weights(self.env)
+        derived = {"_makers": makers, "weights": weights, "_kwargs": kwargs_by_id(weights, self.env_kwargs)}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+        if self.action_format is None and self.strict:
+            raise ConfigError("strict needs an action_format")
+        if self.levels and len(weights) > 1:
+            raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
+        if self.success is not None:
+            check_success(self.success)
+
+    @classmethod
+    def from_options(
+        cls, env: Envs, options: Mapping[str, Any], *, env_kwargs: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Return a specification with those of ``GymSpec``'s arguments in ``options`` that concern the environments."""
+        own = {name: value for name, value in options.items() if name in ENV_ARGS}
+        return cls(env, env_kwargs=env_kwargs, **own)
+
+    def make(self, env_id: str) -> TextEnvironment:
+        """Make one of the environments, with its wrappers."""
+        if env_id not in self._kwargs:
+            raise ConfigError(f"a task asks for {env_id!r}, which is not one of the spec's: {list(self.weights)}")
+        if not self.levels:
+            return self._stack(env_id)
+        return Levels(self._stack(env_id, **self.levels[0]), self.levels, make=partial(self._stack, env_id))
+
+    @contextmanager
+    def checked(self, env_id: str) -> Iterator[TextEnvironment]:
+        """Provide one of the environments, which the ``with`` block closes.
+
+        Raises:
+            ConfigError: It cannot be made, or a ``History`` rewrites what was shown.
+            NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
+        """
+        try:
+            env = self.make(env_id)
+        except GymTRLError:
+            raise
+        except (gym.error.Error, TypeError, ImportError) as error:
+            raise cannot_make(env_id, self._makers[env_id], self._kwargs[env_id], error) from error
+        try:
+            if env.has_wrapper_attr("append_only") and not env.get_wrapper_attr("append_only"):
+                raise ConfigError(
+                    f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
+                    "would not be what the model saw. A transcript keeps the past by itself: use "
+                    'History(env, show="new"), or none'
+                )
+            yield env
+        finally:
+            env.close()
+
+    def probe(
+        self,
+        executor: Executor | None = None,
+        *,
+        workers: int | None = None,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
+    ) -> Probed:
+        """Make each environment once, to report errors before a model is loaded, and choose an executor.
+
+        Args:
+            executor: Executor. Default: the one that meets the needs of all environments (``choose_executor``).
+            workers: Number of threads or processes.
+            reset_timeout: Maximum seconds for making and resetting an environment there.
+            step_timeout: Maximum seconds for a step there.
+
+        Raises:
+            ConfigError: An environment cannot be made, or not be stepped by the executor.
+            NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
+        """
+        probed = Probed({}, {}, executor or "inline")
+        choices = set()
+        for env_id in self.weights:
+            with self.checked(env_id) as env:
+                rules = read_instructions(env)
+                probed.instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
+                count = env.get_wrapper_attr("num_instances") if env.has_wrapper_attr("num_instances") else None
+                probed.num_instances[env_id] = None if count is None else int(count)
+                if executor is None:
+                    preferred = choose_executor(env_id, env, self.make).executor
+                    if preferred not in _EXECUTORS:
+                        raise ConfigError(
+                            f"{env_id!r} has the preferred_executor {preferred!r}, not one of {_EXECUTORS}"
+                        )
+                    choices.add(preferred)
+        if executor is None:
+            executor = max(choices, key=_EXECUTORS.index)
+            if executor in ("inline", "auto") and (workers or reset_timeout or step_timeout):
+                executor = "process"  # inline stepping supports none of the three
+        if executor in ("process", "ray") and (objection := _travels(self.make)) is not None:
+            raise ConfigError(
+                f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
+                f"pickled: {objection}"
+            )
+        # Report invalid arguments now, not in the first rollout.
+        make_pool(
+            self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
+        ).close()
+        return probed._replace(executor=executor)
+
+    def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
+        made = self._makers[env_id](**{**self._kwargs[env_id], **level})
+        if not isinstance(made, gym.Env):
+            raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
+        made = declare_success(made, self.success)
+        for wrap in self.wrappers:
+            made = wrap(made)
+        env = as_text(made, observe=self.observe, act=self.act)
+        if self.instructions:  # before the format's sentence, which the model still needs
+            env = Instructions(env, self.instructions)
+        # One of the user's wrappers may parse responses already.
+        if self.action_format is not None or self.invalid_penalty or not env.has_wrapper_attr("reads_responses"):
+            env = ParseAction(
+                env,
+                format=self.action_format,
+                strict=self.strict,
+                penalty=self.invalid_penalty,
+                end_after=self.end_after_invalid,
+                cut_actions=self.cut_actions,
+            )
+        if self.turn_limit is not None:
+            env = TurnLimit(env, self.turn_limit)
+        if self.cutoff_return is not None:
+            env = CutoffReturn(env, self.cutoff_return)
+        return Instructions(env, "") if self.instructions == "" else env
+
+
+ENV_ARGS = frozenset(one.name for one in fields(EnvSpec) if one.init) - {"env", "env_kwargs", "levels"}
+"""Arguments of ``GymSpec`` that configure environments."""
+
+TRAINING_ARGS = frozenset(
+    (
+        *("curriculum", "system_prompt", "max_tokens_per_turn", "chat", "chat_template_kwargs", "spread"),
+        *("deterministic", "max_alive", "max_observation", "max_action", "cutoff", "max_unscored", "on_rollout"),
+    )
+)
+"""Arguments of ``GymSpec`` that concern neither the choice of tasks, nor environments and where they are stepped."""
+
+
+def without_format(instructions: str, action_format: str | re.Pattern[str] | None, *, strict: bool = False) -> str:
+    """Return the instructions without the sentence of ``ParseAction`` on the action format, which tools do not need.
+
+    >>> without_format("Guess a word. Put your action between <action> and </action>.", "tag")
+    'Guess a word.'
+    """
+    if action_format is None:
+        return instructions
+    return instructions.removesuffix(ActionFormat(action_format, strict=strict).sentence).strip()
+
+
+def kwargs_by_id(ids: Collection[str], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return the arguments of each environment; with a single id ``env_kwargs`` may be given without the id.
+
+    >>> kwargs_by_id(["Echo-v0"], {"turns": 2}), kwargs_by_id(["Echo-v0", "Nim-v0"], {"Echo-v0": {"turns": 2}})
+    ({'Echo-v0': {'turns': 2}}, {'Echo-v0': {'turns': 2}, 'Nim-v0': {}})
+    """
+    given = dict(env_kwargs or {})
+    if len(ids) == 1:
+        only = next(iter(ids))
+        return {only: dict(given[only]) if set(given) == {only} else given}
+    if unknown := sorted(set(given) - set(ids)):
+        raise ConfigError(f"with several ids env_kwargs must be {{id: kwargs}}; {unknown[0]!r} is none of the ids")
+    return {env_id: dict(given.get(env_id, {})) for env_id in ids}
+
+
+def _makers_and_weights(env: Envs) -> tuple[dict[str, EnvMaker], dict[str, float]]:
+    """Return the maker and the weight of each environment, by name."""
+    if isinstance(env, Mapping):
+        given: list[tuple[EnvSource, float]] = list(env.items())
+    else:
+        given = [(one, 1.0) for one in (env if isinstance(env, Sequence) and not isinstance(env, str) else [env])]
+    if not given:
+        raise ConfigError("env must name at least one environment, got none")
+    makers: dict[str, EnvMaker] = {}
+    weights: dict[str, float] = {}
+    for source, weight in given:
+        name = env_name(source)
+        if not isinstance(weight, int | float) or not weight > 0:
+            raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
+        maker = find_maker(source)
+        if name in makers and not isinstance(source, str) and makers[name] is not maker:
+            raise ConfigError(f"two environments are called {name}: give functions or classes with names of their own")
+        makers[name], weights[name] = maker, weight
+    return makers, weights
