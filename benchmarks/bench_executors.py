@@ -2,16 +2,15 @@
 
 $ python benchmarks/bench_executors.py
 
-* round trip: one environment with observations of 1 KB, one step after the other: inline, thread, process, and
-  Gymnasium's AsyncVectorEnv with one environment;
-* one of 64 is slow: 63 environments that answer at once and one that takes 100 ms a step. A vector environment waits
-  for it at every step; a pool's other episodes do not. Microseconds for each step of the quick ones;
-* default: 24 episodes of an environment that takes texts, says nothing of itself and sleeps for 100 ms a step, played
-  to their ends with no option, with executor="thread" and with executor="inline": seconds, medians of rounds in turn;
-* sleepers: up to 256 environments that sleep for 20 ms a step in as many processes, and in as many threads of this one,
-  on these cores: the share of the ideal that comes through, and what a step costs of the processor, here and there.
+* round trip: one environment with observations of 1 KB, one step after the other;
+* beside a slow one: 63 environments that respond at once and one that takes 100 ms a step; microseconds per step of
+  the fast ones;
+* default: 24 episodes of an environment that declares nothing and sleeps for 100 ms a step, with no option and with two
+  executors chosen by hand; medians of alternating rounds;
+* sleepers: up to 256 environments that sleep for 20 ms a step, in a process or a thread each: the share of the ideal
+  number of steps, and processor time per step in this process and in the others.
 
-The machine should have nothing else to do: what else runs takes its share of the cores (the load is written down).
+Run it on an idle machine. The load is in the results.
 """
 
 import logging
@@ -19,13 +18,14 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import psutil
 from gymnasium.vector import AsyncVectorEnv
-from report import QUICK, Table, bars, publish
+from report import QUICK, Column, Table, bars, publish, run
 
 from gym_trl import GymSpec
 from gym_trl.executors.adaptive import AdaptivePool
@@ -41,9 +41,15 @@ from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Task
 
 KILOBYTE = "x" * 1024
-STEPS, SLOW_S, SLEEP_S = 2_000, 0.1, 0.02
+SLOW_S, SLEEP_S = 0.1, 0.02
 TURNS, ROUNDS = 6, 1 if QUICK else 5
 SLEEPERS = (16,) if QUICK else (16, 64, 256)
+POOLS: tuple[tuple[str, Callable[..., Any], dict[str, int]], ...] = (
+    ("inline", InlinePool, {}),
+    ("inline, measured while it is played", AdaptivePool, {}),
+    ("thread", ThreadPool, {}),
+    ("process", ProcessPool, {"workers": 1}),
+)
 
 
 class Sleeper(gym.Env[str, str]):
@@ -54,11 +60,9 @@ class Sleeper(gym.Env[str, str]):
         self.observation_space = self.action_space = AnyText()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode, a slow one if the seed is odd."""
         return KILOBYTE, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Sleep, and return the observation."""
         if self.seconds:
             time.sleep(self.seconds)
         return KILOBYTE, 0.0, False, False, {}
@@ -78,29 +82,28 @@ def begin(pool: EnvPool, seconds: list[float]) -> None:
         left -= len(pool.collect(block=True))
 
 
-def round_trip(pool: EnvPool) -> float:
-    """Return the median microseconds of a step."""
-    begin(pool, [0.0])
+def median_us(step: Callable[[], object], steps: int) -> float:
     times = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         began = time.perf_counter()
-        pool.step("0", "go")
-        pool.collect(block=True)
+        step()
         times.append(time.perf_counter() - began)
     return statistics.median(times) * 1e6
+
+
+def round_trip(pool: EnvPool) -> float:
+    def step() -> None:
+        pool.step("0", "go")
+        pool.collect(block=True)
+
+    begin(pool, [0.0])
+    return median_us(step, 2_000)
 
 
 def vector_round_trip() -> float:
-    """Return the median microseconds of a step of Gymnasium's processes."""
-    with_one = AsyncVectorEnv([Sleeper])
-    with_one.reset(seed=0)
-    times = []
-    for _ in range(200):
-        began = time.perf_counter()
-        with_one.step(("go",))
-        times.append(time.perf_counter() - began)
-    with_one.close()
-    return statistics.median(times) * 1e6
+    with closing(AsyncVectorEnv([Sleeper])) as vector:
+        vector.reset(seed=0)
+        return median_us(lambda: vector.step(("go",)), 200)
 
 
 def beside_a_slow_one(pool: EnvPool) -> float:
@@ -117,15 +120,12 @@ def beside_a_slow_one(pool: EnvPool) -> float:
 
 
 def vector_beside_a_slow_one() -> float:
-    """Return the same for Gymnasium's vector environment, whose quick environments wait."""
-    vector = AsyncVectorEnv([partial(Sleeper, SLOW_S)] + [Sleeper] * 63)
-    vector.reset(seed=0)
-    began = time.perf_counter()
-    for _ in range(10):
-        vector.step(("go",) * 64)
-    took = time.perf_counter() - began
-    vector.close()
-    return took / (10 * 63) * 1e6
+    with closing(AsyncVectorEnv([partial(Sleeper, SLOW_S)] + [Sleeper] * 63)) as vector:
+        vector.reset(seed=0)
+        began = time.perf_counter()
+        for _ in range(10):
+            vector.step(("go",) * 64)
+        return (time.perf_counter() - began) / (10 * 63) * 1e6
 
 
 def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
@@ -159,11 +159,8 @@ def by_default() -> dict[str, list[float]]:
     """Return the seconds of each round, alternating the ways."""
     gym.register("Benchmarks/Slow-v0", partial(Sleeper, SLOW_S), max_episode_steps=TURNS)
     ways = {"no option": None, "thread, by hand": "thread", "inline, by hand": "inline"}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
-        for name, executor in ways.items():
-            seconds[name].append(whole_rollout(executor))
-    return seconds
+    rounds = [{name: whole_rollout(executor) for name, executor in ways.items()} for _ in range(ROUNDS)]
+    return {name: [seconds[name] for seconds in rounds] for name in ways}
 
 
 def processor(processes: list[psutil.Process]) -> float:
@@ -172,46 +169,38 @@ def processor(processes: list[psutil.Process]) -> float:
 
 
 def main() -> None:
-    """Measure, print and write."""
-    pools: dict[str, Callable[[], Any]] = {
-        "inline": partial(InlinePool, make),
-        "inline, measured while it is played": partial(AdaptivePool, make),
-        "thread": partial(ThreadPool, make),
-        "process": partial(ProcessPool, make, workers=1),
-    }
     load = os.getloadavg()[0]
     round_trips: dict[str, float] = {}
-    for name, build in pools.items():
-        with build() as pool:
+    for name, start, options in POOLS:
+        with start(make, **options) as pool:
             round_trips[name] = round_trip(pool)
     round_trips["AsyncVectorEnv"] = vector_round_trip()
     with ProcessPool(make, workers=8) as pool:
-        beside = {"process, 8 workers": beside_a_slow_one(pool)}
-    beside["AsyncVectorEnv"] = vector_beside_a_slow_one()
+        beside = {"process, 8 workers": beside_a_slow_one(pool), "AsyncVectorEnv": vector_beside_a_slow_one()}
     logging.getLogger("gym_trl.executors.adaptive").setLevel(logging.ERROR)  # it logs its choice for each pool
     rounds = by_default()
     slept = {}
-    waiting: dict[str, Callable[..., Any]] = {"process": ProcessPool, "thread": ThreadPool}
     for number in SLEEPERS:
-        for name, start in waiting.items():
+        for name, start, _ in POOLS[:1:-1]:
             with start(make, workers=number) as pool:
                 slept[f"{number}, a {name} each"] = sleepers(pool, number)
-    rows = [["a step and its answer", name, f"{value:.0f} µs"] for name, value in round_trips.items()] + [
-        ["a step beside a slow one", name, f"{value:.0f} µs"] for name, value in beside.items()
+    steps = [
+        [what, name, f"{value:.0f} µs"]
+        for what, found in {"a step and its answer": round_trips, "a step beside a slow one": beside}.items()
+        for name, value in found.items()
     ]
-    by_hand = statistics.median(rounds["thread, by hand"])
-    default = [
-        [
-            name,
-            f"{statistics.median(seconds):.2f} s",
-            f"{min(seconds):.2f} to {max(seconds):.2f}",
-            f"{statistics.median(seconds) / by_hand:.2f}",
-        ]
-        for name, seconds in rounds.items()
+    medians = {name: statistics.median(seconds) for name, seconds in rounds.items()}
+    default: list[Column] = [
+        ("24 episodes of 100 ms a step", lambda name: name),
+        ("median", lambda name: f"{medians[name]:.2f} s"),
+        ("least to most", lambda name: f"{min(rounds[name]):.2f} to {max(rounds[name]):.2f}"),
+        ("of threads by hand", lambda name: f"{medians[name] / medians['thread, by hand']:.2f}"),
     ]
-    columns = ("share", "here", "there")
-    sleeping = [
-        [name, f"{row['share']:.0%}", *(f"{row[key]:.0f} µs" for key in columns[1:])] for name, row in slept.items()
+    sleeping: list[Column] = [
+        ("environments", lambda name: name),
+        ("of the ideal", lambda name: f"{slept[name]['share']:.0%}"),
+        ("processor, here", lambda name: f"{slept[name]['here']:.0f} µs"),
+        ("processor, there", lambda name: f"{slept[name]['there']:.0f} µs"),
     ]
     publish(
         "executors",
@@ -223,18 +212,15 @@ def main() -> None:
             "sleepers": slept,
         },
         tables=[
-            Table("executors", ["", "where", "median or mean"], rows),
-            Table(
-                "default", ["24 episodes of 100 ms a step", "median", "least to most", "of threads by hand"], default
-            ),
-            Table("sleepers", ["environments", "of the ideal", "processor, here", "processor, there"], sleeping),
+            Table("executors", ["", "where", "median or mean"], steps),
+            Table.of("default", default, rounds),
+            Table.of("sleepers", sleeping, slept),
         ],
         picture=lambda figure: draw(figure, round_trips, slept),
     )
 
 
 def draw(figure: Any, round_trips: dict[str, float], slept: dict[str, dict[str, float]]) -> None:
-    """Draw round trips, and the share of the ideal of sleeping environments."""
     left, right = figure.subplots(1, 2)
     bars(left, round_trips, "µs for a step and its answer")
     shares = {name: 100 * row["share"] for name, row in slept.items()}
@@ -242,4 +228,4 @@ def draw(figure: Any, round_trips: dict[str, float], slept: dict[str, dict[str, 
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Measure waits for the slowest episode with the real vLLM on a CPU: engine steps, and seconds.
+"""Compare continuous and lockstep scheduling with the real vLLM on a CPU: engine steps, and seconds.
 
 $ python benchmarks/bench_vllm_schedule.py
 """
@@ -8,7 +8,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import vllm_cpu
-from report import QUICK, Table, publish, require
+from report import QUICK, Column, Table, grouped_bars, publish, require, run
+from systems.floors import exactly
 
-from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.vllm import VLLMEngine
 from gym_trl.executors.inline import InlinePool
@@ -40,16 +42,14 @@ class Talk(gym.Env[str, str]):
     observation_space = gym.spaces.Text(100)
     action_space = gym.spaces.Text(1000)
     reads_responses = True
-    """A response that is cut off is an action like any other."""
+    """A response that is cut off counts as an action."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Draw the number of turns."""
         super().reset(seed=seed)
         self.left = min(10, int(self.np_random.pareto(1.2)) + 1)
         return "Say something.", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Count down."""
         self.left -= 1
         return "And?", 0.0, self.left == 0, False, {}
 
@@ -83,21 +83,50 @@ def delays(index: int, latency_s: float) -> list[float]:
     return [float(delay) for delay in np.random.default_rng(index).exponential(latency_s, size=10)]
 
 
-def talks(chat: Chat, count: int = EPISODES) -> list[Episode]:
-    """Return episodes of 1 to 10 turns of up to 40 tokens."""
-    limits = Limits(tokens_per_turn=40, context=512)
-    return [
-        Episode(Task("Talk", index), chat=chat, limits=limits, seed=derive_seed("talk", index))
-        for index in range(count)
-    ]
+@dataclass(frozen=True)
+class Model:
+    """Real vLLM with a tiny model."""
+
+    llm: Any
+    tokenizer: Any
+    chat: TemplateChat
+
+    def episodes(self) -> list[Episode]:
+        """Return episodes of 1 to 10 turns of up to 40 tokens."""
+        limits = Limits(tokens_per_turn=40, context=512)
+        return [
+            Episode(Task("Talk", index), chat=self.chat, limits=limits, seed=derive_seed("talk", index))
+            for index in range(EPISODES)
+        ]
+
+    def play(
+        self, pool: InlinePool, scheduler: Callable[..., list[Trajectory]] = run_episodes, only: int | None = None
+    ) -> tuple[list[Trajectory], float, int]:
+        """Return the episodes (or one of them), the seconds and the engine steps, from an empty prefix cache."""
+        self.llm.reset_prefix_cache()
+        # Ten ids of a hundred end a turn, so that turns have one to forty tokens.
+        ends = self.tokenizer.encode("etaoinshr", add_special_tokens=False)
+        engine = VLLMEngine(self.llm, eos_ids={*self.chat.stop_ids, *ends})
+        episodes = self.episodes()
+        with pool:
+            began = time.perf_counter()
+            played = scheduler(episodes if only is None else [episodes[only]], pool=pool, engine=engine)
+            return played, time.perf_counter() - began, engine.steps
 
 
-def talker(llm: Any, chat: TemplateChat, tokenizer: Any) -> VLLMEngine:
-    """Return an engine where ten ids of a hundred end a turn, so that turns have one to forty tokens."""
-    return VLLMEngine(llm, eos_ids={*chat.stop_ids, *tokenizer.encode("etaoinshr", add_special_tokens=False)})
+@contextmanager
+def real_model() -> Iterator[Model]:
+    """Provide the model, warmed up."""
+    vllm_cpu.prepare()
+    with tempfile.TemporaryDirectory() as folder:
+        _, tokenizer = vllm_cpu.save_model(Path(folder))
+        with vllm_cpu.small_llm(Path(folder), max_num_seqs=EPISODES) as llm:
+            model = Model(llm, tokenizer, TemplateChat(tokenizer))
+            model.play(SlowPool(0.0))
+            yield model
 
 
-def lockstep(episodes: Sequence[Episode], pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
+def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
     """Play turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
     finished: dict[str, Trajectory] = {}
     for index, episode in enumerate(episodes):
@@ -125,110 +154,77 @@ def _all(pool: InlinePool, count: int) -> list[tuple[str, EnvReply | EnvFailure]
     return replies
 
 
-def continuous(episodes: Sequence[Episode], pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
-    """Play with this library's scheduler."""
-    return run_episodes(episodes, pool=pool, engine=engine)
-
-
-def measure(llm: Any, chat: TemplateChat, tokenizer: Any) -> list[dict[str, Any]]:
-    """Return one row per latency; seconds are medians."""
-    rows = []
+def measure(model: Model) -> list[dict[str, Any]]:
+    """Return a row per latency; seconds are medians."""
+    schedulers = {"continuous": run_episodes, "lockstep": lockstep}
+    rows, tokens = [], all_tokens_s(model)
     for latency_ms in LATENCIES_MS:
         row: dict[str, Any] = {"latency_ms": latency_ms}
-        took: dict[str, list[float]] = {"continuous": [], "lockstep": []}
+        took: dict[str, list[float]] = {name: [] for name in schedulers}
         for number in range(ROUNDS):
-            for play in (continuous, lockstep) if number % 2 == 0 else (lockstep, continuous):
-                llm.reset_prefix_cache()
-                engine = talker(llm, chat, tokenizer)
-                with SlowPool(latency_ms / 1000) as pool:
-                    began = time.perf_counter()
-                    played = play(talks(chat), pool, engine)
-                    took[play.__name__].append(time.perf_counter() - began)
-                row[f"{play.__name__}_steps"] = engine.steps
+            for name in list(schedulers)[:: -1 if number % 2 else 1]:
+                played, seconds, row[f"{name}_steps"] = model.play(SlowPool(latency_ms / 1000), schedulers[name])
+                took[name].append(seconds)
         row |= {f"{name}_s": statistics.median(seconds) for name, seconds in took.items()}
         row["floor_steps"] = max(sum(game.mask) for game in played)
-        row["slowest_alone_s"] = slowest_alone(llm, chat, tokenizer, played, latency_ms / 1000)
+        row["slowest_alone_s"] = slowest_alone_s(model, played, latency_ms / 1000)
+        row["bound_s"] = max(row["slowest_alone_s"], tokens)
         rows.append(row)
     return rows
 
 
-def slowest_alone(
-    llm: Any, chat: TemplateChat, tokenizer: Any, played: Sequence[Trajectory], latency_s: float
-) -> float:
+def slowest_alone_s(model: Model, played: Sequence[Trajectory], latency_s: float) -> float:
     """Return the seconds of the longest episode, played alone."""
 
     def estimate(index: int) -> float:
         return sum(delays(index, latency_s)[: len(played[index].turns)]) + 0.002 * sum(played[index].mask)
 
     index = max(range(len(played)), key=estimate)
-    with SlowPool(latency_s, first=index) as pool:
-        began = time.perf_counter()
-        continuous(talks(chat)[index : index + 1], pool, talker(llm, chat, tokenizer))
-        return time.perf_counter() - began
+    return model.play(SlowPool(latency_s, first=index), only=index)[1]
 
 
-def all_tokens_s(llm: Any, chat: TemplateChat, tokenizer: Any) -> float:
+def all_tokens_s(model: Model) -> float:
     """Return the seconds of a rollout's tokens in one batch, without turns: per episode as many as sampled."""
-    from vllm import SamplingParams
-
-    with SlowPool(0.0) as pool:
-        played = continuous(talks(chat), pool, talker(llm, chat, tokenizer))
+    played, _, _ = model.play(SlowPool(0.0))
     prompts = [{"prompt_token_ids": game.prompt_ids} for game in played]
-    exactly = [
-        SamplingParams(max_tokens=sum(game.mask), ignore_eos=True, logprobs=0, detokenize=False) for game in played
-    ]
+    lengths = [exactly(sum(game.mask)) for game in played]
     took = []
     for _ in range(ROUNDS):
-        llm.reset_prefix_cache()
+        model.llm.reset_prefix_cache()
         began = time.perf_counter()
-        llm.generate(prompts, exactly, use_tqdm=False)
+        model.llm.generate(prompts, lengths, use_tqdm=False)
         took.append(time.perf_counter() - began)
     return statistics.median(took)
 
 
 def main() -> None:
-    """Measure, print a table and write the results."""
     require(packages=["vllm"])
-    vllm_cpu.prepare()
-    with tempfile.TemporaryDirectory() as folder:
-        _, tokenizer = vllm_cpu.save_model(Path(folder))
-        with vllm_cpu.small_llm(Path(folder), max_num_seqs=EPISODES) as llm:
-            chat = TemplateChat(tokenizer)
-            with SlowPool(0.0) as pool:  # warm up vLLM
-                continuous(talks(chat), pool, talker(llm, chat, tokenizer))
-            rows = measure(llm, chat, tokenizer)
-            generation = all_tokens_s(llm, chat, tokenizer)
-    for row in rows:
-        row["bound_s"] = max(row["slowest_alone_s"], generation)
-    header = [
-        "environment's latency",
-        "steps: floor",
-        "continuous",
-        "lockstep",
-        "seconds: bound",
-        "continuous",
-        "lockstep",
+    with real_model() as model:
+        rows = measure(model)
+    columns: list[Column] = [
+        ("environment's latency", lambda row: f"{row['latency_ms']} ms"),
+        ("steps: floor", "floor_steps"),
+        ("continuous", "continuous_steps"),
+        ("lockstep", "lockstep_steps"),
+        ("seconds: bound", "bound_s"),
+        ("continuous", "continuous_s"),
+        ("lockstep", "lockstep_s"),
     ]
-    names = ["floor_steps", "continuous_steps", "lockstep_steps", "bound_s", "continuous_s", "lockstep_s"]
-    table = Table(
-        "vllm_schedule", header, [[f"{row['latency_ms']} ms", *(row[name] for name in names)] for row in rows]
-    )
+    table = Table.of("vllm_schedule", columns, rows)
     publish("vllm_schedule", {"episodes": EPISODES, "rows": rows}, tables=[table], picture=lambda it: draw(it, rows))
 
 
 def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
-    """Engine steps and seconds by latency."""
-    places = range(len(rows))
-    lines = {"floor": ("floor_steps", "bound_s"), "continuous": ("continuous_steps", "continuous_s")}
-    lines["lockstep"] = ("lockstep_steps", "lockstep_s")
-    for axes, which, label in zip(figure.subplots(1, 2), (0, 1), ("engine steps", "seconds"), strict=True):
-        for number, (name, keys) in enumerate(lines.items()):
-            heights = [row[keys[which]] for row in rows]
-            axes.bar([place + (number - 1) * 0.27 for place in places], heights, width=0.27, label=name)
-        axes.set_xticks(places, [f"{row['latency_ms']} ms" for row in rows])
-        axes.set(xlabel="environment's latency", ylabel=label)
-    axes.legend()
+    latencies = [f"{row['latency_ms']} ms" for row in rows]
+    left, right = figure.subplots(1, 2)
+    for axes, unit, label in ((left, "steps", "engine steps"), (right, "s", "seconds")):
+        keys = {"floor": "floor_steps" if axes is left else "bound_s"}
+        keys |= {name: f"{name}_{unit}" for name in ("continuous", "lockstep")}
+        heights = {name: [row[key] for row in rows] for name, key in keys.items()}
+        grouped_bars(axes, latencies, heights, label)
+        axes.set(xlabel="environment's latency")
+    right.legend()
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,33 +1,28 @@
 """Systems compared on whole rollouts: the same games, the same tiny model, the same engine.
 
-A system is a module of this package with a function::
+A system is a line in ``SYSTEMS`` and a module of this package with a function::
 
     def play(game: Game, generator: Generator) -> Run: ...
 
-and a line in ``SYSTEMS``. To add one:
+To add one:
 
-1. ``play`` plays ``game.seeds``, one episode for each, in order, on ``game.make()``: a Gymnasium environment whose
-   observations and actions are text, which waits as long as its real counterpart would and ends after as many turns as
-   its seed says. Its rules are ``read_instructions(env)`` (``gym_trl.executors.step``). The first user message is
-   rules, an empty line, first observation (``first_message``); each later observation is a user message (or a tool's,
-   where there are only tools); an answer is the action, whole. Reset with the episode's seed if the system can be told
-   one. If it cannot, let it draw its own: the seed that was played is read from the prompt (``seed_of``), never taken
-   from the system.
+1. Play one episode for each of ``game.seeds``, in order, on ``game.make()``: a Gymnasium environment with text
+   observations and actions, whose steps are delayed and whose number of turns is fixed by the seed. The first user
+   message is ``first_message(env, observation)``; each later observation is a user message (a tool's, if the system
+   supports tools only); the whole response is the action. Reset with the episode's seed, if the system can be told one.
 2. Sample with ``generator.llm``, a ``vllm.LLM`` of this process, or with ``generator.serving(...)``, the real ``vllm
-   serve`` with a recorder at its engine. Temperature 1, nothing cut off, at most ``game.tokens_per_turn`` a turn and
-   ``game.tokens`` an episode. The end of a turn is ``generator.tokenizer``'s eos.
-3. Time nothing but the rollout: ``with generator.measured() as counts: ...`` (or the server's) around it. What engine
-   calls were made, how many steps and tokens they took and how long it all was is recorded at the engine, for every
-   system in the same way, and is in ``counts`` afterwards.
-4. Return ``Run(played, counts)``: what the system would hand to the trainer, as it is, right or wrong. ``None`` for
-   what it does not return (no mask, no logprobs); what it returns per turn and not per episode stays as it is too,
-   concatenated as the trainer would see it.
+   serve``. Temperature 1, no top-p or top-k, at most ``game.tokens_per_turn`` tokens per turn and ``game.tokens`` per
+   episode. A turn ends with the eos token of ``generator.tokenizer``.
+3. Put ``with generator.measured() as counts: ...`` (or the server's) around the rollout and nothing else. A recorder at
+   the engine writes the requests, steps, tokens and times into ``counts``, for every system in the same way.
+4. Return ``Run(played, counts)`` with the data that the system would hand to the trainer, unchanged, right or wrong:
+   ``None`` for a mask or logprobs that it does not return; the rows of single turns in ``rows``. A system with a
+   ``rollout_func`` uses ``trainers.call_rollout_func``.
 
-Packages that conflict with ours go to ``benchmarks/peers/NAME.txt`` (or are in ``tests/compat/peers/NAME.txt``
-already); ``make bench`` installs each list into ``.venv/.bench/NAME`` (or ``.venv/.peers/NAME``), and the system's
-``folder`` is that NAME: systems of one folder share a process and an engine, see ``worker.py``. What a reader must know
-(patches that it needs to start, what we add) is in ``NOTES`` of its module, a tuple of sentences. A system that raises
-has a row that says why.
+Packages that conflict with ours are listed in ``benchmarks/peers/NAME.txt`` (or ``tests/compat/peers/NAME.txt``);
+``make bench`` installs each list into ``.venv/.bench/NAME`` (or ``.venv/.peers/NAME``), and ``System.folder`` is that
+NAME. Systems of one folder share a process and an engine, see ``worker.py``. A system that raises has a row with the
+reason.
 """
 
 from collections.abc import Mapping
@@ -120,29 +115,95 @@ class Run:
 
 @dataclass(frozen=True)
 class System:
-    """Line of the tables."""
+    """Row of the tables."""
 
     title: str
     module: str
     """Module of this package."""
+    notes: str = ""
+    """Patches that it needs to start, and what we add."""
+    function: str = "play"
     folder: str | None = None
     """Folder of its packages below ``.venv/.bench`` or ``.venv/.peers``; ``None`` if installed with ours."""
     one_by_one: bool = False
     """True if it plays one episode after the other, which is slow and so measured once."""
+    compared: bool = True
+    """False for a second way to run the same code, which the benchmarks of tokens and of overhead leave out."""
 
 
+_TUTORIAL = (
+    "its environments get their seeds from the prompts, which is our addition: tutorials reset without one; "
+    "generate_rollout_completions, which TRL no longer has, is trainer.vllm_generation.generate"
+)
 SYSTEMS: dict[str, System] = {
     "gym_trl": System("gym-trl", "ours"),
-    "gym_trl_served": System("gym-trl, over HTTP", "ours_served"),
-    "environment_factory": System("TRL 1.16, environment_factory", "environment_factory"),
-    "lockstep": System("rollout_func, turn by turn", "lockstep"),
-    "lockstep_threads": System("rollout_func, turn by turn, environments in threads", "lockstep_threads"),
-    "one_by_one": System("rollout_func, episode by episode", "one_by_one", one_by_one=True),
-    "openenv_harness": System("OpenEnv 0.10, build_harness_rollout_func", "openenv_harness", one_by_one=True),
-    "trl_env": System("trl-env 0.1.20", "trl_env", "trl-env", one_by_one=True),
-    "eval_protocol": System("Eval Protocol 0.3.33", "eval_protocol_rollout", "eval-protocol", one_by_one=True),
-    "verifiers": System("verifiers 0.4.0", "verifiers_env", "verifiers"),
-    "gem": System("GEM 0.1.0, vector", "gem_vector"),
+    "gym_trl_served": System(
+        "gym-trl, over HTTP",
+        "ours",
+        "its own loop and engine, without a trainer, whose server mode sends the weights to a GPU",
+        function="play_served",
+        compared=False,
+    ),
+    "environment_factory": System(
+        "TRL 1.16, environment_factory",
+        "environment_factory",
+        "the model's boxes are read as calls of a tool, by a response template of ours; "
+        "an answer more for each episode: only a model that calls nothing ends it",
+    ),
+    "lockstep": System("rollout_func, turn by turn", "lockstep", _TUTORIAL),
+    "lockstep_threads": System(
+        "rollout_func, turn by turn, environments in threads",
+        "lockstep",
+        _TUTORIAL,
+        function="play_in_threads",
+        compared=False,
+    ),
+    "one_by_one": System(
+        "rollout_func, episode by episode",
+        "lockstep",
+        _TUTORIAL,
+        function="play_one_by_one",
+        one_by_one=True,
+        compared=False,
+    ),
+    "openenv_harness": System(
+        "OpenEnv 0.10, build_harness_rollout_func",
+        "openenv_harness",
+        "the session factory takes the seed from the prompt, which is our addition: the bridge passes none; "
+        "environments are in this process; through an OpenEnv server each step would cost a round trip more",
+        one_by_one=True,
+    ),
+    "trl_env": System(
+        "trl-env 0.1.20",
+        "trl_env",
+        "it is for Python 3.12 alone: its `type` statements are read as assignments; "
+        "its decoder makes a second engine from the trainer's model: it is given the one that all systems have",
+        folder="trl-env",
+        one_by_one=True,
+    ),
+    "eval_protocol": System(
+        "Eval Protocol 0.3.33",
+        "eval_protocol_rollout",
+        "`trainer.llm`, which TRL has not had since 0.28, is set to the engine; the environment is made by "
+        "`env_factory`: its own ways to make one call names that OpenEnv's client does not have; prompts are plain "
+        "text: a conversation is refused; "
+        "it can tell its environments no seed, so that it plays other games than all the others",
+        folder="eval-protocol",
+        one_by_one=True,
+    ),
+    "verifiers": System(
+        "verifiers 0.4.0",
+        "verifiers_env",
+        "its harness is ours, in this process, which its documentation allows: its own starts an interpreter for each "
+        "turn; it has no engine of its own, only a server: `vllm serve --enable-scale-out`",
+        folder="verifiers",
+    ),
+    "gem": System(
+        "GEM 0.1.0, vector",
+        "gem_vector",
+        "its loop is not in its package: ours does what its example does; "
+        "it trains on a row per turn, each with the whole history as its prompt",
+    ),
 }
 """Systems by the name in commands and results, including peers of other folders."""
 

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-calls
 """TRL 1.16's own loop: ``GRPOTrainer(environment_factory=...)``, its real reset, rendering, calls and masks.
 
-It plays with tools only. So the tokenizer is given a template that renders calls and says what a tool answers as
-others say what a user says (the same tokens as in the other systems), and a ``response_template`` that reads what the
-model writes in a box as a call of ``act``. The loop has no way to end an episode: a game that is over says so, as TRL's
-documentation advises, and the model has to stop calling, which this one has learnt: one answer more for each episode.
+It supports tools only: the tokenizer gets a template that renders tool results like user messages (the same tokens as
+in the other systems), and a ``response_template`` that reads a box as a call of ``act``. The loop cannot end an
+episode: a finished game says so, as TRL's documentation advises, and the model has to stop calling, which costs one
+more response per episode.
 """
 
 from typing import Any
@@ -14,15 +14,11 @@ from systems.generator import Generator
 from systems.tools import TEMPLATE, response_template, tool_environment
 from systems.trainers import make_trainer
 
-NOTES = (
-    "the model's boxes are read as calls of a tool, by a response template of ours",
-    "an answer more for each episode: only a model that calls nothing ends it",
-)
 _CALLS = response_template(r"\\boxed\{", r"\}")
 
 
 class _RolledOutError(Exception):
-    """Exception that carries the result of ``_generate`` past the scoring and the forward passes."""
+    """Carries the result of ``_generate`` past the scoring and the forward passes."""
 
 
 def play(game: Game, generator: Generator) -> Run:
@@ -53,13 +49,10 @@ def play(game: Game, generator: Generator) -> Run:
             trainer._generate_and_score_completions(rows)
         except _RolledOutError as done:
             [generated] = done.args
-    return Run(_as_played(generator, trainer, generated), counts)
-
-
-def _as_played(generator: Generator, trainer: Any, generated: tuple[Any, ...]) -> list[Played]:
     prompts, completions, masks, _, logprobs, *_ = generated
     rows = zip(prompts, completions, masks, logprobs, trainer.environments, strict=True)
-    return [
+    played = [
         Played(generator.seed_of(prompt), prompt, ids, mask, nats, env.get_reward(), env._turns)
         for prompt, ids, mask, nats, env in rows
     ]
+    return Run(played, counts)

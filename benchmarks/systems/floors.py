@@ -9,7 +9,8 @@ from systems import Counts, Game, Played
 from systems.game import delays
 from systems.generator import Generator
 
-_STEP_S = 0.002  # of the engine with one request, to guess which episode takes longest
+_STEP_S = 0.002
+"""Seconds of an engine step with one request, to estimate which episode takes longest."""
 
 
 def generation(played: list[Played], generator: Generator) -> Counts:
@@ -17,7 +18,7 @@ def generation(played: list[Played], generator: Generator) -> Counts:
     llm, lengths = generator.llm, [sum(episode.mask or []) for episode in played]
     prompts = [{"prompt_token_ids": episode.prompt_ids} for episode in played]
     with generator.measured() as counts:
-        llm.generate(prompts, [_exactly(length) for length in lengths], use_tqdm=False)
+        llm.generate(prompts, [exactly(length) for length in lengths], use_tqdm=False)
     return counts
 
 
@@ -32,7 +33,7 @@ def longest_alone(game: Game, played: list[Played], generator: Generator) -> Cou
     waits, llm = delays(game.seeds[row], game.latency_s), generator.llm
     with generator.measured() as counts:
         for wait, (prompt, length) in zip(waits, _turns(played[row]), strict=False):
-            llm.generate([{"prompt_token_ids": prompt}], _exactly(length), use_tqdm=False)
+            llm.generate([{"prompt_token_ids": prompt}], exactly(length), use_tqdm=False)
             time.sleep(wait)
     return counts
 
@@ -48,7 +49,8 @@ def _turns(episode: Played) -> list[tuple[list[int], int]]:
     return turns
 
 
-def _exactly(length: int) -> Any:
+def exactly(length: int) -> Any:
+    """Return the parameters with which vLLM samples so many tokens."""
     from vllm import SamplingParams
 
     return SamplingParams(max_tokens=length, ignore_eos=True, logprobs=0, detokenize=False)

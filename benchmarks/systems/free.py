@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""Engine that responds at once and constantly, so that a rollout's time is the system's own.
+"""Engine that responds at once with a constant, so that the time of a rollout is the system's own.
 
-It stands where vLLM would, with what the systems use of it, so that each pays for its own way to ask: requests,
-sampling parameters, answers with vLLM's own classes, and tokenizing where prompts are text, as ``LLM.generate`` does.
-For a system that asks over HTTP it is a server in another process, whose time is not counted.
+It replaces the part of vLLM that the systems use, so that each pays for its own requests, sampling parameters and
+results, and for tokenizing if its prompts are text, as in ``LLM.generate``. For a system that sends requests over HTTP
+it is a server in another process, whose time is not counted.
 """
 
 import json
@@ -44,16 +44,13 @@ class FreeGenerator:
         self.llm = FreeLLM(self.tokenizer, calls)
 
     def new_tokenizer(self) -> Any:
-        """Return a separate tokenizer, for systems that change it."""
         return qwen3_tokenizer(self.vocabulary)
 
     def seed_of(self, prompt_ids: list[int]) -> int | None:
-        """Return ``None``: seeds are not needed here."""
         return None
 
     @contextmanager
     def measured(self) -> Iterator[Counts]:
-        """Record the processor seconds of this process, all threads together."""
         self.llm.calls = 0
         counts, began = Counts(), time.process_time()
         yield counts
@@ -61,7 +58,6 @@ class FreeGenerator:
 
     @contextmanager
     def serving(self, *flags: str) -> Iterator[Any]:
-        """Provide the same engine as a server."""
         answer = json.dumps(self.llm.answer.token_ids)
         command = [sys.executable, "-m", "systems.free", answer]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -74,7 +70,7 @@ class FreeGenerator:
 
 
 class FreeLLM:
-    """Used part of ``vllm.LLM``; signals the end after so many ``calls`` of ``generate``."""
+    """Part of ``vllm.LLM`` that the systems use; the response is "Done." after ``most_calls`` calls of ``generate``."""
 
     def __init__(self, tokenizer: Any, most_calls: int | None) -> None:
         self._tokenizer, self._most_calls, self.calls = tokenizer, most_calls, 0
@@ -82,7 +78,6 @@ class FreeLLM:
         self.llm_engine = FreeEngine(self.answer)
 
     def generate(self, prompts: list[Any], sampling_params: Any = None, *, use_tqdm: bool = True) -> list[Any]:
-        """Return one response for each prompt."""
         self.calls += 1
         sampled = self._done if self._most_calls is not None and self.calls > self._most_calls else self.answer
         return [_output("", self._ids(prompt), sampled) for prompt in prompts]
@@ -96,7 +91,7 @@ class FreeLLM:
 
 
 class FreeEngine:
-    """Used part of ``LLMEngine``."""
+    """Part of ``LLMEngine`` that the systems use."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -104,19 +99,15 @@ class FreeEngine:
         self.model_config = SimpleNamespace(max_model_len=_LENGTH, logprobs_mode="processed_logprobs")
 
     def is_sleeping(self) -> bool:
-        """Return ``False``."""
         return False
 
     def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
-        """Queue a request for the next step."""
         self._waiting.append((request_id, prompt["prompt_token_ids"]))
 
     def abort_request(self, request_ids: list[str]) -> None:
-        """Drop requests."""
         self._waiting = [(id_, prompt) for id_, prompt in self._waiting if id_ not in request_ids]
 
     def step(self) -> list[Any]:
-        """Return all responses."""
         waiting, self._waiting = self._waiting, []
         return [_output(id_, prompt, self._answer) for id_, prompt in waiting]
 
@@ -235,7 +226,7 @@ def _serve(answer: list[int]) -> None:
             self.do_POST()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

@@ -1,4 +1,4 @@
-"""Real games with delayed environments, as on another machine, and heavy-tailed lengths."""
+"""Real games whose steps are delayed, as on another machine, and whose lengths are heavy-tailed."""
 
 import re
 import time
@@ -16,7 +16,7 @@ _SEED = re.compile(r"Game (\d+)\.")
 
 
 def turns_of(seed: int) -> int:
-    """Return the most turns of a seed's game: 2 + a Pareto variable, so that few games have many.
+    """Return the number of turns of a seed's game: 2 + a Pareto variable, so that few games have many.
 
     >>> [turns_of(seed) for seed in range(12)]
     [8, 2, 2, 2, 20, 2, 3, 4, 2, 8, 2, 2]
@@ -51,11 +51,9 @@ class FarAway(gym.Wrapper[str, str, str, str]):
 
     @property
     def instructions(self) -> str:
-        """The game's own instructions."""
         return read_instructions(self.env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start the game of this seed, or of one that is drawn."""
         seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
         observation, info = self.env.reset(seed=seed, options=options)
         self._turn, self._turns = 0, self._all_turns or turns_of(seed)
@@ -63,7 +61,6 @@ class FarAway(gym.Wrapper[str, str, str, str]):
         return f"Game {seed}. {observation}", info
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step after a delay."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if self._delays:
             time.sleep(self._delays[self._turn])
@@ -72,7 +69,7 @@ class FarAway(gym.Wrapper[str, str, str, str]):
 
 
 def far_away(env: gym.Env[str, str], latency_s: float, turns: int | None = None) -> gym.Env[str, str]:
-    """Return a game whose actions are whole responses with the action in a box."""
+    """Wrap a game: an action is a whole response with the game's action in a box."""
     return FarAway(ParseAction(env, "boxed"), latency_s, turns)
 
 

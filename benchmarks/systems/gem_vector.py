@@ -1,19 +1,15 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
 """GEM: its vector of environments in threads, its history as a chat, and the loop of its own examples.
 
-GEM's training loop is not in its package: this one does what ``examples/train_oat/train_oat_grpo.py`` does, all
-environments' next answers in one call of ``LLM.generate``, then one step of the vector, and makes a row to train on of
-each turn. It plays only what is not over, which GEM's vectors can and its example does not.
+GEM's training loop is not in its package. This one follows ``examples/train_oat/train_oat_grpo.py``: one call of
+``LLM.generate`` for all environments, one step of the vector, and a training row per turn. Unlike the example it steps
+only environments whose episode has not ended, which GEM's vectors support.
 """
 
 from gem.core import Env
 from gem.vector.async_vector_env import AsyncVectorEnv
 from gem.wrappers.observation_wrapper import ObservationWrapper
 
-NOTES = (
-    "its loop is not in its package: ours does what its example does",
-    "it trains on a row per turn, each with the whole history as its prompt",
-)
 _INVALID = "<｜INVALID_ACTION｜>"  # noqa: RUF001 -- GEM's own
 
 
@@ -26,19 +22,16 @@ class GameEnv(Env):
         self._env, self._first = game.make(), first_message
 
     def reset(self, seed=None):
-        """Begin the game of this seed."""
         super().reset(seed)  # seeds the global generators, as every environment of GEM's does
         observation, info = self._env.reset(seed=seed)
         return self._first(self._env, observation), dict(info)
 
     def step(self, action):
-        """Act."""
         observation, reward, terminated, truncated, info = self._env.step(action)
         return observation, float(reward), terminated, truncated, dict(info)
 
 
 def play(game, generator):
-    """Play until the last episode is over."""
     from vllm import SamplingParams
 
     from systems import Run

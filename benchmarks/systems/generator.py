@@ -26,10 +26,10 @@ GAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "GuessNumber": ("TrlEnv/GuessNumber-v0", {"high": 1000, "turns": 64}),
     "Wordle": ("TrlEnv/Wordle-v0", {"guesses": 64, "turns": 64}),
 }
-"""Games with more turns than ``MOST_TURNS``, so that the seed decides the length (except after a lucky guess)."""
+"""Games that allow more turns than ``MOST_TURNS``, so that the seed decides the length (unless the game is won)."""
 _WORDS = ("crane", "slope", "night", "audio", "bluff", "wordy")
 _STEPS = 200
-_SHARPER = 1.3  # the logits, so that what is not meant is hardly ever sampled after so little learning
+_SHARPER = 1.3  # factor of the logits, so that errors are rare in spite of the short training
 
 
 def game_of(name: str, *, episodes: int, latency_s: float, group_size: int = 4, first: int = 0) -> Game:
@@ -51,12 +51,11 @@ class Recorder:
     def _noting(self) -> Any:
         self._steps += 1
         outputs = self._step()
-        # The prompt as it is now: it is the caller's own list, which trl-env goes on to write into.
+        # A copy: the prompt is the caller's own list, and trl-env appends to it later.
         self._outputs += [(output, list(output.prompt_token_ids)) for output in outputs if output.finished]
         return outputs
 
     def begin(self) -> None:
-        """Discard earlier records."""
         self._outputs, self._steps = [], 0
 
     def fill(self, counts: Counts) -> None:
@@ -85,16 +84,14 @@ class Generator:
 
     @cached_property
     def folder(self) -> Path:
-        """Folder of the model."""
         return saved_model()
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Tokenizer of the model, with its chat template."""
         return self.new_tokenizer()
 
     def new_tokenizer(self) -> Any:
-        """Return a separate tokenizer, for systems that change it."""
+        """Return a tokenizer of its own for a system that changes it."""
         from gym_trl.testing import tiny_tokenizer
 
         return tiny_tokenizer()
@@ -131,7 +128,7 @@ class Generator:
 
     @contextmanager
     def serving(self, *flags: str) -> Iterator[Any]:
-        """``vllm serve`` of the model, with a ``url`` and ``measured`` of its own; started once, it ends with us."""
+        """Provide ``vllm serve`` of the model, with ``url`` and ``measured``; it runs until this process ends."""
         from systems.server import served
 
         if flags not in self._servers:
@@ -146,9 +143,8 @@ class Generator:
 def saved_model(folder: Path = MODEL) -> Path:
     """Return the folder of the tiny model after seconds of training on the format of responses; created once.
 
-    Untrained, it would hardly ever end a turn or call a tool. It learns from transcripts of the games to write "Hmmm"
-    of geometrically distributed length, then a box with a random number or word as the action, and "Done." when the
-    game is over.
+    An untrained model hardly ever ends a turn or calls a tool. This one learns from transcripts to write "Hmmm" of
+    random length, then a box with a random number or word as the action, and "Done." when the game is over.
     """
     if not (folder / "learnt.json").exists():
         from gym_trl.testing import tiny_tokenizer
@@ -170,17 +166,12 @@ def learn(folder: Path, tokenizer: Any, transcript: Callable[..., tuple[list[int
     loss = torch.tensor(math.nan)
     for step in range(_STEPS):
         rows = [transcript(chat, tokenizer, rng) for _ in range(8)]
-        if step % 8:  # whole games are slow to train on and add little to their beginnings
+        if step % 8:  # the ends of long games add little to their beginnings, and are slow to train on
             rows = [(ids[:320], mask[:320]) for ids, mask in rows]
         length = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([[*ids, *[tokenizer.pad_token_id] * (length - len(ids))] for ids, _ in rows])
-        labels = torch.tensor(
-            [
-                [id_ if said else -100 for id_, said in zip(ids, mask, strict=True)] + [-100] * (length - len(ids))
-                for ids, mask in rows
-            ]
-        )
-        loss = model(input_ids=ids, labels=labels).loss
+        said = torch.tensor([[*mask, *[0] * (length - len(mask))] for _, mask in rows])
+        loss = model(input_ids=ids, labels=ids.masked_fill(said == 0, -100)).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -210,13 +201,13 @@ def transcript(
     game: Game | None = None,
     turns: int | None = None,
 ) -> tuple[list[int], list[int]]:
-    """Return a game as this model is to play it: ids, and a mask of the model's own."""
+    """Return a game as this model is to play it: its ids, and a mask of the model's tokens."""
     from systems import first_message
 
     env = game.make() if game else make(*GAMES[rng.choice(list(GAMES))], 0.0)
     seed = rng.randrange(2**16)
     observation, _ = env.reset(seed=seed)
-    # The rules are long and say nothing about how to write: one prompt in four has them.
+    # The rules are long and do not help with the format: one prompt in four has them.
     opening = first_message(env, observation) if rng.random() < 0.25 else observation
     messages = [{"role": "user", "content": opening}]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)

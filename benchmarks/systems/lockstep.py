@@ -1,59 +1,52 @@
 # mypy: allow-untyped-calls
-"""A ``rollout_func`` turn by turn, as tutorials write it: all conversations' next answers in one call, then all steps.
+"""``rollout_func`` as tutorials write it: turn by turn, steps in sequence or in threads; or episode by episode.
 
-Each turn renders the whole conversation anew and is appended to what was there, prompt to prompt and completion to
-completion, as the ``rollout_once`` of TRL's OpenEnv guide does for one episode.
+Each turn renders the whole conversation anew, and its prompt and completion are appended to those before, as the
+``rollout_once`` of TRL's OpenEnv guide does for one episode.
 """
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gym_trl.grpo.dataset import make_dataset
-from gym_trl.types import Task
 from systems import Game, Run, first_message
 from systems.generator import Generator
-from systems.trainers import RolloutFunc, as_played, make_trainer, prompts_of, seeds_of
-
-NOTES = (
-    "its environments get their seeds from the prompts, which is our addition: tutorials reset without one",
-    "generate_rollout_completions, which TRL no longer has, is trainer.vllm_generation.generate",
-)
+from systems.trainers import RolloutFunc, call_rollout_func, seeds_of
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """Step environments one after the other."""
-    return play_in_lockstep(game, generator, each=map)
+    """Play turn by turn: all conversations' next responses in one call, then one step after the other."""
+    return call_rollout_func(game, generator, turn_by_turn(game, map), rewards="reward", turns="turns")
 
 
-def play_in_lockstep(game: Game, generator: Generator, *, each: Callable[..., Iterable[Any]]) -> Run:
-    """Play in lockstep; ``each`` is ``map``, or that of threads."""
-    turns: list[int] = []
-    rollout_func = turn_by_turn(game, turns, each)
-    rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
-    trainer = make_trainer(game, generator, rows, rollout_func=rollout_func)
-    prompts = prompts_of(game)
-    with generator.measured() as counts:
-        columns = rollout_func(prompts, trainer)
-    return Run(as_played(generator, columns, "reward", turns), counts)
+def play_in_threads(game: Game, generator: Generator) -> Run:
+    """Play turn by turn, with the steps of a turn in as many threads as there are episodes."""
+    with ThreadPoolExecutor(len(game.seeds)) as threads:
+        return call_rollout_func(game, generator, turn_by_turn(game, threads.map), rewards="reward", turns="turns")
 
 
-def turn_by_turn(game: Game, turns: list[int], each: Callable[..., Iterable[Any]]) -> RolloutFunc:
-    """Return the function for the trainer; it writes each episode's number of turns into ``turns``."""
+def play_one_by_one(game: Game, generator: Generator) -> Run:
+    """Play one episode after the other."""
+    rollout_once = turn_by_turn(game, map)
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        rows = [rollout_once([prompt], trainer) for prompt in prompts]
+        return {name: [row[name][0] for row in rows] for name in rows[0]}
+
+    return call_rollout_func(game, generator, rollout_func, rewards="reward", turns="turns")
+
+
+def turn_by_turn(game: Game, each: Callable[..., Iterable[Any]]) -> RolloutFunc:
+    """Return the function for the trainer; ``each`` is ``map``, or that of threads."""
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         tokenizer = trainer.processing_class
-        seeds = seeds_of(prompts)
         envs = [game.make() for _ in prompts]
-        openings = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
-        talks = [
-            [{"role": "user", "content": first_message(env, opening)}]
-            for env, opening in zip(envs, openings, strict=True)
-        ]
-        columns: dict[str, list[Any]] = {
-            name: [[] for _ in prompts] for name in ("prompt_ids", "completion_ids", "logprobs")
-        }
-        rewards = [0.0] * len(prompts)
-        turns[:] = [0] * len(prompts)
+        openings = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds_of(prompts), strict=True)]
+        talks = [[{"role": "user", "content": first_message(*row)}] for row in zip(envs, openings, strict=True)]
+        names = ("prompt_ids", "completion_ids", "logprobs")
+        columns: dict[str, list[Any]] = {name: [[] for _ in prompts] for name in names}
+        columns |= {"reward": [0.0] * len(prompts), "turns": [0] * len(prompts)}
         alive = list(range(len(prompts)))
         while alive:
             asked = [
@@ -62,17 +55,16 @@ def turn_by_turn(game: Game, turns: list[int], each: Callable[..., Iterable[Any]
             ]
             _, answers, logprobs, _ = trainer.vllm_generation.generate(asked, images=None, num_generations=1)
             texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
-            replies = list(each(_step, [envs[row] for row in alive], texts))
-            told = zip(alive, asked, answers, logprobs, texts, replies, strict=True)
+            results = list(each(_step, [envs[row] for row in alive], texts))
+            told = zip(alive, asked, answers, logprobs, texts, results, strict=True)
             for row, prompt, ids, nats, text, (observation, reward, _) in told:
-                columns["prompt_ids"][row].extend(prompt)
-                columns["completion_ids"][row].extend(ids)
-                columns["logprobs"][row].extend(nat[0] for nat in nats)
+                for name, more in zip(names, (prompt, ids, [nat[0] for nat in nats]), strict=True):
+                    columns[name][row].extend(more)
                 talks[row] += [{"role": "assistant", "content": text}, {"role": "user", "content": observation}]
-                rewards[row] += reward
-                turns[row] += 1
-            alive = [row for row, (_, _, over) in zip(alive, replies, strict=True) if not over]
-        return {**columns, "reward": rewards}
+                columns["reward"][row] += reward
+                columns["turns"][row] += 1
+            alive = [row for row, (_, _, over) in zip(alive, results, strict=True) if not over]
+        return columns
 
     return rollout_func
 

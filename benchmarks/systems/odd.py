@@ -1,12 +1,12 @@
 # mypy: allow-untyped-calls
 """Stress test for token ids: a tokenizer with merges, an unusual model, and a game of odd observations.
 
-Sampled ids are seldom those that their text would be encoded to, because merges could have been made otherwise; answers
-are empty sometimes; and what the game says holds control tokens, other scripts, nothing at all, or blanks at its ends.
+Encoding the text of a response seldom gives the sampled ids, because merges could have been made otherwise. Some
+responses are empty. Observations contain control tokens, other scripts, nothing, or blanks at their ends.
 """
 
 import random
-from functools import cached_property
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,11 @@ class OddTalk(gym.Env[str, str]):
     instructions = "Talk about numbers."
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start at a position that depends on the seed."""
         super().reset(seed=seed)
         self._at = int(self.np_random.integers(len(_SAID)))
         return "Go on.", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Return the next observation."""
         self._at += 1
         return _SAID[self._at % len(_SAID)], 0.0, False, False, {}
 
@@ -80,24 +78,17 @@ class OddGenerator(Generator):
         self.folder = saved_model()
 
     def new_tokenizer(self) -> Any:
-        """Return the tokenizer as loaded from the model's folder."""
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(self.folder)
 
 
-class _Process:
-    @cached_property
-    def generator(self) -> OddGenerator:
-        return OddGenerator()
-
-
-_PROCESS = _Process()
+_generator = cache(OddGenerator)
 
 
 def play(module: str, game: Game, _: Generator) -> Run:
     """Run a system in a worker."""
-    run: Run = import_module(f"systems.{module}").play(game, _PROCESS.generator)
+    run: Run = import_module(f"systems.{module}").play(game, _generator())
     return run
 
 
@@ -126,7 +117,7 @@ def _tokenizer() -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    sources = sorted(Path(__file__).parents[2].glob("gym_trl/*.py"))
+    sources = sorted(Path(__file__).parents[2].glob("gym_trl/**/*.py"))
     tokenizer.train_from_iterator((source.read_text(encoding="utf-8") for source in sources), trainer)
     tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(

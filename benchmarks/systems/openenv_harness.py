@@ -3,73 +3,59 @@
 
 from typing import Any
 
-from gym_trl.grpo.dataset import make_dataset
-from gym_trl.types import Task
 from systems import Game, Run, first_message
 from systems.generator import Generator
-from systems.trainers import as_played, make_trainer, prompts_of, seeds_of
-
-NOTES = (
-    "the session factory takes the seed from the prompt, which is our addition: the bridge passes none",
-    "environments are in this process; through an OpenEnv server each step would cost a round trip more",
-)
+from systems.trainers import call_rollout_func, seeds_of
 
 
 def play(game: Game, generator: Generator) -> Run:
     """Play with its sessions, adapter and limits; the model step is the code its interface requires of users."""
     from openenv.core.harness import HarnessRunLimits, MCPHarnessAdapter, build_harness_rollout_func
 
-    sessions = _Sessions(game)
+    turns: list[int] = []
     rollout_func = build_harness_rollout_func(
-        session_factory=sessions,
+        session_factory=_Sessions(game, turns),
         harness_adapter=MCPHarnessAdapter(),
         model_step_builder=_model_step,
         limits=HarnessRunLimits(max_turns=game.most_turns),
     )
-    rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
-    trainer = make_trainer(game, generator, rows, rollout_func=rollout_func)
-    prompts = prompts_of(game)
-    with generator.measured() as counts:
-        columns = rollout_func(prompts, trainer)
-    return Run(as_played(generator, columns, "env_reward", [session.turns for session in sessions.made]), counts)
+    return call_rollout_func(game, generator, rollout_func, rewards="env_reward", turns=turns)
 
 
 class _Client:
     """Environment with the interface of OpenEnv's clients."""
 
-    def __init__(self, game: Game) -> None:
-        self.env = game.make()
-        self.turns = 0
+    def __init__(self, game: Game, turns: list[int]) -> None:
+        self._env, self._turns = game.make(), turns
+        turns.append(0)
 
     def reset(self, seed: int) -> Any:
         from openenv.core.client_types import StepResult
 
-        observation, _ = self.env.reset(seed=seed)
-        return StepResult(observation=first_message(self.env, observation), reward=0.0, done=False)
+        observation, _ = self._env.reset(seed=seed)
+        return StepResult(observation=first_message(self._env, observation), reward=0.0, done=False)
 
     def step(self, action: str) -> Any:
         from openenv.core.client_types import StepResult
 
-        observation, reward, terminated, truncated, _ = self.env.step(action)
-        self.turns += 1
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        self._turns[-1] += 1
         return StepResult(observation=observation, reward=float(reward), done=terminated or truncated)
 
 
 class _Sessions:
     """OpenEnv's ``ResourceSessionFactory``."""
 
-    def __init__(self, game: Game) -> None:
-        self.game = game
-        self.made: list[_Client] = []
+    def __init__(self, game: Game, turns: list[int]) -> None:
+        self._game, self._turns = game, turns
 
     def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
         from openenv.core.env_server.mcp_types import Tool
         from openenv.core.harness import StepEnvSessionAdapter, ToolResult
 
         schema = {"type": "object", "properties": {"action": {"type": "string"}}}
-        self.made.append(_Client(self.game))
         return StepEnvSessionAdapter(
-            self.made[-1],
+            _Client(self._game, self._turns),
             seed=seeds_of([task])[0],
             tool_specs=[Tool(name="act", description="Act in the game.", input_schema=schema)],
             action_builder=lambda name, arguments: arguments["action"],

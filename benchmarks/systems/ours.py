@@ -1,14 +1,19 @@
-"""gym-trl: ``spec.rollout_func`` as a user gets it, with one word for environments that wait: ``executor="thread"``."""
+"""gym-trl: ``spec.rollout_func`` with ``executor="thread"`` if environments wait; and the same episodes over HTTP."""
 
 from functools import partial
 
 from gym_trl import GymSpec
-from gym_trl.grpo.dataset import make_dataset
+from gym_trl.chat.template import TemplateChat
+from gym_trl.engines.server import ServerEngine
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
+from gym_trl.seeding import derive_seed
 from gym_trl.types import Task
-from systems import Game, Run
+from systems import Game, Played, Run
 from systems.game import far_away
-from systems.generator import Generator
-from systems.trainers import as_played, make_trainer, prompts_of
+from systems.generator import CONTEXT, Generator
+from systems.trainers import call_rollout_func
 
 
 def spec_of(game: Game) -> GymSpec:
@@ -24,11 +29,28 @@ def spec_of(game: Game) -> GymSpec:
 
 
 def play(game: Game, generator: Generator) -> Run:
-    """Play all episodes in one call."""
-    spec = spec_of(game)
-    rows = make_dataset([Task(game.env_id, seed) for seed in game.seeds])
-    trainer = make_trainer(game, generator, rows, rollout_func=spec.rollout_func)
-    prompts = prompts_of(game)
-    with generator.measured() as counts:
-        columns = spec.rollout_func(prompts, trainer)
-    return Run(as_played(generator, columns, "episode_return", columns["num_turns"]), counts)
+    return call_rollout_func(game, generator, spec_of(game).rollout_func, rewards="episode_return", turns="num_turns")
+
+
+def play_served(game: Game, generator: Generator) -> Run:
+    """Play as ``rollout_func`` does with a trainer's server: the engine is a ``vllm serve`` in a process of its own."""
+    chat, eos = TemplateChat(generator.tokenizer), generator.tokenizer.eos_token_id
+    limits = Limits(game.tokens_per_turn, game.tokens, CONTEXT)
+    episodes = [
+        Episode(Task(game.env_id, seed), chat=chat, limits=limits, seed=derive_seed("served", row))
+        for row, seed in enumerate(game.seeds)
+    ]
+    with (
+        generator.serving() as server,
+        ServerEngine(server.url, eos_ids={eos, *chat.stop_ids}, stop_strings=chat.stop_strings) as engine,
+        spec_of(game).make_pool() as pool,
+    ):
+        engine.check()
+        with server.measured() as counts:
+            trajectories = run_episodes(episodes, pool=pool, engine=engine)
+    rows = ((one.prompt_ids, one.completion_ids, one.mask, one.logprobs, one) for one in trajectories)
+    played = [
+        Played(generator.seed_of(prompt), prompt, *ids, one.episode_return, len(one.turns))
+        for prompt, *ids, one in rows
+    ]
+    return Run(played, counts)

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""The real ``vllm serve``, with a recorder at its engine, for systems that can only sample over HTTP.
+"""The real ``vllm serve`` with a recorder at its engine, for systems that can only sample over HTTP.
 
-Run as a program it is ``vllm serve`` itself, which writes each finished request to the file of ``CALLS``.
+Run as a program, this module is ``vllm serve`` itself and appends each finished request to the file named by ``CALLS``.
 """
 
 import json
@@ -10,60 +10,42 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 CALLS = "GYM_TRL_BENCH_CALLS"
 _SETTLE_S = 10.0
-_START_S = 600.0  # of which a quiet machine needs thirty
 
 
 @contextmanager
 def served(folder: Path, context: int, *flags: str) -> Iterator["RecordedServer"]:
-    """Return a server for the model in ``folder``, which ends with the ``with`` block."""
-    with tempfile.TemporaryDirectory() as scratch:
-        server = RecordedServer(folder, Path(scratch), context, flags)
-        try:
-            server.wait()
-            yield server
-        finally:
-            server.close()
+    """Serve the model in ``folder`` until the ``with`` block ends."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    import vllm_serve  # type: ignore[import-not-found, unused-ignore]
+
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        calls, inside = Path(scratch, "calls.jsonl"), Path(scratch, "model")
+        calls.touch()
+        inside.symlink_to(folder)  # the server's log is written beside it
+        server = vllm_serve.Server(inside, *vllm_serve.TRL, "--max-model-len", str(context), *flags)
+        stack.callback(server.close)
+        server._command[1:3] = [__file__]
+        paths = os.environ.pop("PYTHONPATH", None)  # the server has our own packages, whatever its client has
+        os.environ[CALLS] = str(calls)
+        server.start()
+        if paths is not None:
+            os.environ["PYTHONPATH"] = paths
+        server.wait()
+        yield RecordedServer(server, calls)
 
 
 class RecordedServer:
-    """``vllm serve`` on a port of its own, with a record of its engine."""
+    """Running ``vllm serve`` with a record of its engine."""
 
-    def __init__(self, folder: Path, scratch: Path, context: int, flags: tuple[str, ...]) -> None:
-        sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-        import vllm_serve  # type: ignore[import-not-found, unused-ignore]
-
-        self._calls = scratch / "calls.jsonl"
-        self._calls.touch()
-        os.environ[CALLS] = str(self._calls)
-        inside = scratch / "model"  # the log is beside it
-        inside.symlink_to(folder)
-        self._server = vllm_serve.Server(inside, *vllm_serve.TRL, "--max-model-len", str(context), *flags)
-        self._server._command[1:3] = [__file__]
-        self.url = self._server.url
-        paths = os.environ.pop("PYTHONPATH", None)  # the server has our own packages, whatever its client has
-        try:
-            self._server.start()
-        finally:
-            if paths is not None:
-                os.environ["PYTHONPATH"] = paths
-
-    def wait(self) -> None:
-        """Return when it responds."""
-        deadline = time.monotonic() + _START_S
-        while not self._server.answers():
-            if self._server.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("vllm serve did not start")
-            time.sleep(0.5)
-
-    def close(self) -> None:
-        """End it."""
-        self._server.close()
+    def __init__(self, server: Any, calls: Path) -> None:
+        self._server, self._calls = server, calls
+        self.url = server.url
 
     @contextmanager
     def measured(self) -> Iterator[Any]:

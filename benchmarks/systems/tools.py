@@ -1,7 +1,7 @@
-"""Games as TRL's own loop plays them, with tools only, by a model that was not taught a tool's markup.
+"""Games as tools, for TRL's own loop and a model that was not taught a tool's markup.
 
-The template renders calls, and says what a tool answers as others say what a user says (the same tokens). A
-``response_template`` reads what the model writes between two marks as a call of the one tool there is.
+The template renders calls, and tool results like user messages. A ``response_template`` reads the text between two
+marks as a call of the only tool.
 """
 
 from collections.abc import Callable

@@ -3,18 +3,20 @@
 
 import os
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.types import Task
-from systems import Game, Played, first_message
+from systems import Game, Played, Run, first_message
 from systems.generator import Generator
 
+RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
-def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any) -> Any:
+
+def make_trainer(game: Game, generator: Generator, dataset: Any = None, **options: Any) -> Any:
     """Return a trainer with batches of all episodes and the game's limits, on the existing engine."""
     from trl import GRPOConfig, GRPOTrainer
     from trl.generation import vllm_generation
@@ -26,14 +28,14 @@ def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any)
             warnings.simplefilter("ignore")
             trainer = GRPOTrainer(
                 model=str(generator.folder),
-                train_dataset=dataset,
+                train_dataset=dataset or make_dataset([Task(game.env_id, seed) for seed in game.seeds]),
                 reward_funcs=lambda completions, **_: [0.0] * len(completions),
                 args=GRPOConfig(
                     output_dir=str(generator.folder.parent / "out"),
                     per_device_train_batch_size=len(game.seeds),
                     num_generations=game.group_size,
                     max_completion_length=game.tokens,
-                    # TRL's own limit is of all turns together: without this each turn may have as much.
+                    # TRL's own limit is for all turns together: without this each turn could use all of it.
                     generation_kwargs={"max_tokens": game.tokens_per_turn},
                     use_vllm=True,
                     vllm_mode="colocate",
@@ -47,7 +49,7 @@ def make_trainer(game: Game, generator: Generator, dataset: Any, **options: Any)
     finally:
         vllm_generation.LLM = made
     trainer.model.train()
-    trainer._last_loaded_step = trainer.state.global_step  # the engine has the weights: it loaded them from this folder
+    trainer._last_loaded_step = trainer.state.global_step  # the engine has loaded the weights from this folder
     return trainer
 
 
@@ -65,13 +67,34 @@ def seeds_of(prompts: list[Any]) -> list[int]:
     return [Task.from_json(prompt[-1]["task"]).seed for prompt in prompts]
 
 
-def as_played(generator: Generator, columns: dict[str, list[Any]], rewards: str, turns: list[int]) -> list[Played]:
-    """Convert a ``rollout_func``'s columns."""
-    count = len(columns["prompt_ids"])
-    masks = columns.get("env_mask") or [None] * count
-    logprobs = columns.get("logprobs") or [None] * count
-    rows = zip(columns["prompt_ids"], columns["completion_ids"], masks, logprobs, columns[rewards], turns, strict=True)
-    return [Played(generator.seed_of(prompt), prompt, *rest) for prompt, *rest in rows]
+def call_rollout_func(
+    game: Game,
+    generator: Generator,
+    rollout_func: RolloutFunc,
+    *,
+    rewards: str,
+    turns: str | Sequence[int],
+    prompts: list[Any] | None = None,
+    trainer: Any = None,
+) -> Run:
+    """Call a rollout function once, as ``GRPOTrainer`` would, and return its columns as rows.
 
-
-RolloutFunc = Callable[[list[Any], Any], dict[str, list[Any]]]
+    ``rewards`` and ``turns`` are names of columns; ``turns`` may also be a sequence that the call fills.
+    """
+    trainer = trainer or make_trainer(game, generator, rollout_func=rollout_func)
+    prompts = prompts or prompts_of(game)
+    with generator.measured() as counts:
+        columns = rollout_func(prompts, trainer)
+    turns = columns[turns] if isinstance(turns, str) else turns
+    nothing = [None] * len(turns)
+    rows = zip(
+        columns["prompt_ids"],
+        columns["completion_ids"],
+        columns.get("env_mask") or nothing,
+        columns["logprobs"],
+        columns[rewards],
+        turns,
+        strict=True,
+    )
+    played = [Played(generator.seed_of(ids), ids, list(said), *rest) for ids, said, *rest in rows]
+    return Run(played, counts)

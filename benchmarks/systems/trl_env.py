@@ -9,11 +9,6 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 
-NOTES = (
-    "it is for Python 3.12 alone: its `type` statements are read as assignments",
-    "its decoder makes a second engine from the trainer's model: it is given the one that all systems have",
-)
-
 
 class _OlderPython(SourceFileLoader):
     def get_data(self, path):
@@ -43,21 +38,19 @@ def package():
 class GameEnv:
     """The game in trl-env's protocol; its seed is the prompt."""
 
-    def __init__(self, game):
+    def __init__(self, game, turns):
         from systems import first_message
 
         self._env, self._first = game.make(), first_message
-        self.reward, self.alive, self.turns = 0.0, True, []
+        self.reward, self.alive, self.turns = 0.0, True, turns
 
     def reset(self, seed):
-        """Begin the game of this seed."""
         observation, _ = self._env.reset(seed=int(seed))
         self.reward, self.alive = 0.0, True
         self.turns.append(0)
         return self, self._first(self._env, observation)
 
     def step(self, action):
-        """Act."""
         observation, reward, terminated, truncated, _ = self._env.step(action)
         self.reward += float(reward)
         self.alive = not (terminated or truncated)
@@ -81,7 +74,6 @@ class OneEngine:
         self._decoder = VLLMDecoder(vllm=vllm)
 
     def make_decoder(self, trainer):
-        """Return the existing decoder."""
         return self._decoder
 
 
@@ -95,35 +87,18 @@ def processor_of(theirs, tokenizer):
 
 
 def play(game, generator):
-    """Call trl-env's rollout function once."""
-    from gym_trl.grpo.dataset import make_dataset
-    from gym_trl.types import Task
-    from systems import Played, Run
-    from systems.trainers import make_trainer
+    from systems.trainers import call_rollout_func, make_trainer
 
-    theirs = package()
-    trainer = make_trainer(game, generator, make_dataset([Task(game.env_id, seed) for seed in game.seeds]))
-    envs = []
-
-    def make_env():
-        envs.append(GameEnv(game))
-        return envs[-1]
-
+    theirs, trainer, turns = package(), make_trainer(game, generator), []
     rollout_func = theirs.rollout.make_rollout_func(
         processor=processor_of(theirs, generator.tokenizer),
         tokenizer=theirs.tokenizer.TransformerTokenizer(generator.tokenizer),
         decoder_factory=OneEngine(trainer, game),
-        env_factory=make_env,
+        env_factory=lambda: GameEnv(game, turns),
         system_prompt="",
         max_conversation_length=game.tokens,
     )
-    with generator.measured() as counts:
-        rows = rollout_func([str(seed) for seed in game.seeds], trainer)
-    keys = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "reward")
-    played = [
-        Played(generator.seed_of(prompt), prompt, completion, mask, logprobs, reward, turns)
-        for (prompt, completion, mask, logprobs, reward), turns in zip(
-            zip(*(rows[key] for key in keys), strict=True), envs[0].turns, strict=True
-        )
-    ]
-    return Run(played, counts)
+    prompts = [str(seed) for seed in game.seeds]
+    return call_rollout_func(
+        game, generator, rollout_func, rewards="reward", turns=turns, prompts=prompts, trainer=trainer
+    )

@@ -15,18 +15,14 @@ from verifiers.v1.runtimes import ProgramResult
 
 __all__ = ["ChatHarness", "Games", "Play"]
 
-NOTES = (
-    "its harness is ours, in this process, which its documentation allows: its own starts an interpreter for each turn",
-    "it has no engine of its own, only a server: `vllm serve --enable-scale-out`",
-)
 _PLUGIN = "gym_trl_benchmark_plugin"  # verifiers looks plugins up by the names of top-level modules
 sys.modules[_PLUGIN] = sys.modules[__name__]
 _PLAYING = {}
-"""Games of this process's plugins, which are made from settings and cannot hold environments."""
+"""The game and clients of this process: plugins are made from settings and cannot hold environments."""
 
 
 class ChatHarnessConfig(vf.HarnessConfig):
-    """Configuration without settings."""
+    pass
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):
@@ -38,7 +34,6 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None):  # noqa: PLR0917
-        """Run one segment of an episode, as called by verifiers."""
         said = data.prompt
         messages = [{"role": "user", "content": said}] if isinstance(said, str) else list(map(message_to_wire, said))
         client = _PLAYING["clients"].get((endpoint, secret))
@@ -49,24 +44,21 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
 
 
 class GameData(vf.TaskData):
-    """Task data: the seed beside the first message."""
-
     seed: int = 0
 
 
 class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):
-    """A game of one seed."""
+    pass
 
 
 class GamesConfig(vf.TasksetConfig):
-    """Configuration without settings."""
+    pass
 
 
 class Games(vf.Taskset[GameTask, GamesConfig]):
     """Taskset with a task per group."""
 
     def load(self):
-        """Load the tasks, each with the first observation as its prompt."""
         from systems import first_message
 
         game = _PLAYING["game"]
@@ -77,8 +69,6 @@ class Games(vf.Taskset[GameTask, GamesConfig]):
 
 
 class PlayConfig(vf.EnvConfig):
-    """Configuration of one player, on this machine."""
-
     player: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 
 
@@ -86,7 +76,6 @@ class Play(vf.Env[PlayConfig]):
     """Environment like verifiers' own TextArena environment, with the game's steps in threads."""
 
     async def run(self, task, agents):
-        """Play one episode."""
         env = _PLAYING["game"].make()
         env.reset(seed=task.data.seed)
         earned = 0.0
@@ -102,7 +91,6 @@ class Play(vf.Env[PlayConfig]):
 
 
 def play(game, generator):
-    """Play all episodes at once, as its evaluation runs them."""
     from systems import Run
 
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -128,7 +116,7 @@ async def rollout(game, generator, url, *, measured=None):
     sampling = vf.SamplingConfig(max_completion_tokens=game.tokens_per_turn, temperature=1.0)
     context = ModelContext(model="tiny", client=client, sampling=sampling)
     env = Play(config)
-    # Here its environments wait and its renderer renders; asyncio's own has four threads more than there are cores.
+    # For steps and rendering: asyncio's own executor has only four threads more than there are cores.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(game.seeds) + 8))
     async with env.serving():
         slots = [slot for task in env.taskset for slot in env.slots(task, game.group_size)]
@@ -143,7 +131,7 @@ async def rollout(game, generator, url, *, measured=None):
 
 
 def _as_played(generator, episode):
-    """Return a row for each branch of the trace: a prompt that does not continue the last begins one."""
+    """Return a row for each branch of the trace; a prompt that does not continue the last one begins a branch."""
     from systems import Played
 
     if not episode.traces or not episode.traces[0].branches:

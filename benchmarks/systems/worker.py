@@ -3,26 +3,28 @@
     with Worker("trl-env") as worker:
         run = worker.call("trl_env", "play", game)
 
-The process runs ``python -m systems.worker ADDRESS``.
+The process runs ``python -m systems.worker DESCRIPTOR``.
 """
 
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
+
+from systems import SYSTEMS
 
 HERE = Path(__file__).parents[1]
 VENV = HERE.parent / ".venv"
 LOGS = HERE.parent / "runs" / "benchmarks"
-_START_S = 120.0
 _END_S = 20.0
 
 
@@ -42,28 +44,22 @@ class Worker:
             path.insert(0, str(found[0]))
         LOGS.mkdir(parents=True, exist_ok=True)
         self.log = LOGS / f"worker-{folder or 'ours'}.log"
-        self._place = tempfile.TemporaryDirectory()
-        address = str(Path(self._place.name) / "socket")
-        with Listener(address, "AF_UNIX") as listener, self.log.open("w", encoding="utf-8") as log:
+        self._connection, theirs = Pipe()
+        with theirs, self.log.open("w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "systems.worker", address],
+                [sys.executable, "-m", "systems.worker", str(theirs.fileno())],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-            listener._listener._socket.settimeout(_START_S)  # type: ignore[attr-defined]
-            try:
-                self._connection: Connection[Any, Any] = listener.accept()
-            except TimeoutError as error:
-                self._kill()
-                raise PlayError(f"its process did not start within {_START_S:.0f} s, see {self.log}") from error
 
     def call(self, module: str, function: str, *arguments: Any, timeout_s: float = 300.0) -> Any:
         """Return the result of ``systems.MODULE.FUNCTION(*arguments, generator)`` in the process.
 
         Raises:
-            PlayError: it raised, took too long, or its process died; this worker is of no use in the last two.
+            PlayError: It raised, took too long, or its process died. After the last two, this worker is of no use.
         """
         try:
             self._connection.send((module, function, arguments))
@@ -84,11 +80,10 @@ class Worker:
 
     def close(self) -> None:
         """Terminate the process and all that it started."""
-        self._connection.close()  # which ends it; what it has started ends with it
+        self._connection.close()  # which ends the process
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_END_S)
         self._kill()
-        self._place.cleanup()
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -98,18 +93,55 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def serve(address: str) -> None:
+def compared(quick: Iterable[str] = ()) -> tuple[list[str], bool]:
+    """Return the systems to compare, and whether the command names them; without names, all or the ``quick`` ones.
+
+    Raises:
+        SystemExit: A name on the command line is not a system's.
+    """
+    named = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if wrong := [name for name in named if name not in SYSTEMS]:
+        raise SystemExit(f"no system is called {wrong[0]!r}: there are {', '.join(SYSTEMS)}")
+    return list(named or quick or SYSTEMS), bool(named)
+
+
+def each_system(
+    names: Iterable[str], measure: Callable[[Worker, str], dict[str, Any]], *, parallel: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the figures of each system, or ``{"why_not": ...}``; ``parallel`` measures the folders concurrently."""
+
+    def of_folder(folder: str | None) -> dict[str, dict[str, Any]]:
+        figures: dict[str, dict[str, Any]] = {}
+        mine = [name for name in names if SYSTEMS[name].folder == folder]
+        try:
+            with Worker(folder) as worker:
+                for name in mine:
+                    try:
+                        figures[name] = measure(worker, name)
+                    except PlayError as error:
+                        figures[name] = {"why_not": str(error)}
+                    print(f"{name:20} {figures[name]}", flush=True)
+        except PlayError as error:
+            figures = {name: {"why_not": str(error)} for name in mine}
+        return figures
+
+    names = [name for name in names if SYSTEMS[name].compared]
+    folders = {SYSTEMS[name].folder for name in names}
+    with ThreadPoolExecutor(len(folders) if parallel else 1) as threads:
+        found = {name: row for part in threads.map(of_folder, folders) for name, row in part.items()}
+    return {name: found[name] for name in names}
+
+
+def serve(descriptor: int) -> None:
     """Execute calls until the connection closes."""
     from systems.generator import Generator
 
     generator = Generator()
-    with Client(address, "AF_UNIX") as connection, suppress(EOFError):
+    with Connection(descriptor) as connection, suppress(EOFError):
         while True:
             module, function, arguments = connection.recv()
             try:
@@ -121,4 +153,4 @@ def serve(address: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(int(sys.argv[1]))
