@@ -4,11 +4,11 @@ $ python benchmarks/bench_scale_simulation.py [--quick]
 
 ``run_episodes``, its episodes and their transcripts are the real code, which decides the order of requests. The times
 are modelled: nothing sleeps, a clock jumps from one event to the next (``Clock``). The engine, the environments and the
-processor time of the processes that ask are queues with the parameters below, of which each says where it is from. No
-such machines were available: the figures come from the model and depend on its parameters.
+processor time of the clients are queues with the parameters below, each with its source. No such machines were
+available: the figures come from the model and depend on its parameters.
 
-What the model leaves out: NCCL and start-up times, a server's own front end (one process of ``vllm serve`` takes some
-thousand requests a second; it has ``--api-server-count``), preemption, failures, and whatever else is on the network.
+The model leaves out NCCL and start-up times, a server's own front end (one process of ``vllm serve`` takes some
+thousand requests a second; it has ``--api-server-count``), preemption, failures, and other traffic on the network.
 """
 
 import gc
@@ -19,19 +19,19 @@ import random
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import report
-from report import QUICK, Table, publish, require
+from report import QUICK, Column, Table, curve, publish, require, run
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
@@ -42,12 +42,11 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
 from gym_trl.types import Completion, EnvFailure, EnvReply, Request, Task, Trajectory
 
+_T = TypeVar("_T")
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "scale.md"
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Parameters
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ class EngineModel:
 
 
 # An 8B model in bf16 (Llama 3.1: 8.03e9 weights, 32 layers, 8 key-value heads of 128) on an H100 SXM (80 GB at
-# 3.35 TB/s, 989 TFLOP/s dense, data sheet). The share of the bandwidth that is really used is from NVIDIA's measurement
-# of an 8B in bf16 on a GH200 (4.0 TB/s) with one request at a time, 165.8 tokens/s (1,000 tokens in, 1,000 out:
+# 3.35 TB/s, 989 TFLOP/s dense, data sheet). The used share of the bandwidth is from NVIDIA's measurement of an 8B in
+# bf16 on a GH200 (4.0 TB/s) with one request at a time, 165.8 tokens/s (1,000 tokens in, 1,000 out:
 # docs.nvidia.com/nim/llama-3-1-nemotron-safety-guard-8b/performance.md); the same table has 7,590 tokens/s for 100 at a
-# time, which ``published`` compares with what this model says.
+# time, which ``published`` compares with this model.
 WEIGHT_BYTES = 2 * 8.03e9
 TOKEN_BYTES = 2 * 2 * 32 * 8 * 128
 PUBLISHED = {1: 165.8306125, 100: 7590.530806}
@@ -100,6 +99,8 @@ NODE_BYTES_S = 400e9 / 8
 """Bandwidth of a node's network, for comparison with the bytes of prompts and responses."""
 BYTES_PER_TOKEN = 8
 """Bytes of a token id in a JSON body: six digits, a comma and a blank."""
+IDS = list(range(97, 105))
+"""Eight ids of letters, for prompts whose text does not matter."""
 
 
 def client_s() -> float:
@@ -127,12 +128,11 @@ class Work:
         return max(1, min(self.longest_answer, round(chance.expovariate(1 / self.mean_answer))))
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(NamedTuple):
     """Duration of an environment's step."""
 
     name: str
-    draw: Callable[[random.Random], float] = field(compare=False)
+    draw: Callable[[random.Random], float]
 
 
 LATENCIES = (
@@ -188,9 +188,7 @@ LAYOUTS = (
     Layout("1,000: 400 train, 600 serve", 1000, trainers=400, engines=600, clients=400, workers=64_000, slice=200),
 )  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The clock and its queues
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 class Clock:
@@ -369,7 +367,6 @@ class SimulatedEngine:
         return ready
 
     def cancel(self, request_id: str) -> None:
-        """Ignore the cancellation."""
         raise NotImplementedError
 
 
@@ -398,41 +395,35 @@ class SimulatedPool(ClosingPool):
         self.steps = 0
 
     def reset(self, key: str, task: Task) -> None:
-        """Start at once."""
         self._count(1)
         self.began[key], self._taken[key] = self._clock.now, 0
         self._clock.at(self._clock.now, lambda: self._ready.append((key, EnvReply(self._prompt))))
 
     def step(self, key: str, action: str) -> None:
-        """Occupy a worker for the duration of the step."""
         taken = self._taken[key] = self._taken[key] + 1
         self.steps += 1
         reply = EnvReply(self._observation, terminated=taken >= self._turns(int(key)))
         self.workers.serve(self._delay(int(key), taken - 1), lambda: self._ready.append((key, reply)))
 
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-        """Return the finished results."""
         while block and not self._ready and self._clock.advance():
             pass
         ready, self._ready = self._ready, []
         return ready
 
     def release(self, key: str) -> None:
-        """End the episode."""
         self._count(-1)
         self.ended[key] = self._clock.now
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def _count(self, more: int) -> None:
         self.alive_s += self._alive * (self._clock.now - self._seen)
         self._alive, self._seen = self._alive + more, self._clock.now
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # A rollout
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -468,15 +459,13 @@ def simulate(layout: Layout, work: Work, latency: Latency, *, episodes: int, in_
     def chance(*what: object) -> random.Random:
         return random.Random(":".join(map(str, (seed, *what))))
 
+    def draws(what: str, draw: Callable[[random.Random], _T]) -> list[list[_T]]:
+        dice = [chance(what, index) for index in range(episodes)]
+        return [[draw(one) for _ in range(turns)] for one, turns in zip(dice, all_turns, strict=True)]
+
     all_turns = [work.turns(chance("turns", index)) for index in range(episodes)]
-    lengths = [[work.answer(dice) for _ in range(all_turns[index])] for index, dice in _dice(episodes, chance, "said")]
-    delays = [[latency.draw(dice) for _ in range(all_turns[index])] for index, dice in _dice(episodes, chance, "took")]
-    sizes = {"prompt": work.prompt, "observation": work.observation}
-    return play(layout, lengths, delays, **sizes, in_flight=in_flight)
-
-
-def _dice(episodes: int, chance: Callable[..., random.Random], what: str) -> Sequence[tuple[int, random.Random]]:
-    return [(index, chance(what, index)) for index in range(episodes)]
+    lengths, delays = draws("said", work.answer), draws("took", latency.draw)
+    return play(layout, lengths, delays, prompt=work.prompt, observation=work.observation, in_flight=in_flight)
 
 
 def play(
@@ -490,17 +479,17 @@ def play(
 ) -> Outcome:
     """Play episodes whose answers have these lengths, with environments that take these times."""
     part = layout.part()
-    clock, chat, asked = Clock(), ByteChat(), [0] * len(lengths)
+    clock, chat = Clock(), ByteChat()
 
-    def length(request: Request) -> int:
-        index = int(request.id.rpartition("-")[0])
-        asked[index] += 1
-        return lengths[index][asked[index] - 1]
+    answers = [iter(turns) for turns in lengths]
 
-    engine = SimulatedEngine(clock, part, _once(length))
+    @cache  # a server may read a length several times before it has room for the request
+    def length(request_id: str) -> int:
+        return next(answers[int(request_id.rpartition("-")[0])])
+
+    engine = SimulatedEngine(clock, part, lambda request: length(request.id))
     limits = Limits(tokens_per_turn=10**6)
     players = [Episode(Task("Simulated", index), chat=chat, limits=limits) for index in range(len(lengths))]
-    progress: list[_Point] = []
     pool = SimulatedPool(
         clock,
         part.workers,
@@ -524,8 +513,7 @@ def play(
         }
         return _Point(clock.now, len(pool.ended), sum(server.tokens for server in servers), pool.steps, busy)
 
-    every = max(1, len(lengths) // 64)
-    progress.append(look())
+    every, progress = max(1, len(lengths) // 64), [look()]
 
     def note(_index: int, _played: Trajectory) -> None:
         if len(pool.ended) % every == 0:
@@ -563,18 +551,6 @@ class _Point(NamedTuple):
     busy: dict[str, float]
 
 
-def _once(length: Callable[[Request], int]) -> Callable[[Request], int]:
-    """Cache a request's length, which a server may read several times before it has room for it."""
-    known: dict[str, int] = {}
-
-    def look(request: Request) -> int:
-        if request.id not in known:
-            known[request.id] = length(request)
-        return known[request.id]
-
-    return look
-
-
 def _steady(progress: list[_Point], episodes: int, in_flight: int) -> tuple[_Point, _Point]:
     """Return the interval from a quarter of the ends until no episode is left to start; all of it if empty."""
     inside = [point for point in progress if episodes / 4 <= point.ended <= episodes - in_flight]
@@ -592,96 +568,68 @@ def bottleneck(outcome: Outcome) -> str:
     return f"{name} {100 * shares[name]:.0f}%"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Comparison with real measurements
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def published() -> list[dict[str, float]]:
     """Return the model's prediction for a published machine and load, beside the measurement."""
     gh200 = replace(H100, base_s=WEIGHT_BYTES / (4.0e12 * USED), context_s=TOKEN_BYTES / (4.0e12 * USED))
     rows = []
-    for concurrency, measured in PUBLISHED.items():
+    for batch, measured in PUBLISHED.items():
         # 1,000 tokens in, 1,000 out: 1,500 in the middle; each also reads a prompt once in a thousand steps.
-        step = gh200.step_s(concurrency, 1500 * concurrency) + concurrency * gh200.prefill_s
-        rows.append({"concurrency": concurrency, "measured_tokens_s": measured, "model_tokens_s": concurrency / step})
+        step = gh200.step_s(batch, 1500 * batch) + batch * gh200.prefill_s
+        rows.append({"concurrency": batch, "model_tokens_s": batch / step, "measured_tokens_s": measured})
     return rows
 
 
 def validate() -> list[dict[str, float]]:
     """Predict the seconds of ``bench_vllm_schedule.py`` from single steps of its engine, and play it for real.
 
-    Seconds are of the processor, plus those in which there is nothing to do but to wait for an environment: other
-    programs on the machine do not count. Beside them stand those of the clock.
+    Measured seconds are of the processor, plus those in which the process could only wait for an environment, so that
+    other programs do not count. The last column is wall-clock time.
     """
     import bench_vllm_schedule as real
-    import vllm_cpu
 
-    from gym_trl.chat.template import TemplateChat
-
-    class Waiting(real.SlowPool):
-        """Its waits are skipped and counted."""
+    class Skipping(real.SlowPool):
+        """Pool whose waits are skipped and counted."""
 
         def __init__(self, latency_s: float) -> None:
             super().__init__(latency_s)
             self._skipped = -time.process_time()
 
-        @property
         def now(self) -> float:
             return time.process_time() + self._skipped
 
-        def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
-            for key, reply in InlinePool.collect(self, block=True):
-                self._due[key] = (self.now + self._delay(key), reply)
-            if block and self._due:
-                self._skipped += max(0.0, min(due for due, _ in self._due.values()) - self.now)
-            now = self.now
-            return [(key, self._due.pop(key)[1]) for key, (due, _) in list(self._due.items()) if due <= now]
+        def wait(self, seconds: float) -> None:
+            self._skipped += seconds
 
     rows = []
-    vllm_cpu.prepare()
-    with tempfile.TemporaryDirectory() as folder:
-        _, tokenizer = vllm_cpu.save_model(Path(folder))
-        with vllm_cpu.small_llm(Path(folder), max_num_seqs=real.EPISODES) as llm:
-            chat = TemplateChat(tokenizer)
-            ids = tokenizer.encode("abcdefgh", add_special_tokens=False)
-            model = _measured_engine(llm, ids, real.EPISODES)
-            asks = _measured_client(llm, ids, lambda: real.talks(chat), real.Talk)
-            layout = Layout("this machine", 0, 1, 1, 1, 10**4, colocated=True, engine=model, client_s=asks)
-            with real.SlowPool(0.0) as pool:
-                real.continuous(real.talks(chat), pool, real.talker(llm, chat, tokenizer))
-            for latency_ms in real.LATENCIES_MS:
-                measured, by_the_clock = [], []
-                for _ in range(3):
-                    llm.reset_prefix_cache()
-                    with real.SlowPool(latency_ms / 1000) as pool:
-                        began = time.perf_counter()
-                        real.continuous(real.talks(chat), pool, real.talker(llm, chat, tokenizer))
-                        by_the_clock.append(time.perf_counter() - began)
-                    llm.reset_prefix_cache()
-                    with Waiting(latency_ms / 1000) as waiting:
-                        played = real.continuous(real.talks(chat), waiting, real.talker(llm, chat, tokenizer))
-                        measured.append(waiting.now)
-                lengths = [[turn.stop - turn.start for turn in game.turns] for game in played]
-                delays = [real.delays(index, latency_ms / 1000) for index in range(len(played))]
-                shown = [len(chat.reply("And?", closed=True)), len(played[0].prompt_ids)]
-                sizes = {"prompt": shown[1], "observation": shown[0], "in_flight": len(played)}
-                outcome = play(layout, lengths, delays, **sizes)
-                rows.append(
-                    {
-                        "latency_ms": latency_ms,
-                        "predicted_s": outcome.seconds,
-                        "measured_s": statistics.median(measured),
-                        "by_the_clock_s": statistics.median(by_the_clock),
-                        "step_ms_of_1": 1000 * model.step_s(1, 0),
-                        "step_ms_of_64": 1000 * model.step_s(real.EPISODES, 0),
-                        "request_ms": 1000 * asks,
-                    }
-                )
+    with real.real_model() as model:
+        engine, asks = _measured_engine(model.llm, real.EPISODES), _measured_client(model)
+        layout = Layout("this machine", 0, 1, 1, 1, 10**4, colocated=True, engine=engine, client_s=asks)
+        for latency_ms in real.LATENCIES_MS:
+            measured, by_the_clock = [], []
+            for _ in range(3):
+                by_the_clock.append(model.play(real.SlowPool(latency_ms / 1000))[1])
+                skipping = Skipping(latency_ms / 1000)
+                played, _, _ = model.play(skipping)
+                measured.append(skipping.now())
+            lengths = [[turn.stop - turn.start for turn in game.turns] for game in played]
+            delays = [real.delays(index, latency_ms / 1000) for index in range(len(played))]
+            prompt, observation = len(played[0].prompt_ids), len(model.chat.reply("And?", closed=True))
+            predicted = play(layout, lengths, delays, prompt=prompt, observation=observation, in_flight=len(played))
+            rows.append(
+                {
+                    "latency_ms": latency_ms,
+                    "predicted_s": predicted.seconds,
+                    "measured_s": statistics.median(measured),
+                    "by_the_clock_s": statistics.median(by_the_clock),
+                }
+            )
     return rows
 
 
-def _measured_engine(llm: Any, ids: list[int], slots: int) -> EngineModel:
+def _measured_engine(llm: Any, slots: int) -> EngineModel:
     """Measure the steps of a real engine, alone and batched."""
     from gym_trl.engines.vllm import VLLMEngine
 
@@ -691,7 +639,7 @@ def _measured_engine(llm: Any, ids: list[int], slots: int) -> EngineModel:
             llm.reset_prefix_cache()
             engine = VLLMEngine(llm, sampling={"ignore_eos": True})
             for index in range(batch):
-                engine.submit(Request(f"{repeat}-{index}", (ids * prompt)[:prompt], tokens, index))
+                engine.submit(Request(f"{repeat}-{index}", (IDS * prompt)[:prompt], tokens, index))
             began, answered = time.process_time(), 0
             while answered < batch:
                 answered += len(engine.collect(block=True))
@@ -704,32 +652,30 @@ def _measured_engine(llm: Any, ids: list[int], slots: int) -> EngineModel:
     return EngineModel(one - per_sequence, per_sequence, 0.0, max(0.0, read), slots=slots)
 
 
-def _measured_client(
-    llm: Any, ids: list[int], episodes: Callable[[], list[Episode]], game: Callable[[], Any], requests: int = 200
-) -> float:
-    """Measure the client's work per request: environment, template, and the hand-over to the engine."""
+def _measured_client(model: Any, requests: int = 200) -> float:
+    """Measure the client's work per request: environment, template, and submission to the engine."""
+    from bench_vllm_schedule import Talk
+
     from gym_trl.engines.vllm import VLLMEngine
 
     made = []
     for _ in range(6):
-        engine = VLLMEngine(llm)
+        engine = VLLMEngine(model.llm)
         began = time.process_time()
         for index in range(requests):
-            engine.submit(Request(str(index), ids * 8, 1, index))
+            engine.submit(Request(str(index), IDS * 8, 1, index))
         made.append((time.process_time() - began) / requests)
         for index in range(requests):
             engine.cancel(str(index))
-        scripted = ScriptedEngine(lambda _: list(ids))
+        scripted = ScriptedEngine(lambda _: list(IDS))
         began = time.process_time()
-        with InlinePool(lambda _: game()) as pool:
-            run_episodes(episodes(), pool=pool, engine=scripted)
+        with InlinePool(lambda _: Talk()) as pool:
+            run_episodes(model.episodes(), pool=pool, engine=scripted)
         made[-1] += (time.process_time() - began) / len(scripted.requests)
     return statistics.median(made[1:])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The layouts
-# ---------------------------------------------------------------------------------------------------------------------
 
 PER_ENGINE = (8, 16) if QUICK else (16, 64, 256)
 WAVE = 16 if QUICK else 256
@@ -738,61 +684,47 @@ WAVE = 16 if QUICK else 256
 
 def study(layout: Layout, latency: Latency, work: Work) -> dict[str, Any]:
     """Study a layout with one kind of environment: streams of more and more episodes, and a trainer's step."""
-    part = layout.part()
-    curve: list[dict[str, Any]] = []
-    for each in PER_ENGINE:
-        in_flight = each * part.engines
-        stream = simulate(layout, work, latency, episodes=5 * in_flight // 2, in_flight=in_flight)
-        curve.append({"per_engine": each, "tokens_s": stream.tokens_s * layout.slice, "outcome": stream})
-    best = max(curve, key=lambda point: point["tokens_s"])
+    engines = layout.part().engines
+
+    def stream(in_flight: int) -> Outcome:
+        return simulate(layout, work, latency, episodes=5 * in_flight // 2, in_flight=in_flight)
+
+    streams = {each: stream(each * engines) for each in PER_ENGINE}
+    best = max(streams.values(), key=lambda outcome: outcome.tokens_s)
+    tokens_s = best.tokens_s * layout.slice
     waves = [
-        simulate(layout, work, latency, episodes=WAVE * part.engines, in_flight=WAVE * part.engines, seed=seed)
+        simulate(layout, work, latency, episodes=WAVE * engines, in_flight=WAVE * engines, seed=seed)
         for seed in range(1, 1 + min(2, layout.slice))
     ]
     rollout_s = max(wave.seconds for wave in waves)  # all parts wait for the slowest of those that were played
     tokens = statistics.fmean(wave.tokens for wave in waves) * layout.slice
     trained = statistics.fmean(wave.trained_tokens for wave in waves) * layout.slice
     train_s = trained / (layout.trainers * TRAINED_TOKENS_S)
-    outcome: Outcome = best["outcome"]
     # Asynchronous training generates and trains at the same time; the slower of the two decides.
-    streamed_s = tokens / best["tokens_s"]
-    step_s = (max(streamed_s, train_s) if layout.asynchronous else rollout_s + train_s) + SYNC_S
+    step_s = (max(tokens / tokens_s, train_s) if layout.asynchronous else rollout_s + train_s) + SYNC_S
     return {
         "layout": layout.name,
         "latency": latency.name,
-        "curve": [{key: point[key] for key in ("per_engine", "tokens_s")} for point in curve],
-        "tokens_s": best["tokens_s"],
-        "steps_s": outcome.steps_s * layout.slice,
-        "per_engine": best["per_engine"],
-        "saturates": bottleneck(outcome),
-        "shares": outcome.shares,
-        "gigabytes_s": outcome.bytes_s * layout.slice / 1e9,
+        "tokens_s_by_episodes": {each: outcome.tokens_s * layout.slice for each, outcome in streams.items()},
+        "tokens_s": tokens_s,
+        "steps_s": best.steps_s * layout.slice,
+        "saturates": bottleneck(best),
+        "shares": best.shares,
+        "gigabytes_s": best.bytes_s * layout.slice / 1e9,
         "rollout_s": rollout_s,
         "tail_s": statistics.fmean(wave.tail_s for wave in waves),
         "train_s": train_s,
-        "step_s": step_s,
         "step_tokens_s": tokens / step_s,
-        "generating": min(1.0, (streamed_s if layout.asynchronous else rollout_s) / step_s),
     }
 
 
 def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
     """Draw one panel per layout: tokens per second over episodes in flight, a line per kind of environment."""
-    panels = figure.subplots(2, 3, sharex=True).flat
-    for axes, layout in zip(panels, LAYOUTS, strict=True):
+    for axes, layout in zip(figure.subplots(2, 3, sharex=True).flat, LAYOUTS, strict=True):
         for row in (row for row in rows if row["layout"] == layout.name):
-            points = row["curve"]
-            axes.plot(
-                [point["per_engine"] for point in points],
-                [point["tokens_s"] / 1000 for point in points],
-                marker="o",
-                markersize=3,
-                label=row["latency"],
-            )
+            curve(axes, {each: rate / 1000 for each, rate in row["tokens_s_by_episodes"].items()}, row["latency"])
         axes.set_title(layout.name, fontsize=9)
-        axes.set(xscale="log", ylim=(0, None))
-        axes.set_xticks(PER_ENGINE, [str(each) for each in PER_ENGINE])
-        axes.minorticks_off()
+        axes.set(ylim=(0, None))
         axes.tick_params(labelsize=8)
     figure.supxlabel("episodes in flight for each engine", fontsize=9)
     figure.supylabel("thousand sampled tokens a second, all GPUs", fontsize=9)
@@ -811,62 +743,41 @@ def write_page() -> None:
 
 
 def main() -> None:
-    """Check the model, study the layouts, write figure and tables."""
     require(packages=["vllm"])
     began = time.perf_counter()
     checks = validate()
     print("predicted and measured:", checks, flush=True)
-    print("published:", published(), flush=True)
     asks, rows = client_s(), []
     for layout in LAYOUTS:
         for latency in LATENCIES:
             rows.append(study(replace(layout, client_s=asks), latency, Work()))
             gc.collect()
-            print(
-                f"{time.perf_counter() - began:.0f} s",
-                {key: rows[-1][key] for key in ("layout", "latency")},
-                flush=True,
-            )
-    table: list[list[str | float | None]] = [
-        [
-            row["layout"],
-            row["latency"],
-            round(row["tokens_s"]),
-            round(row["steps_s"]),
-            row["saturates"],
-            row["gigabytes_s"],
-            row["rollout_s"],
-            row["tail_s"],
-            row["train_s"],
-            round(row["step_tokens_s"]),
-        ]
-        for row in rows
+            print(f"{time.perf_counter() - began:.0f} s: {layout.name}, {latency.name}", flush=True)
+    columns: list[Column] = [
+        ("GPUs", "layout"),
+        ("environment's step", "latency"),
+        ("stream: tokens/s", lambda row: round(row["tokens_s"])),
+        ("environment steps/s", lambda row: round(row["steps_s"])),
+        ("first at its limit", "saturates"),
+        ("HTTP: GB/s", "gigabytes_s"),
+        ("a trainer's step: rollout, s", "rollout_s"),
+        ("of it the last 5%, s", "tail_s"),
+        ("training, s", "train_s"),
+        ("sampled tokens/s, all in all", lambda row: round(row["step_tokens_s"])),
     ]
-    header = [
-        "GPUs",
-        "environment's step",
-        "stream: tokens/s",
-        "environment steps/s",
-        "first at its limit",
-        "HTTP: GB/s",
-    ]
-    header += ["a trainer's step: rollout, s", "of it the last 5%, s", "training, s", "sampled tokens/s, all in all"]
-    compared: list[list[str | float | None]] = [
-        [
-            f"this machine, tiny model, environments of {row['latency_ms']} ms: s",
-            *(row[name] for name in ("predicted_s", "measured_s", "by_the_clock_s")),
-        ]
-        for row in checks
+    compared: list[list[Any]] = [
+        [f"this machine, tiny model, environments of {latency_ms} ms: s", *seconds]
+        for latency_ms, *seconds in (row.values() for row in checks)
     ]
     compared += [
-        [f"GH200, 8B, {row['concurrency']} at once: tokens/s", row["model_tokens_s"], row["measured_tokens_s"], None]
-        for row in published()
+        [f"GH200, 8B, {batch} at once: tokens/s", *rates, None]
+        for batch, *rates in (row.values() for row in published())
     ]
     publish(
         "scale_simulation",
         {"client_s": asks, "checks": checks, "published": published(), "rows": rows},
         tables=[
-            Table("scale_simulation", header, table),
+            Table.of("scale_simulation", columns, rows),
             Table("scale_simulation_checks", ["", "the model says", "measured", "by the clock"], compared),
         ],
         picture=lambda figure: draw(figure, rows),
@@ -876,4 +787,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,11 +67,17 @@ class SlowPool(InlinePool):
     def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
         """Return the due results; if ``block``, wait for one."""
         for key, reply in super().collect(block=True):
-            self._due[key] = (time.perf_counter() + self._delay(key), reply)
+            self._due[key] = (self.now() + self._delay(key), reply)
         if block and self._due:
-            time.sleep(max(0.0, min(due for due, _ in self._due.values()) - time.perf_counter()))
-        now = time.perf_counter()
+            self.wait(max(0.0, min(due for due, _ in self._due.values()) - self.now()))
+        now = self.now()
         return [(key, self._due.pop(key)[1]) for key, (due, _) in list(self._due.items()) if due <= now]
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def _delay(self, key: str) -> float:
         step = self._steps[key] = self._steps.get(key, -1) + 1
@@ -91,26 +97,29 @@ class Model:
     tokenizer: Any
     chat: TemplateChat
 
-    def episodes(self) -> list[Episode]:
+    def episodes(self, indices: Iterable[int] = range(EPISODES)) -> list[Episode]:
         """Return episodes of 1 to 10 turns of up to 40 tokens."""
         limits = Limits(tokens_per_turn=40, context=512)
         return [
             Episode(Task("Talk", index), chat=self.chat, limits=limits, seed=derive_seed("talk", index))
-            for index in range(EPISODES)
+            for index in indices
         ]
 
     def play(
-        self, pool: InlinePool, scheduler: Callable[..., list[Trajectory]] = run_episodes, only: int | None = None
+        self,
+        pool: InlinePool,
+        scheduler: Callable[..., list[Trajectory]] = run_episodes,
+        indices: Iterable[int] = range(EPISODES),
     ) -> tuple[list[Trajectory], float, int]:
-        """Return the episodes (or one of them), the seconds and the engine steps, from an empty prefix cache."""
+        """Return the episodes, the seconds and the engine steps, from an empty prefix cache."""
         self.llm.reset_prefix_cache()
+        episodes = self.episodes(indices)
         # Ten ids of a hundred end a turn, so that turns have one to forty tokens.
         ends = self.tokenizer.encode("etaoinshr", add_special_tokens=False)
         engine = VLLMEngine(self.llm, eos_ids={*self.chat.stop_ids, *ends})
-        episodes = self.episodes()
         with pool:
             began = time.perf_counter()
-            played = scheduler(episodes if only is None else [episodes[only]], pool=pool, engine=engine)
+            played = scheduler(episodes, pool=pool, engine=engine)
             return played, time.perf_counter() - began, engine.steps
 
 
@@ -180,7 +189,7 @@ def slowest_alone_s(model: Model, played: Sequence[Trajectory], latency_s: float
         return sum(delays(index, latency_s)[: len(played[index].turns)]) + 0.002 * sum(played[index].mask)
 
     index = max(range(len(played)), key=estimate)
-    return model.play(SlowPool(latency_s, first=index), only=index)[1]
+    return model.play(SlowPool(latency_s, first=index), indices=[index])[1]
 
 
 def all_tokens_s(model: Model) -> float:

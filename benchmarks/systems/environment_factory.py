@@ -50,9 +50,9 @@ def play(game: Game, generator: Generator) -> Run:
         except _RolledOutError as done:
             [generated] = done.args
     prompts, completions, masks, _, logprobs, *_ = generated
-    rows = zip(prompts, completions, masks, logprobs, trainer.environments, strict=True)
+    episodes = zip(prompts, completions, masks, logprobs, trainer.environments, strict=True)
     played = [
         Played(generator.seed_of(prompt), prompt, ids, mask, nats, env.get_reward(), env._turns)
-        for prompt, ids, mask, nats, env in rows
+        for prompt, ids, mask, nats, env in episodes
     ]
     return Run(played, counts)

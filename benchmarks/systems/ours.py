@@ -9,7 +9,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Task
+from gym_trl.types import Task, Trajectory
 from systems import Game, Played, Run
 from systems.game import far_away
 from systems.generator import CONTEXT, Generator
@@ -48,9 +48,11 @@ def play_served(game: Game, generator: Generator) -> Run:
         engine.check()
         with server.measured() as counts:
             trajectories = run_episodes(episodes, pool=pool, engine=engine)
-    rows = ((one.prompt_ids, one.completion_ids, one.mask, one.logprobs, one) for one in trajectories)
-    played = [
-        Played(generator.seed_of(prompt), prompt, *ids, one.episode_return, len(one.turns))
-        for prompt, *ids, one in rows
-    ]
-    return Run(played, counts)
+
+    def played(one: Trajectory) -> Played:
+        seed = generator.seed_of(one.prompt_ids)
+        return Played(
+            seed, one.prompt_ids, one.completion_ids, one.mask, one.logprobs, one.episode_return, len(one.turns)
+        )
+
+    return Run(list(map(played, trajectories)), counts)

@@ -133,7 +133,7 @@ def each_system(
     folders = {SYSTEMS[name].folder for name in names}
     with ThreadPoolExecutor(len(folders) if parallel else 1) as threads:
         found = {name: row for part in threads.map(of_folder, folders) for name, row in part.items()}
-    return {name: found[name] for name in names}
+    return {name: found[name] for name in SYSTEMS if name in found}
 
 
 def serve(descriptor: int) -> None:

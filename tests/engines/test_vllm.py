@@ -16,7 +16,7 @@ import gymnasium as gym
 import pytest
 import torch
 import vllm_cpu
-from bench_vllm_schedule import SlowPool, continuous, lockstep, talker, talks
+from bench_vllm_schedule import Model, SlowPool, lockstep
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.vllm import VLLMEngine, context_length
@@ -428,31 +428,24 @@ def test_the_members_of_a_group_share_their_first_prompt(llm, tiny, outputs):
 
 
 def test_the_loop_takes_the_steps_of_its_longest_episode(llm, tiny):
-    ours, waiting = talker(llm, tiny.chat, tiny.tokenizer), talker(llm, tiny.chat, tiny.tokenizer)
-    with SlowPool(0.0) as pool:
-        played = continuous(talks(tiny.chat, 64), pool, ours)
-    with SlowPool(0.0) as pool:
-        waited = lockstep(talks(tiny.chat, 64), pool, waiting)
+    model = Model(llm, tiny.tokenizer, tiny.chat)
+    played, _, steps = model.play(SlowPool(0.0))
+    waited, _, waiting_steps = model.play(SlowPool(0.0), lockstep)
     assert [game.completion_ids for game in waited] == [game.completion_ids for game in played]  # the same work
     floor = max(sum(game.mask) for game in played)  # a token a step
-    assert floor <= ours.steps <= 1.05 * floor
-    assert waiting.steps > 1.5 * floor
+    assert floor <= steps <= 1.05 * floor
+    assert waiting_steps > 1.5 * floor
 
 
 def test_more_episodes_than_slots_fill_every_slot(llm, tiny):
     """Graham's bound for a schedule that leaves no slot idle: the work through all slots, then the longest episode."""
-    engine = talker(llm, tiny.chat, tiny.tokenizer)
-    with SlowPool(0.0) as pool:
-        played = continuous(talks(tiny.chat, 160), pool, engine)
+    played, _, steps = Model(llm, tiny.tokenizer, tiny.chat).play(SlowPool(0.0), indices=range(160))
     tokens = [sum(game.mask) for game in played]
-    assert engine.steps <= sum(tokens) / 64 + max(tokens)
+    assert steps <= sum(tokens) / 64 + max(tokens)
 
 
 def test_slow_environments_do_not_stop_the_others(llm, tiny):
     """Whoever waits for an environment takes no part in a step, and the steps go on."""
-    engine = talker(llm, tiny.chat, tiny.tokenizer)
-    with SlowPool(0.01) as pool:
-        slow = continuous(talks(tiny.chat, 32), pool, engine)
-    with SlowPool(0.0) as pool:
-        fast = continuous(talks(tiny.chat, 32), pool, talker(llm, tiny.chat, tiny.tokenizer))
+    model = Model(llm, tiny.tokenizer, tiny.chat)
+    slow, fast = (model.play(SlowPool(latency_s), indices=range(32))[0] for latency_s in (0.01, 0.0))
     assert [game.completion_ids for game in slow] == [game.completion_ids for game in fast]
