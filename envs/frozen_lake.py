@@ -2,13 +2,13 @@
 
 import random
 import re
-from collections import deque
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.puzzle import Puzzle, plain
+from gym_trl.envs.search import distances
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -161,11 +161,9 @@ class FrozenLake(Puzzle):
         return _plan(_MAPS[self.map_name], self._rate, self.turns).success
 
     @property
-    def optimal_return(self) -> float | None:
-        """``optimal_success`` for ``"success"``, and for ``"efficient"`` if nothing slips."""
-        if self.reward == "efficient" and not self.is_slippery:
-            return self.optimal_success
-        return super().optimal_return
+    def optimum_is_shortest(self) -> bool:
+        """True if moves never slip."""
+        return not self.is_slippery
 
     @property
     def constant_action(self) -> str:
@@ -196,11 +194,9 @@ class FrozenLake(Puzzle):
         self._at = 0
 
     def _act(self, action: str) -> Outcome:
-        move = _NUMBERS.get(action)
+        move = _NUMBERS.get(plain(action))
         if move is None:
-            move = _NUMBERS.get(action.strip().lower()) if action.isascii() else None
-            if move is None:
-                return self._reject("Answer left, down, right or up.")
+            return self._reject("Answer left, down, right or up.")
         if self.is_slippery:
             move = self._slip(move)
         self._at = _go(self._lake, self._at, self._steps[move])
@@ -288,17 +284,8 @@ def _go(lake: str, at: int, step: int) -> int:
 @lru_cache(maxsize=64)
 def _distances(lake: str) -> dict[int, int]:
     """Return the length of the shortest way to the goal over ice, for every square that has one."""
-    steps, goal = _steps(lake), lake.index("G")
-    found = {goal: 0}
-    queue = deque([goal])
-    while queue:
-        at = queue.popleft()
-        for step in steps:
-            near = _go(lake, at, step)
-            if near not in found and lake[near] != "H":
-                found[near] = found[at] + 1
-                queue.append(near)
-    return found
+    steps = _steps(lake)
+    return distances(lake.index("G"), lambda at: [near for step in steps if lake[near := _go(lake, at, step)] != "H"])
 
 
 def _random_lake(size: int, holes: float, turns: int, number: int) -> str:

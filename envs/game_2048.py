@@ -149,23 +149,24 @@ class Game2048(Puzzle):
         self._rows = ((0,) * self.size,) * self.size
         self._spawn()
         self._spawn()
-        self._legal = _legal(self._rows)
+        self._look()
 
     def _act(self, action: str) -> Outcome:
         said = action if action in _ACTIONS else action.strip().lower()
         if said not in self._legal:
             return self._reject("That changes nothing." if said in _ACTIONS else "Not a move.")
         self._rows = _moved(self._rows, said)
-        if not self._is_solved():
+        if max(map(max, self._rows)) < self.target:
             self._spawn()
-        self._legal = _legal(self._rows)
+        self._look()
         return self._end_turn(done=not self._legal)
 
-    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
-        return super()._end_turn(message, valid=valid, done=done, max_tile=max(map(max, self._rows)))
+    def _look(self) -> None:
+        self._legal = _legal(self._rows)
+        self._info = {"max_tile": max(map(max, self._rows))}
 
     def _is_solved(self) -> bool:
-        return max(map(max, self._rows)) >= self.target
+        return self._info["max_tile"] >= self.target
 
     def _spawn(self) -> None:
         empty = [(row, col) for row, tiles in enumerate(self._rows) for col, tile in enumerate(tiles) if tile == 0]
@@ -180,7 +181,7 @@ class Game2048(Puzzle):
 
     def _potential(self) -> float:
         """Return the logarithm of the largest tile as a share of the target's."""
-        return (max(map(max, self._rows)).bit_length() - 1) / _levels(self.target)
+        return (self._info["max_tile"].bit_length() - 1) / _levels(self.target)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,25 +2,20 @@
 
 import random
 import re
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container
 from typing import Any, ClassVar
 
-from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.puzzle import Puzzle, plain
+from gym_trl.envs.search import distances
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
-_MAZES = 2**32
 _DIRECTIONS = ("north", "east", "south", "west")
-_STEPS = {"north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1)}
 _ROW = re.compile(r"^#[#.GP]*#$", re.MULTILINE)
 _PLACE = re.compile(r"^Row ([0-9]+), column ([0-9]+)\.$", re.MULTILINE)
 _OPEN = re.compile(r"(north|east|south|west) ([0-9]+)[,.]")
 _GOAL = re.compile(r"^The goal is ([0-9]+) squares? (north|east|south|west)\.$", re.MULTILINE)
-
-Place = tuple[int, int]
-"""Row and column of a square; the outer wall is row 0 and column 0."""
 
 
 class Maze(Puzzle):
@@ -110,7 +105,7 @@ class Maze(Puzzle):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._row = 2 * self.size + 2
-        self._steps = dict(zip(_DIRECTIONS, (-self._row, 1, self._row, -1), strict=True))
+        self._steps = _steps(self._row)
 
     @property
     def instructions(self) -> str:
@@ -131,7 +126,7 @@ class Maze(Puzzle):
     @property
     def num_instances(self) -> int:
         """Number of mazes, each generated from its number."""
-        return _MAZES
+        return 2**32
 
     @property
     def optimal_success(self) -> float | None:
@@ -139,11 +134,9 @@ class Maze(Puzzle):
         return 1.0 if self.view == "full" or self.turns >= 4 * (self.size**2 - 1) else None
 
     @property
-    def optimal_return(self) -> float | None:
-        """1.0 for ``"efficient"`` with the full view, as the shortest way is visible; else as the base class."""
-        if self.reward == "efficient" and self.view == "full":
-            return 1.0
-        return super().optimal_return
+    def optimum_is_shortest(self) -> bool:
+        """True with the full view, which shows the shortest way."""
+        return self.view == "full"
 
     @property
     def constant_action(self) -> str:
@@ -157,9 +150,9 @@ class Maze(Puzzle):
 
     def solver(self) -> Policy:
         """Return a policy that takes a shortest way, or explores: see the class."""
-        if self.view == "full":
-            return Steady(_shortest_way, _ROW.search)
-        return Steady(_Explorer(self.size), _PLACE.search)
+        return (
+            Steady(_shortest_way, _ROW.search) if self.view == "full" else Steady(_Explorer(self.size), _PLACE.search)
+        )
 
     def _deal(self, instance: int | None) -> None:
         rng = random.Random(instance)
@@ -167,21 +160,19 @@ class Maze(Puzzle):
         rooms = [row * self._row + column for row in odd for column in odd]
         self._maze = _carve(self.size, self.loops, rooms, rng)
         self._goal = rng.choice(rooms)
-        self._away = _distances(self._maze, self._goal, self._steps.values())
+        maze, steps = self._maze, (-self._row, 1, self._row, -1)
+        self._away = distances(self._goal, lambda at: [at + step for step in steps if maze[at + step] != "#"])
         self._at = rng.choice([room for room in rooms if 0 < self._away[room] <= self.turns])
         self._maze = f"{self._maze[: self._goal]}G{self._maze[self._goal + 1 :]}"
         self._fewest = self._away[self._at]
 
     def _act(self, action: str) -> Outcome:
-        step = self._steps.get(action)
-        if step is None:
-            action = action.strip().lower() if action.isascii() else ""
-            step = self._steps.get(action)
-            if step is None:
-                return self._reject("Answer north, east, south or west.")
-        if self._maze[self._at + step] == "#":
-            return self._reject(f"A wall is {action} of you.")
-        self._at += step
+        direction = plain(action)
+        if direction not in self._steps:
+            return self._reject("Answer north, east, south or west.")
+        if self._maze[self._at + self._steps[direction]] == "#":
+            return self._reject(f"A wall is {direction} of you.")
+        self._at += self._steps[direction]
         return self._end_turn("You reached the goal." if self._at == self._goal else "")
 
     def _is_solved(self) -> bool:
@@ -238,49 +229,27 @@ def _carve(size: int, loops: float, rooms: list[int], rng: random.Random) -> str
     return "".join(squares)
 
 
-def _distances(maze: str, start: int, steps: Iterable[int]) -> dict[int, int]:
-    found = {start: 0}
-    queue = deque([start])
-    while queue:
-        at = queue.popleft()
-        for step in steps:
-            near = at + step
-            if near not in found and maze[near] != "#":
-                found[near] = found[at] + 1
-                queue.append(near)
-    return found
+def _steps(row: int) -> dict[str, int]:
+    """Return the offset of each move in a text with rows of this length, line break included."""
+    return dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))
 
 
 def _shortest_way(observation: str) -> str:
     rows = _ROW.findall(observation)
-    shown = {(row, column): square for row, line in enumerate(rows) for column, square in enumerate(line)}
-    player, goal = (next(place for place, square in shown.items() if square == mark) for mark in "PG")
-    return _first_step(player, goal, {place for place, square in shown.items() if square != "#"})
+    maze = "".join(f"{row}\n" for row in rows)
+    open_ = {at for at, square in enumerate(maze) if square not in "#\n"}
+    return _first_step(maze.index("P"), maze.index("G"), open_, _steps(len(rows[0]) + 1))
 
 
-def _first_step(start: Place, goal: Place, passable: set[Place]) -> str:
+def _first_step(start: int, goal: int, open_: Container[int], steps: dict[str, int]) -> str:
     """Return the first step of a shortest way."""
-    away = _ways(goal, passable)
-    return min(_DIRECTIONS, key=lambda direction: away.get(_beside(start, direction), len(passable)))
+    away = _ways(goal, open_, steps)
+    return min(steps, key=lambda direction: away.get(start + steps[direction], len(away)))
 
 
-def _ways(start: Place, passable: set[Place]) -> dict[Place, int]:
-    """Return the distance of every reachable square."""
-    found = {start: 0}
-    queue = deque([start])
-    while queue:
-        at = queue.popleft()
-        for direction in _DIRECTIONS:
-            near = _beside(at, direction)
-            if near in passable and near not in found:
-                found[near] = found[at] + 1
-                queue.append(near)
-    return found
-
-
-def _beside(place: Place, direction: str, count: int = 1) -> Place:
-    down, right = _STEPS[direction]
-    return (place[0] + count * down, place[1] + count * right)
+def _ways(start: int, open_: Container[int], steps: dict[str, int]) -> dict[int, int]:
+    """Return the distance of each square that can be reached."""
+    return distances(start, lambda at: [at + step for step in steps.values() if at + step in open_])
 
 
 class _Explorer:
@@ -291,44 +260,45 @@ class _Explorer:
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._parent: dict[Place, Place | None] = {}
-        self._visited: set[Place] = set()
+        self._row = 2 * size + 2
+        self._steps = _steps(self._row)
+        self._rooms = {row * self._row + column for row in range(1, 2 * size, 2) for column in range(1, 2 * size, 2)}
+        self._parent: dict[int, int | None] = {}
+        self._visited: set[int] = set()
 
     def __call__(self, observation: str) -> str:
         place = _PLACE.search(observation)
         assert place is not None, "the solver reads observations of the local view"
-        here = (int(place[1]), int(place[2]))
+        here = int(place[1]) * self._row + int(place[2])
         self._visited.add(here)
         self._parent.setdefault(here, None)
         for direction, count in _OPEN.findall(observation):
+            step = self._steps[direction]
             for far in range(1, int(count) + 1):
-                self._parent.setdefault(_beside(here, direction, far), _beside(here, direction, far - 1))
+                self._parent.setdefault(here + far * step, here + (far - 1) * step)
         goal = _GOAL.search(observation)
-        target = _beside(here, goal[2], int(goal[1])) if goal else self._next_room(here)
-        return _first_step(here, target, set(self._parent))
+        target = here + int(goal[1]) * self._steps[goal[2]] if goal else self._next_room(here)
+        return _first_step(here, target, self._parent, self._steps)
 
-    def _next_room(self, here: Place) -> Place:
-        away = _ways(here, set(self._parent))
+    def _next_room(self, here: int) -> int:
+        away = _ways(here, self._parent, self._steps)
         worth = {place: unseen for place in self._parent if (unseen := self._unseen_beside(place))}
-        top: Place | None = here
+        top: int | None = here
         while top is not None:
             if inside := [room for room in worth if self._is_under(room, top)]:
                 return min(inside, key=lambda room: (away[room] / worth[room], room))
             top = self._parent[top]
         raise AssertionError("every room is seen, and the goal is in none of them")
 
-    def _unseen_beside(self, place: Place) -> int:
+    def _unseen_beside(self, place: int) -> int:
         """Return the number of rooms that would be seen for the first time from ``place``, 0 if not to visit."""
-        row, column = place
-        if place in self._visited or row % 2 == 0 or column % 2 == 0:
+        if place in self._visited or place not in self._rooms:
             return 0
-        near = [(row - 2, column), (row + 2, column), (row, column - 2), (row, column + 2)]
-        inside = range(1, 2 * self._size)
-        return sum(down in inside and right in inside and (down, right) not in self._parent for down, right in near)
+        near = [place + 2 * step for step in self._steps.values()]
+        return sum(room in self._rooms and room not in self._parent for room in near)
 
-    def _is_under(self, place: Place, top: Place) -> bool:
-        at: Place | None = place
+    def _is_under(self, place: int, top: int) -> bool:
+        at: int | None = place
         while at is not None and at != top:
             at = self._parent[at]
         return at == top

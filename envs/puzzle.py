@@ -8,6 +8,11 @@ from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.text.textify import counted
 
 
+def plain(action: str) -> str:
+    """Return an action in lower case and without white space around it; nothing if it is not ASCII."""
+    return action.strip().lower() if action.isascii() else ""
+
+
 class Puzzle(TextEnv):
     r"""Environment in which every action, also an invalid one, costs one of ``turns``.
 
@@ -37,6 +42,8 @@ class Puzzle(TextEnv):
     after_message: ClassVar[str] = "\n"
     """Text between a message and the state."""
     _turns_left = 0
+    _info: Mapping[str, int] = {}
+    """Entries of ``info`` after each step."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -66,8 +73,8 @@ class Puzzle(TextEnv):
     def _reject(self, reason: str) -> Outcome:
         return self._end_turn(reason, valid=False)
 
-    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False) -> Outcome:
         self._turns_left -= 1
         solved = self._is_solved()
         shown = f"{message}{self.after_message}{self._observe()}" if message else self._observe()
-        return Outcome(shown, done=done or solved or self._turns_left == 0, success=solved, valid=valid, info=info)
+        return Outcome(shown, 0.0, done or solved or self._turns_left == 0, solved, valid, self._info)

@@ -8,6 +8,7 @@ from itertools import count, permutations
 from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.search import distances, path
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -178,14 +179,14 @@ class Sokoban(Puzzle):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
         observation, info = super().reset(seed=seed, options=options)
-        return observation, {**self._known, **info}
+        return observation, {**self._info, **info}
 
     def _deal(self, instance: int | None) -> None:
         depth = min(self.depth, self.turns)
         room, fewest = _make_room(self.width, self.height, self.boxes, depth, instance or 0)
         self._squares = list(room)
         self._player = _find_player(room)
-        self._known = {"optimal_actions": fewest}
+        self._info = {"optimal_actions": fewest}
 
     def _act(self, action: str) -> Outcome:
         step = self._steps.get(action)
@@ -221,9 +222,6 @@ class Sokoban(Puzzle):
         steps = [self._steps.get(word) for word in action.lower().split()]
         return [] if None in steps else [step for step in steps if step is not None]
 
-    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
-        return super()._end_turn(message, valid=valid, done=done, **self._known)
-
     def _is_solved(self) -> bool:
         return "$" not in self._squares
 
@@ -240,7 +238,7 @@ class Sokoban(Puzzle):
 
     def _fewest_actions(self) -> float:
         """Return the moves of a shortest solution."""
-        return self._known["optimal_actions"]
+        return self._info["optimal_actions"]
 
     def _potential(self) -> float:
         """Return the share of boxes on goals."""
@@ -401,7 +399,7 @@ def _shortest_solution(text: str) -> list[str]:
     room, boxes, player = _read_room(text)
     pushes_left = _PushesLeft(room)
     start = (boxes, player)
-    came_from: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
+    came_from: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
     cost, order, done = {start: 0}, count(), set()
     waiting = [(pushes_left.of(boxes), 0, start)]
     while waiting:
@@ -409,40 +407,33 @@ def _shortest_solution(text: str) -> list[str]:
         if position in done:
             continue
         if position[0] == room.goals:
-            return _way(came_from, position)
+            return path(came_from, position)
         done.add(position)
-        for after, direction in _after(room, position):
+        for after, move in _after(room, position):
             left = pushes_left.of(after[0])
             moves = cost[position] + 1
             if left < _NEVER and moves < cost.get(after, _NEVER):
                 cost[after] = moves
-                came_from[after] = (position, direction)
+                came_from[after] = (position, move)
                 # Positions of equal estimate are expanded last in, first out.
                 heapq.heappush(waiting, (moves + left, -next(order), after))
     return []
 
 
-def _way(came_from: dict[tuple[int, int], tuple[tuple[int, int], int]], position: tuple[int, int]) -> list[str]:
-    moves = []
-    while position in came_from:
-        position, direction = came_from[position]
-        moves.append(_DIRECTIONS[direction])
-    return moves[::-1]
-
-
-def _after(room: _Room, position: tuple[int, int]) -> list[tuple[tuple[int, int], int]]:
+def _after(room: _Room, position: tuple[int, int]) -> list[tuple[tuple[int, int], str]]:
     """Return all positions one move later."""
     boxes, player = position
     found = []
     for direction, there in enumerate(room.beside[player]):
+        move = _DIRECTIONS[direction]
         if there < 0:
             continue
         if not boxes >> there & 1:
-            found.append(((boxes, there), direction))
+            found.append(((boxes, there), move))
             continue
         beyond = room.beside[there][direction]
         if beyond >= 0 and not boxes >> beyond & 1:
-            found.append(((boxes ^ 1 << there ^ 1 << beyond, there), direction))
+            found.append(((boxes ^ 1 << there ^ 1 << beyond, there), move))
     return found
 
 
@@ -469,15 +460,12 @@ class _PushesLeft:
 
 def _pushes_to(room: _Room, goal: int) -> dict[int, int]:
     """Return the fewest pushes to this goal from every square from which a box can reach it."""
-    found, layer = {goal: 0}, [goal]
-    while layer:
-        box = layer.pop(0)
-        for direction in range(4):
-            before = room.beside[box][direction]
-            if before >= 0 and before not in found and room.beside[before][direction] >= 0:
-                found[before] = found[box] + 1
-                layer.append(before)
-    return found
+
+    def pushed_from(box: int) -> list[int]:
+        sides = enumerate(room.beside[box])
+        return [before for side, before in sides if before >= 0 and room.beside[before][side] >= 0]
+
+    return distances(goal, pushed_from)
 
 
 def _read_room(text: str) -> tuple[_Room, int, int]:

@@ -183,8 +183,6 @@ class TextEnv(gym.Env[str, str], ABC):
     """
     reward_modes: ClassVar[tuple[str, ...]] = ("success",)
     """Values of ``reward``; the first is the default."""
-    optimum_is_shortest: ClassVar[bool] = False
-    """True: perfect play also wins in the fewest actions, so that ``"efficient"`` pays it 1.0 for every won game."""
     settles_turns: ClassVar[bool] = False
     loss_reward: float = 0.0
     """Least reward that the rest of a game can pay, where rewards are payoffs of its own."""
@@ -289,6 +287,11 @@ class TextEnv(gym.Env[str, str], ABC):
     def optimal_success(self) -> float | None:
         """Share of games that perfect play wins; ``None``, the default, if unknown."""
         return None
+
+    @property
+    def optimum_is_shortest(self) -> bool:
+        """True if perfect play also wins in the fewest actions, so that ``"efficient"`` pays 1.0 for each win."""
+        return False
 
     @property
     def optimal_return(self) -> float | None:

@@ -1,0 +1,54 @@
+"""Breadth-first search, as solvers and generators of environments use it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+State = TypeVar("State")
+Move = TypeVar("Move")
+
+
+def distances(start: State, near: Callable[[State], Iterable[State]]) -> dict[State, int]:
+    """Return the fewest steps from ``start`` to each state that can be reached.
+
+    >>> distances(1, lambda number: [other for other in (number - 1, 2 * number) if 0 <= other < 4])
+    {1: 0, 0: 1, 2: 1}
+    """
+    found = {start: 0}
+    queue = [start]
+    for state in queue:
+        steps = found[state] + 1
+        for other in near(state):
+            if other not in found:
+                found[other] = steps
+                queue.append(other)
+    return found
+
+
+def rings(
+    start: State, moves: Callable[[State], Iterable[tuple[Move, State]]], came_from: dict[State, tuple[State, Move]]
+) -> Iterator[list[State]]:
+    """Yield the states that are 0, 1, 2, ... moves away; ``came_from`` gets the state before each, and the move."""
+    ring, known = [start], {start}
+    while ring:
+        yield ring
+        outer = []
+        for state in ring:
+            for move, after in moves(state):
+                if after not in known:
+                    known.add(after)
+                    came_from[after] = (state, move)
+                    outer.append(after)
+        ring = outer
+
+
+def path(came_from: dict[State, tuple[State, Move]], state: State) -> list[Move]:
+    """Return the moves from the start of a search to ``state``.
+
+    >>> path({"b": ("a", "left"), "c": ("b", "right")}, "c")
+    ['left', 'right']
+    """
+    moves = []
+    while state in came_from:
+        state, move = came_from[state]
+        moves.append(move)
+    return moves[::-1]
