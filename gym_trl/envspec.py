@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors.make import Executor, make_pool
+from gym_trl.executors.make import EXECUTORS, Executor, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import _travels, choose_executor
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
@@ -25,8 +25,6 @@ from gym_trl.wrappers.parse_action import CutActions, ParseAction
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
-
-_EXECUTORS = ("inline", "auto", "thread", "process", "ray")  # each covers the needs of those before it
 
 EnvWrapper: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
@@ -161,24 +159,23 @@ class EnvSpec:
                 probed.num_instances[env_id] = None if count is None else int(count)
                 if executor is None:
                     preferred = choose_executor(env_id, env, self.make).executor
-                    if preferred not in _EXECUTORS:
+                    if preferred not in EXECUTORS:
                         raise ConfigError(
-                            f"{env_id!r} has the preferred_executor {preferred!r}, not one of {_EXECUTORS}"
+                            f"{env_id!r} has the preferred_executor {preferred!r}, not one of {tuple(EXECUTORS)}"
                         )
                     choices.add(preferred)
         if executor is None:
-            executor = max(choices, key=_EXECUTORS.index)
-            if executor in ("inline", "auto") and (workers or reset_timeout or step_timeout):
+            executor = most_capable(choices)
+            if not EXECUTORS[executor].workers and (workers or reset_timeout or step_timeout):
                 executor = "process"  # inline stepping supports none of the three
-        if executor in ("process", "ray") and (objection := _travels(self.make)) is not None:
+        config = ExecutorConfig(executor, workers, reset_timeout, step_timeout)
+        if config.kind and config.kind.processes and (objection := _travels(self.make)) is not None:
             raise ConfigError(
                 f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
                 f"pickled: {objection}"
             )
         # Report invalid arguments now, not in the first rollout.
-        make_pool(
-            self.make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
-        ).close()
+        make_pool(self.make, config).close()
         return probed._replace(executor=executor)
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:

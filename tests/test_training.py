@@ -22,7 +22,7 @@ from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors.make import STEPPING, make_pool
+from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.saved import UNFINISHED
 from gym_trl.records.files import read_records
@@ -460,7 +460,7 @@ def test_train_takes_where_environments_are_stepped(monkeypatch: pytest.MonkeyPa
     arguments = ["train", "--executor", "process", "--workers", "8", "--step-timeout", "30", "--reset-timeout", "60"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     [chosen] = asked
-    assert [getattr(chosen, name) for name in STEPPING] == ["process", 8, 60.0, 30.0]
+    assert [getattr(chosen, name) for name in EXECUTOR_ARGS] == ["process", 8, 60.0, 30.0]
 
 
 def test_presets_are_overridden_one_by_one() -> None:

@@ -28,6 +28,7 @@ from gym_trl.evaluation.blind import STEPS as BLIND_STEPS
 from gym_trl.evaluation.blind import describe
 from gym_trl.evaluation.play import Exchange, optimum, play_task, random_score
 from gym_trl.evaluation.scores import Row, Scoreboard
+from gym_trl.executors.make import EXECUTORS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.grpo.vllm_check import check_vllm
@@ -37,7 +38,7 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.registration import EnvMaker, creator_of, env_maker, find_maker, is_ours, make_env, unknown_id
 from gym_trl.seeding import task_seed
 from gym_trl.text.textify import counted
-from gym_trl.training.options import DEFAULT_ENV, ExecutorName, TrainOptions, VLLMMode, read_options
+from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
 from gym_trl.training.run_folder import is_run, trained
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
@@ -1449,8 +1450,12 @@ def train(
         int, typer.Option(min=0, max=_LARGEST_SEED, help="Of the games, of the sampling and of the tiny model.")
     ] = 0,
     executor: Annotated[
-        ExecutorName | None,
-        typer.Option(help="Where environments are stepped; by default where they ask to be, or what a look suggests."),
+        str | None,
+        typer.Option(
+            autocompletion=lambda: list(EXECUTORS),
+            help=f"Where environments are stepped: {', '.join(EXECUTORS)}. Default: the environment's own choice, or "
+            "the result of a short measurement.",
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="How many threads, or processes here or on the Ray cluster.")
@@ -1499,7 +1504,7 @@ def train(
             system_prompt=system_prompt,
             spec=_pairs(spec),
             eval_episodes=eval_episodes,
-            executor=executor and executor.value,
+            executor=executor,
             workers=workers,
             reset_timeout=reset_timeout,
             step_timeout=step_timeout,

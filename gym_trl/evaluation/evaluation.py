@@ -18,7 +18,7 @@ from gym_trl.evaluation.play import Exchange, Instances, Player, as_player, play
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
 from gym_trl.executors.guards import GuardedPool, OrderedPool
-from gym_trl.executors.make import STEPPING, make_pool
+from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import read_declares_success, read_instructions
 from gym_trl.policies.model import Model
@@ -188,14 +188,14 @@ def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any]
         declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
         return {"action_format": None, **declared}
     given = player.spec if isinstance(player, Model) else spec or {}
-    return {"action_format": action_format, **{name: it for name, it in given.items() if name not in STEPPING}}
+    return {"action_format": action_format, **{name: it for name, it in given.items() if name not in EXECUTOR_ARGS}}
 
 
 def _stepping(player: Player) -> dict[str, Any]:
     """Return the executor arguments for a model's environments; other policies step theirs in their own threads."""
     if not isinstance(player, Model):
         return {}
-    return {"executor": None, **{name: it for name, it in player.spec.items() if name in STEPPING}}
+    return {"executor": None, **{name: it for name, it in player.spec.items() if name in EXECUTOR_ARGS}}
 
 
 def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:

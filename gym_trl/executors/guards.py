@@ -17,6 +17,8 @@ _LOOK_S = 0.01
 class GuardedPool(ClosingPool):
     """Pool that repeats failed starts of environments, and raises an error if no environment starts.
 
+    >>> import gymnasium as gym
+    >>> from gym_trl.executors import InlinePool
     >>> with GuardedPool(InlinePool(gym.make), retries=0, give_up_after=1) as pool:
     ...     pool.reset("a", Task("TrlEnv/Chess-v7", seed=0))
     ...     pool.collect(block=True)
@@ -125,6 +127,8 @@ class GuardedPool(ClosingPool):
 class OrderedPool(ClosingPool):
     """Pool that returns results in the order of the calls, and all of them at once, with any executor.
 
+    >>> import gymnasium as gym
+    >>> from gym_trl.executors import ThreadPool
     >>> with OrderedPool(ThreadPool(gym.make)) as pool:
     ...     for key in "abc":
     ...         pool.reset(key, Task("TrlEnv/Echo-v0", seed=0))

@@ -12,6 +12,7 @@ from gym_trl.wrappers.settlement import settlement
 class InlinePool(ClosingPool):
     """Pool that steps environments in the calling thread, for environments whose steps take microseconds.
 
+    >>> import gymnasium as gym
     >>> with InlinePool(gym.make) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
     ...     [(key, reply)] = pool.collect(block=True)

@@ -1,71 +1,126 @@
-"""Choice of an executor by its name."""
+"""Executors by name: the list of executors, their options, and the pools that they make."""
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pkgutil import resolve_name
+from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError
-from gym_trl.executors.adaptive import AdaptivePool
 from gym_trl.executors.guards import GuardedPool, OrderedPool
-from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.process import ProcessPool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
-from gym_trl.executors.thread import ThreadPool
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
-"""``"auto"``, ``"inline"``, ``"thread"``, ``"process"``, ``"ray"``, or a pool's class or factory (``ProcessPool``)."""
-
-STEPPING = ("executor", "workers", "reset_timeout", "step_timeout")
-"""Names of the arguments that choose and configure an executor."""
+"""Name of an executor (see ``EXECUTORS``), or a pool's class or factory (``ProcessPool``)."""
 
 
-def make_pool(
-    make: EnvFactory,
-    *,
-    executor: Executor = "inline",
-    workers: int | None = None,
-    reset_timeout: float | None = None,
-    step_timeout: float | None = None,
-    deterministic: bool = False,
-) -> "GuardedPool | OrderedPool":
-    """Return the pool that ``executor`` names, guarded against environments that do not start.
+class ExecutorKind(NamedTuple):
+    """Properties of an executor."""
 
-    >>> make_pool(gym.make, executor="fork")
+    pool: str
+    """Class of its pool, which is imported on first use."""
+    workers: bool
+    """It has workers, so it takes the options ``workers``, ``reset_timeout`` and ``step_timeout``."""
+    processes: bool
+    """Its workers are processes, so what makes the environments must be picklable."""
+
+
+EXECUTORS = {
+    "inline": ExecutorKind("gym_trl.executors.inline:InlinePool", workers=False, processes=False),
+    "auto": ExecutorKind("gym_trl.executors.adaptive:AdaptivePool", workers=False, processes=False),
+    "thread": ExecutorKind("gym_trl.executors.thread:ThreadPool", workers=True, processes=False),
+    "process": ExecutorKind("gym_trl.executors.process:ProcessPool", workers=True, processes=True),
+    "ray": ExecutorKind("gym_trl.executors.ray:RayPool", workers=True, processes=True),
+}
+"""Executors by name, each of which meets the needs of those before it. An executor is added here and nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorConfig:
+    """Executor and its options; ``None`` is the executor's default.
+
+    >>> ExecutorConfig("thread", workers=4).kind.workers
+    True
+    >>> ExecutorConfig("fork")
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: executor must be auto, inline, thread, process or ray, or make a pool, got 'fork'
-
-    Args:
-        make: Makes an environment from its id.
-        executor: Name of an executor, or a function that makes a pool.
-        workers: Maximum number of threads or processes.
-        reset_timeout: Maximum seconds for making and resetting an environment.
-        step_timeout: Maximum seconds for a step.
-        deterministic: Return results in the order of the calls, all at once: see ``OrderedPool``.
+    gym_trl.errors.ConfigError: executor must be inline, auto, thread, process or ray, or make a pool, got 'fork'
 
     Raises:
         ConfigError: an unknown executor, or an option that it does not support.
     """
-    given = {"workers": workers, "reset_timeout": reset_timeout, "step_timeout": step_timeout}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if deterministic:
-        return OrderedPool(make_pool(make, executor=executor, **options))
-    if executor == "thread":
-        return GuardedPool(ThreadPool(make, **options))
-    if executor == "process":
-        return GuardedPool(ProcessPool(make, **options))
-    if executor == "ray":
-        from gym_trl.executors.ray import RayPool
 
-        return GuardedPool(RayPool(make, **options))
-    if executor not in ("auto", "inline") and not callable(executor):
-        raise ConfigError(f"executor must be auto, inline, thread, process or ray, or make a pool, got {executor!r}")
-    if options and not callable(executor):
-        raise ConfigError(
-            f"executor={executor!r} steps environments in the calling thread and has no {next(iter(options))}: "
-            "use 'thread', 'process' or 'ray'"
-        )
-    if options:
-        raise ConfigError(f"an executor that makes its pool itself takes {next(iter(options))} itself")
-    if callable(executor):
-        return GuardedPool(executor(make))
-    return GuardedPool(AdaptivePool(make) if executor == "auto" else InlinePool(make))
+    executor: Executor = "inline"
+    """Name of an executor, or a function that makes a pool."""
+    workers: int | None = None
+    """Maximum number of threads or processes."""
+    reset_timeout: float | None = None
+    """Maximum seconds for making and resetting an environment."""
+    step_timeout: float | None = None
+    """Maximum seconds for a step."""
+
+    def __post_init__(self) -> None:
+        known = self.executor in EXECUTORS if isinstance(self.executor, str) else callable(self.executor)
+        if not known:
+            *others, last = EXECUTORS
+            raise ConfigError(f"executor must be {', '.join(others)} or {last}, or make a pool, got {self.executor!r}")
+        if not self.options:
+            return
+        option = next(iter(self.options))
+        if self.kind is None:
+            raise ConfigError(f"an executor that makes its pool itself takes {option} itself")
+        if not self.kind.workers:
+            *others, last = (repr(name) for name, kind in EXECUTORS.items() if kind.workers)
+            raise ConfigError(
+                f"executor={self.executor!r} steps environments in the calling thread and has no {option}: "
+                f"use {', '.join(others)} or {last}"
+            )
+
+    @property
+    def kind(self) -> ExecutorKind | None:
+        """Properties of the named executor; ``None`` for a function that makes a pool."""
+        return EXECUTORS[self.executor] if isinstance(self.executor, str) else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options that are not ``None``."""
+        given = {name: getattr(self, name) for name in EXECUTOR_ARGS if name != "executor"}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+EXECUTOR_ARGS = tuple(field.name for field in fields(ExecutorConfig))
+"""Names of the arguments that choose and configure an executor."""
+
+
+def most_capable(names: Iterable[str]) -> str:
+    """Return the one of these executors that meets the needs of all.
+
+    >>> most_capable(["thread", "inline", "auto"])
+    'thread'
+    """
+    return max(names, key=list(EXECUTORS).index)
+
+
+def make_pool(
+    make: EnvFactory, config: ExecutorConfig | None = None, *, deterministic: bool = False, **options: Any
+) -> GuardedPool | OrderedPool:
+    """Return the pool of an executor, guarded against environments that do not start.
+
+    >>> import gymnasium as gym
+    >>> make_pool(gym.make, executor="inline", step_timeout=10)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: executor='inline' steps environments in the calling thread and has no step_timeout: ...
+
+    Args:
+        make: Makes an environment from its id.
+        config: The executor and its options.
+        deterministic: Return results in the order of the calls, all at once: see ``OrderedPool``.
+        options: Fields of ``ExecutorConfig``, if ``config`` is not given.
+
+    Raises:
+        ConfigError: an unknown executor, or an option that it does not support.
+    """
+    config = config or ExecutorConfig(**options)
+    pool_class: Any = resolve_name(config.kind.pool) if config.kind else config.executor
+    pool = GuardedPool(pool_class(make, **config.options))
+    return OrderedPool(pool) if deterministic else pool

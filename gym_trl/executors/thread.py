@@ -25,6 +25,7 @@ GIVEN_UP_S = 10.0
 class ThreadPool(ClosingPool):
     """Pool that steps environments in threads, for environments that wait for something outside Python.
 
+    >>> import gymnasium as gym
     >>> with ThreadPool(gym.make, workers=2) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
     ...     [(key, reply)] = pool.collect(block=True)

@@ -15,7 +15,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.envspec import EnvSpec, EnvWrapper
 from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
-from gym_trl.executors.make import STEPPING, Executor, make_pool
+from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, Executor, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
 from gym_trl.grpo.dataset import make_dataset
@@ -226,7 +226,7 @@ class GymSpec:
 
     def make_pool(self) -> GuardedPool | OrderedPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
-        stepping: dict[str, Any] = {name: self._rollout_options[name] for name in STEPPING}
+        stepping: dict[str, Any] = {name: self._rollout_options[name] for name in EXECUTOR_ARGS}
         return make_pool(self.env_spec.make, **stepping)
 
     def tasks(self, split: str) -> Iterator[Task]:
@@ -292,7 +292,8 @@ class GymSpec:
             )
         if executor == "auto":  # TRL's loop waits for each object's one environment anyway
             executor = "inline"
-        alone = 1 if executor in ("thread", "process", "ray") else None  # worker: an object has one environment
+        kind = EXECUTORS.get(executor) if isinstance(executor, str) else None
+        alone = 1 if kind and kind.workers else None  # worker: an object has one environment
         pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
         tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark
         factories = {

@@ -16,7 +16,7 @@ import gymnasium as gym
 
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError
-from gym_trl.executors.make import STEPPING, make_pool
+from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.registration import did_you_mean
 
 
@@ -126,19 +126,6 @@ _NOT_A_FIELD = {
 }
 
 
-class ExecutorName(StrEnum):
-    """Executors, by their names in ``GymSpec``."""
-
-    INLINE = "inline"
-    """In the trainer's own thread."""
-    THREAD = "thread"
-    """In threads, for environments that wait for something outside Python."""
-    PROCESS = "process"
-    """In processes, for environments that compute, hang, leak or crash."""
-    RAY = "ray"
-    """In processes on the machines of a Ray cluster."""
-
-
 class VLLMMode(StrEnum):
     """Location of vLLM, by its name in ``GRPOConfig.vllm_mode``."""
 
@@ -205,7 +192,7 @@ class TrainOptions:
             seed: Seed of the tasks, of the sampling and of the tiny model's weights.
             records_per_step: Number of trajectories per step that are written to ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
-            given: Fields of ``Preset``, such as ``steps``; executor arguments (``STEPPING``); ``success``;
+            given: Fields of ``Preset``, such as ``steps``; executor arguments (``EXECUTOR_ARGS``); ``success``;
                 ``system_prompt``; and further arguments of ``GymSpec`` (``spec``).
 
         Raises:
@@ -231,7 +218,9 @@ class TrainOptions:
         for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
             if isinstance(known[name], bool) or not isinstance(known[name], int) or known[name] < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {known[name]!r}")
-        if stepping := {name: known[name] for name in STEPPING if name in known}:  # raises now for invalid arguments
+        if stepping := {
+            name: known[name] for name in EXECUTOR_ARGS if name in known
+        }:  # raises now for invalid arguments
             make_pool(gym.make, **{"executor": "process", **stepping}).close()
         return cls(env=env, model=model, records_per_step=records_per_step, **known)
 
@@ -262,7 +251,7 @@ def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such argument.
     """
-    known = (ENV_ARGS | TRAINING_ARGS | {*STEPPING}) - {"on_rollout"}
+    known = (ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS}) - {"on_rollout"}
     for name in given:
         if name not in known:
             near = did_you_mean(name, sorted(known))

@@ -21,7 +21,7 @@ from rich.console import Console
 from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError
 from gym_trl.evaluation.blind import blind_levels
 from gym_trl.evaluation.play import Result, Score, optimum, random_score
-from gym_trl.executors.make import STEPPING
+from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
@@ -311,7 +311,7 @@ def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None
         system_prompt=options.system_prompt,
         on_rollout=on_rollout,
         **options.spec,
-        **{name: getattr(options, name) for name in STEPPING},
+        **{name: getattr(options, name) for name in EXECUTOR_ARGS},
     )
 
 

@@ -14,7 +14,7 @@ from shutil import rmtree
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
-from gym_trl.executors.make import STEPPING
+from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.grpo.rollout_func import SAMPLING
 from gym_trl.grpo.saved import UNFINISHED, rollouts_file
 from gym_trl.policies.model import Model
@@ -92,7 +92,7 @@ def trained(folder: Path, **changes: Any) -> Model:
         ConfigError: there is no run.
     """
     run = read_options(folder)
-    stepping = {name: getattr(run, name) for name in STEPPING if getattr(run, name) is not None}
+    stepping = {name: getattr(run, name) for name in EXECUTOR_ARGS if getattr(run, name) is not None}
     sampling = {"temperature": 1.0, **{name: run.grpo[name] for name in SAMPLING if name in run.grpo}}
     sampling |= run.grpo.get("generation_kwargs") or {}
     template = {**(run.grpo.get("chat_template_kwargs") or {}), **(run.spec.get("chat_template_kwargs") or {})}

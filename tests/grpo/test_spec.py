@@ -14,7 +14,7 @@ from lanes import examples
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.make import STEPPING
+from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.spec import GymSpec
@@ -238,4 +238,4 @@ class TestALimit:
 
 def test_the_groups_of_arguments_are_those_of_the_signature():
     tasks = {"env", "env_kwargs", "num_tasks", "num_eval_tasks", "seed"}
-    assert tasks | ENV_ARGS | TRAINING_ARGS | {*STEPPING} == set(inspect.signature(GymSpec).parameters)
+    assert tasks | ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS} == set(inspect.signature(GymSpec).parameters)
