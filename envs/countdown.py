@@ -3,12 +3,13 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import gcd
-from typing import ClassVar, TypeAlias
+from operator import add, mul, sub
+from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome, Steady
@@ -22,13 +23,18 @@ _DRAWS = 2_000
 _DRAWS_OF_MANY = 200
 """Draws of 5 or 6 numbers, for which proving a target unreachable takes up to 40 ms."""
 
+_Number: TypeAlias = int | Fraction
+
 _STEP = re.compile(r"\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*([-+*/])\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*")
-_TOKENS = re.compile(r"\s*(?:([0-9]{1,9})|([-+*/()]))")
+_EXPRESSION = re.compile(r"[-+*/()0-9\s]*")
+_TOKEN = re.compile(r"[0-9]+|[-+*/()]")
 _BY_ZERO = "Division by zero."
 _BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
+_OPERATIONS: dict[str, Callable[[Any, Any], _Number]] = {"+": add, "-": sub, "*": mul, "/": Fraction}
+_PLAIN = str.maketrans("\u00d7\u00f7\u2212", "*/-")
+"""Operators that are also read as typeset."""
 _STATE = re.compile(r"Numbers: ([0-9/, ]+)\. Target: ([0-9]+)\.")
 
-_Number: TypeAlias = int | Fraction
 _Rational: TypeAlias = tuple[int, int]
 """Non-negative number as numerator and denominator in lowest terms; faster than ``Fraction``."""
 _Step: TypeAlias = tuple[_Rational, str, _Rational]
@@ -222,8 +228,7 @@ class Countdown(Puzzle):
         return None if steps is None else len(steps)
 
     def _act(self, action: str) -> Outcome:
-        for odd, plain in (("\u00d7", "*"), ("\u00f7", "/"), ("\u2212", "-")):
-            action = action.replace(odd, plain)
+        action = action.translate(_PLAIN)
         return self._operate(action) if self.form == "steps" else self._evaluate(action)
 
     def _operate(self, action: str) -> Outcome:
@@ -306,32 +311,17 @@ class _Search:
 
 def _apply(left: _Number, sign: str, right: _Number) -> _Number | None:
     """Return the result of an operation, or ``None`` for a division by zero."""
-    if sign == "+":
-        return left + right
-    if sign == "-":
-        return left - right
-    if sign == "*":
-        return left * right
-    if not right:
+    if sign == "/" and not right:
         return None
-    quotient = Fraction(left, right)
-    return quotient.numerator if quotient.denominator == 1 else quotient
+    result = _OPERATIONS[sign](left, right)
+    return result.numerator if result.denominator == 1 else result
 
 
 def _tokens(text: str) -> list[int | str] | None:
     """Return the integers, signs and parentheses of an expression that is not too long."""
-    text = text.strip()
-    if len(text) > _LONGEST:
+    if len(text.strip()) > _LONGEST or _EXPRESSION.fullmatch(text) is None:
         return None
-    tokens: list[int | str] = []
-    place = 0
-    while place < len(text):
-        read = _TOKENS.match(text, place)
-        if read is None:
-            return None
-        tokens.append(int(read[1]) if read[1] else read[2])
-        place = read.end()
-    return tokens
+    return [int(token) if token.isdigit() else token for token in _TOKEN.findall(text)]
 
 
 def _value(tokens: Sequence[int | str]) -> _Number | str | None:
@@ -340,39 +330,28 @@ def _value(tokens: Sequence[int | str]) -> _Number | str | None:
     It reads from left to right with two stacks, so the depth of nesting is not limited.
     """
     values: list[_Number] = []
-    signs: list[str] = []
+    signs = ["("]
     number_next = True
-    last = len(tokens) + 1
-    for place, read in enumerate(["(", *tokens, ")"]):
-        if number_next != (isinstance(read, int) or read == "("):
+    for read in [*tokens, ")"]:
+        if not signs or number_next != (isinstance(read, int) or read == "("):
             return None
         if isinstance(read, int):
             values.append(read)
             number_next = False
-        elif read == "(":
+            continue
+        if read != "(":
+            while signs[-1] != "(" and _BINDS[signs[-1]] >= _BINDS.get(read, 0):
+                right, left = values.pop(), values.pop()
+                result = _apply(left, signs.pop(), right)
+                if result is None:
+                    return _BY_ZERO
+                values.append(result)
+        number_next = read != ")"
+        if number_next:
             signs.append(read)
         else:
-            if not _reduce(values, signs, _BINDS.get(read, 0)):
-                return _BY_ZERO
-            number_next = read != ")"
-            if number_next:
-                signs.append(read)
-            else:
-                signs.pop()
-            if not signs and place < last:
-                return None
+            signs.pop()
     return None if signs else values[0]
-
-
-def _reduce(values: list[_Number], signs: list[str], binds: int) -> bool:
-    """Apply the pending operations that bind as much, back to the last parenthesis; false on division by zero."""
-    while signs[-1] != "(" and _BINDS[signs[-1]] >= binds:
-        right, left = values.pop(), values.pop()
-        result = _apply(left, signs.pop(), right)
-        if result is None:
-            return False
-        values.append(result)
-    return True
 
 
 def _rational(name: str) -> _Rational:

@@ -2,14 +2,16 @@
 
 import math
 import re
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.search import path, rings
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -131,7 +133,7 @@ class SlidingPuzzle(Puzzle):
             return None
         if _longest(self.rows, self.cols) <= self.turns:
             return 1.0
-        near = sum(distance <= self.turns for distance in _distances(self.rows, self.cols)) - 1
+        near = int(np.count_nonzero(_table(self.rows, self.cols)[1] <= self.turns)) - 1
         return near / self.num_instances if self.walk == 0 else None
 
     @property
@@ -146,7 +148,7 @@ class SlidingPuzzle(Puzzle):
     def solver(self) -> Policy:
         """Return a policy that plays a shortest solution, or any solution far from the starts of large boards."""
         if self._all_known:
-            return Steady(_Descent(self.rows, self.cols), _ROW.search)
+            return Steady(lambda observation: str(_nearer(self.rows, self.cols, _read(observation))[0]), _ROW.search)
         return Steady(_Meeting(self.rows, self.cols, (self.walk + 1) // 2), _ROW.search)
 
     def _deal(self, instance: int | None) -> None:
@@ -177,7 +179,7 @@ class SlidingPuzzle(Puzzle):
     def _fewest_actions(self) -> float:
         """Return the length of a shortest solution from the start."""
         if self._all_known:
-            return _distances(self.rows, self.cols)[_number(self.rows, self.cols, self._first)]
+            return _away(self.rows, self.cols, self._first)
         shortest = _shortest(self.rows, self.cols, (self.walk + 1) // 2, self._first)
         assert shortest is not None, "a walk is met from both of its ends"
         return len(shortest)
@@ -185,23 +187,9 @@ class SlidingPuzzle(Puzzle):
     def _potential(self) -> float:
         """Return 1 minus the distance as a share of the largest; beyond 9 cells by each tile's distance."""
         if self._all_known:
-            distances = _distances(self.rows, self.cols)
-            return 1.0 - distances[_number(self.rows, self.cols, self._cells)] / _longest(self.rows, self.cols)
+            return 1.0 - _away(self.rows, self.cols, self._cells) / _longest(self.rows, self.cols)
         away = sum(_steps_apart(self.cols, cell, tile - 1) for cell, tile in enumerate(self._cells) if tile)
         return 1.0 - away / ((self._count - 1) * (self.rows + self.cols - 2))
-
-
-class _Descent:
-    """Policy that moves to a nearer position, by the table of all distances."""
-
-    def __init__(self, rows: int, cols: int) -> None:
-        self._rows, self._cols = rows, cols
-
-    def __call__(self, observation: str) -> str:
-        cells = _read(observation)
-        distances = _distances(self._rows, self._cols)
-        moves = _moves(_beside(self._rows, self._cols), cells)
-        return str(min(moves, key=lambda move: distances[_number(self._rows, self._cols, move[1])])[0])
 
 
 class _Meeting:
@@ -218,7 +206,7 @@ class _Meeting:
             shortest = _shortest(self._rows, self._cols, self._depth, cells)
             self._plan = (_by_parts(self._rows, self._cols, cells) if shortest is None else shortest)[::-1]
         tile = self._plan.pop()
-        self._expected = dict(_moves(_beside(self._rows, self._cols), cells))[tile]
+        self._expected = _slid(cells, cells.index(tile))
         return str(tile)
 
 
@@ -252,45 +240,25 @@ def _steps_apart(cols: int, cell: int, other: int) -> int:
     return abs(cell // cols - other // cols) + abs(cell % cols - other % cols)
 
 
-def _moves(beside: Sequence[Sequence[int]], cells: Cells) -> list[tuple[int, Cells]]:
+def _slid(cells: Sequence[int], cell: int) -> Cells:
+    """Return the position after sliding the tile in ``cell`` into the gap."""
+    after = list(cells)
+    after[after.index(0)], after[cell] = cells[cell], 0
+    return tuple(after)
+
+
+def _moves(rows: int, cols: int, cells: Cells) -> list[tuple[int, Cells]]:
     """Return the tiles that can be slid, each with the resulting position."""
-    gap = cells.index(0)
-    found = []
-    for cell in beside[gap]:
-        after = list(cells)
-        after[gap], after[cell] = cells[cell], 0
-        found.append((cells[cell], tuple(after)))
-    return found
+    return [(cells[cell], _slid(cells, cell)) for cell in _beside(rows, cols)[cells.index(0)]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Solvable positions by number; the goal is number 0
+# All positions of small boards
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def _is_odd(rows: int, cols: int, gap: int) -> int:
-    """Return whether the tiles of a solvable position are an odd permutation, given the gap."""
-    # A tile that slides up or down passes cols - 1 others; one that slides sideways passes none.
-    return (rows - 1 - gap // cols) * (cols - 1) % 2
-
-
-def _number(rows: int, cols: int, cells: Sequence[int]) -> int:
-    """Return the number of a position: the gap and the Lehmer code of the tiles, without the part fixed by parity."""
-    count = rows * cols
-    gap = cells.index(0)
-    tiles = [tile for tile in cells if tile]
-    number = count - 1 - gap
-    for place in range(count - 3):
-        first = tiles[place]
-        smaller = 0
-        for tile in tiles[place + 1 :]:
-            smaller += tile < first
-        number = number * (count - 1 - place) + smaller
-    return number
 
 
 def _position(rows: int, cols: int, number: int) -> Cells:
-    """Return the position with a number."""
+    """Return solvable position number ``number``; the goal is number 0."""
     count = rows * cols
     digits = []
     for base in range(3, count):
@@ -299,83 +267,56 @@ def _position(rows: int, cols: int, number: int) -> Cells:
     gap = count - 1 - number
     rest = list(range(1, count))
     tiles = [rest.pop(digit) for digit in reversed(digits)]
-    tiles += rest if sum(digits) % 2 == _is_odd(rows, cols, gap) else rest[::-1]
+    # A tile that slides up or down passes cols - 1 others, and sideways none, so the gap's row fixes the parity.
+    tiles += rest if (sum(digits) + (rows - 1 - gap // cols) * (cols - 1)) % 2 == 0 else rest[::-1]
     return (*tiles[:gap], 0, *tiles[gap:])
 
 
 @cache
-def _distances(rows: int, cols: int) -> bytes:
-    """Return the number of moves from every solvable position to the goal, by its number."""
-    ahead = _successors(rows, cols)
-    distances = np.full(len(ahead), 255, dtype=np.uint8)
-    reached = np.zeros(1, dtype=np.int64)
-    steps = 0
-    while reached.size:
-        distances[reached] = steps
-        ahead_of_them = ahead[reached].ravel()
-        reached = np.unique(ahead_of_them[distances[ahead_of_them] == 255])
-        steps += 1
-    return distances.tobytes()
+def _table(rows: int, cols: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return the codes of all solvable positions, sorted, and the number of moves from each to the goal."""
+    layer, before = np.array([_code(_goal(rows * cols))]), np.array([-1])
+    layers = []
+    while layer.size:
+        layers.append(layer)
+        # A move changes the distance by 1, so what is beside a layer is in the layer before it or after it.
+        layer, before = np.setdiff1d(_after(rows, cols, layer), before), layer
+    codes, moves = np.concatenate(layers), np.repeat(np.arange(len(layers), dtype=np.uint8), list(map(len, layers)))
+    order = codes.argsort()
+    return codes[order], moves[order]
+
+
+def _after(rows: int, cols: int, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the codes one move after any of these."""
+    found = []
+    gaps = codes & 15
+    for gap, beside in enumerate(_beside(rows, cols)):
+        here = codes[gaps == gap]
+        for cell in beside:
+            tile = here >> 4 * cell + 4 & 15
+            found.append(here + (tile << 4 * gap + 4) - (tile << 4 * cell + 4) + cell - gap)
+    return np.concatenate(found)
+
+
+def _code(cells: Sequence[int]) -> int:
+    """Return a position of at most 9 cells as a number: its gap in the lowest four bits, then each cell's tile."""
+    return int(bytes(cells)[::-1].hex()[1::2], 16) << 4 | cells.index(0)
+
+
+def _away(rows: int, cols: int, cells: Sequence[int]) -> int:
+    """Return the number of moves from a position to the goal."""
+    codes, moves = _table(rows, cols)
+    return int(moves[codes.searchsorted(_code(cells))])
 
 
 @cache
 def _longest(rows: int, cols: int) -> int:
-    return max(_distances(rows, cols))
+    return int(_table(rows, cols)[1].max())
 
 
-def _successors(rows: int, cols: int) -> npt.NDArray[np.int64]:
-    """Return up to four successors of every position, by number; itself in place of an impossible move."""
-    count = rows * cols
-    positions = _positions(rows, cols)
-    gaps = (positions == 0).argmax(axis=1)
-    everyone = np.arange(len(positions))
-    found = []
-    for step, possible in (
-        (-cols, gaps >= cols),
-        (cols, gaps < count - cols),
-        (-1, gaps % cols > 0),
-        (1, gaps % cols < cols - 1),
-    ):
-        movers = everyone[possible]
-        gap = gaps[possible]
-        after = positions[possible]
-        after[np.arange(len(movers)), gap] = after[np.arange(len(movers)), gap + step]
-        after[np.arange(len(movers)), gap + step] = 0
-        successors = everyone.copy()
-        successors[movers] = _numbers(after, gap + step)
-        found.append(successors)
-    return np.stack(found, axis=1)
-
-
-def _positions(rows: int, cols: int) -> npt.NDArray[np.uint8]:
-    """Return all solvable positions, in the order of their numbers."""
-    count = rows * cols
-    numbers = np.arange(math.factorial(count) // 2)
-    digits = []
-    for base in range(3, count):
-        numbers, digit = np.divmod(numbers, base)
-        digits.append(digit.astype(np.uint8))
-    gaps = count - 1 - numbers
-    odd = (sum(digit.astype(np.int64) for digit in digits) + _is_odd(rows, cols, gaps)) % 2  # type: ignore[arg-type, operator]
-    tiles = np.empty((len(gaps), count - 1), dtype=np.uint8)
-    tiles[:, -2], tiles[:, -1] = odd, 1 - odd
-    for place, digit in zip(reversed(range(count - 3)), digits, strict=True):
-        tiles[:, place] = digit
-        tiles[:, place + 1 :] += tiles[:, place + 1 :] >= digit[:, None]
-    positions = np.zeros((len(gaps), count), dtype=np.uint8)
-    positions[np.arange(count) != gaps[:, None]] = (tiles + 1).ravel()
-    return positions
-
-
-def _numbers(positions: npt.NDArray[np.uint8], gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the numbers of many positions."""
-    count = positions.shape[1]
-    tiles = positions[positions > 0].reshape(-1, count - 1)
-    numbers: npt.NDArray[np.int64] = count - 1 - gaps
-    for place in range(count - 3):
-        smaller = (tiles[:, place + 1 :] < tiles[:, place, None]).sum(axis=1)
-        numbers = numbers * (count - 1 - place) + smaller
-    return numbers
+def _nearer(rows: int, cols: int, cells: Cells) -> tuple[int, Cells]:
+    """Return the tile to slide towards the goal, and the position after it."""
+    return min(_moves(rows, cols, cells), key=lambda move: _away(rows, cols, move[1]))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -410,18 +351,11 @@ def _walked(rows: int, cols: int, steps: int, number: int) -> Cells:
 
 
 @cache
-def _near_goal(rows: int, cols: int, depth: int) -> dict[Cells, int]:
-    """Return positions at most ``depth`` moves from the goal, each with the tile that leads nearer; the goal with 0."""
-    goal = _goal(rows * cols)
-    found, ring = {goal: 0}, [goal]
-    for _ in range(depth):
-        outer = []
-        for cells in ring:
-            for tile, after in _moves(_beside(rows, cols), cells):
-                if after not in found:
-                    found[after] = tile
-                    outer.append(after)
-        ring = outer
+def _near_goal(rows: int, cols: int, depth: int) -> dict[Cells, tuple[Cells, int]]:
+    """Return positions at most ``depth`` moves from the goal, each with the next one and the tile to slide."""
+    found: dict[Cells, tuple[Cells, int]] = {}
+    for _ in islice(rings(_goal(rows * cols), partial(_moves, rows, cols), found), depth + 1):
+        pass
     return found
 
 
@@ -430,29 +364,14 @@ def _shortest(rows: int, cols: int, depth: int, cells: Cells) -> list[int] | Non
 
     Return ``None`` if those are more than ``depth`` moves away and many positions have been searched.
     """
-    beside, near = _beside(rows, cols), _near_goal(rows, cols, depth)
-    paths: dict[Cells, tuple[Cells, int] | None] = {cells: None}
-    ring, steps = [cells], 0
-    while not (met := next((position for position in ring if position in near), None)):
-        steps += 1
-        if steps > depth and len(paths) > _MANY_POSITIONS:
-            return None
-        outer = []
-        for position in ring:
-            for tile, after in _moves(beside, position):
-                if after not in paths:
-                    paths[after] = (position, tile)
-                    outer.append(after)
-        ring = outer
-    there, here = [], met
-    while (step := paths[here]) is not None:
-        here, tile = step
-        there.append(tile)
-    there.reverse()
-    while tile := near[met]:
-        there.append(tile)
-        met = dict(_moves(beside, met))[tile]
-    return there
+    near, goal = _near_goal(rows, cols, depth), _goal(rows * cols)
+    came_from: dict[Cells, tuple[Cells, int]] = {}
+    for steps, ring in enumerate(rings(cells, partial(_moves, rows, cols), came_from)):
+        if met := next((position for position in ring if position in near or position == goal), None):
+            return path(came_from, met) + path(near, met)[::-1]
+        if steps >= depth and len(came_from) >= _MANY_POSITIONS:
+            break
+    return None
 
 
 def _by_parts(rows: int, cols: int, cells: Cells) -> list[int]:
@@ -472,40 +391,31 @@ def _by_parts(rows: int, cols: int, cells: Cells) -> list[int]:
             left += 1
         # The last two of a line are placed together, since the last alone may not fit in.
         for part in (*([cell] for cell in line[:-2]), line[-2:]):
-            moves, cells = _place(rows, cols, cells, part, fixed)
-            solution += moves
+            for cell in _gap_path(rows, cols, cells, part, fixed):
+                solution.append(cells[cell])
+                cells = _slid(cells, cell)
             fixed.update(part)
+    # The rest is a board of its own, with its tiles numbered anew.
     inside = [row * cols + col for row in range(top, rows) for col in range(left, cols)]
-    return solution + _finish(rows - top, cols - left, cells, inside)
-
-
-def _place(rows: int, cols: int, cells: Cells, part: list[int], fixed: set[int]) -> tuple[list[int], Cells]:
-    """Return the fewest moves that bring the tiles of these cells home while ``fixed`` cells keep theirs."""
-    beside = _beside(rows, cols)
-    wanted = [cell + 1 for cell in part]
-
-    def seen(position: Cells) -> tuple[int, ...]:
-        return (position.index(0), *map(position.index, wanted))
-
-    paths: dict[tuple[int, ...], tuple[Cells, list[int]]] = {seen(cells): (cells, [])}
-    for position, moves in (queue := list(paths.values())):
-        if all(position[cell] == cell + 1 for cell in part):
-            return moves, position
-        for tile, after in _moves(beside, position):
-            if position.index(tile) not in fixed and seen(after) not in paths:
-                paths[seen(after)] = (after, [*moves, tile])
-                queue.append(paths[seen(after)])
-    raise AssertionError("tiles can be brought home one after the other")
-
-
-def _finish(rows: int, cols: int, cells: Cells, inside: list[int]) -> list[int]:
-    """Return the tiles of a shortest solution of the rest, by the table of a board of its size."""
-    names = {0: 0, **{cell + 1: number for number, cell in enumerate(inside, 1)}}
-    tiles = {number: tile for tile, number in names.items()}
-    small = tuple(names[cells[cell]] for cell in inside)
-    beside, distances = _beside(rows, cols), _distances(rows, cols)
-    solution = []
-    for _ in range(distances[_number(rows, cols, small)]):
-        tile, small = min(_moves(beside, small), key=lambda move: distances[_number(rows, cols, move[1])])
+    tiles = [0, *(cell + 1 for cell in inside)]
+    small = tuple(tiles.index(cells[cell]) for cell in inside)
+    while small != _goal(len(inside)):
+        tile, small = _nearer(rows - top, cols - left, small)
         solution.append(tiles[tile])
     return solution
+
+
+def _gap_path(rows: int, cols: int, cells: Cells, part: list[int], fixed: set[int]) -> list[int]:
+    """Return the shortest way of the gap that brings the tiles of these cells home and moves no ``fixed`` cell."""
+    beside = _beside(rows, cols)
+
+    def moves(places: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        gap, *tiles = places
+        for cell in beside[gap]:
+            if cell not in fixed:
+                yield cell, (cell, *[gap if tile == cell else tile for tile in tiles])
+
+    came_from: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
+    start = (cells.index(0), *[cells.index(cell + 1) for cell in part])
+    home = (places for ring in rings(start, moves, came_from) for places in ring if [*places[1:]] == part)
+    return path(came_from, next(home))
