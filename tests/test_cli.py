@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gym_trl
-from gym_trl.cli import app as cli
 from gym_trl.cli.app import app
+from gym_trl.cli.terminal import show_columns
 from gym_trl.records.files import read_records
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
@@ -118,9 +118,9 @@ def test_info_tells_arguments_instructions_levels_and_a_game() -> None:
     output = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=3").output
     assert "low=1, high=50, turns=6" in output
     assert "secret integer from 1 to 8" in output
-    assert re.search(r"games +8\n", output)
-    assert re.search(r"perfect play +success 0\.875, return 0\.875", output)
-    assert re.search(r"random play +success 0\.3", output)
+    assert re.search(r"tasks +8\n", output)
+    assert re.search(r"optimum +success 0\.875, return 0\.875", output)
+    assert re.search(r"random policy +success 0\.3", output)
     assert "> 4\n" in output
 
 
@@ -225,7 +225,7 @@ def test_what_is_no_number_in_json_stays_text() -> None:
 @pytest.mark.parametrize(("turns", "games"), [(1, "11,881,376"), (2, "about 10^14"), (200, "about 10^1415")])
 def test_any_number_of_games_can_be_shown(turns: int, games: str) -> None:
     output = gym_trl_("info", "TrlEnv/Echo-v0", "--env", f"turns={turns}").output
-    assert re.search(rf"^games +{re.escape(games)}$", output, re.MULTILINE)
+    assert re.search(rf"^tasks +{re.escape(games)}$", output, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", ["info", "play", "train"])
@@ -280,7 +280,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 def test_resume_takes_no_other_options(tmp_path: Path) -> None:
     line = error(gym_trl_("train", "--resume", str(tmp_path), "--episodes", "8"))
-    assert "takes --steps only, not episodes" in line
+    assert "accepts --steps only, got --episodes" in line
 
 
 def test_validating_prints_a_line_for_each_preset() -> None:
@@ -290,7 +290,7 @@ def test_validating_prints_a_line_for_each_preset() -> None:
     assert [line.split()[:3] for line in lines[:-1]] == [
         ["ok", "TrlEnv/GuessNumber-v0", difficulty] for difficulty in ("easy", "medium", "hard")
     ]
-    assert lines[-1].startswith("3 games of 1 environments, 0 with problems, in ")
+    assert lines[-1].startswith("3 presets of 1 environments, 0 with problems, in ")
 
 
 def test_validating_can_print_json() -> None:
@@ -303,8 +303,10 @@ def test_validating_can_print_json() -> None:
 
 
 def test_validating_wants_one_environment_or_all() -> None:
-    assert error(gym_trl_("validate")) == "Error: give the id of an environment, or several, or --all"
-    assert "no preset 'nightmare'" in error(gym_trl_("validate", "TrlEnv/Echo-v0", "--difficulty", "nightmare"))
+    assert error(gym_trl_("validate")) == "Error: expected ids of environments or --all"
+    assert "must name a preset (there are none), got 'nightmare'" in error(
+        gym_trl_("validate", "TrlEnv/Echo-v0", "--difficulty", "nightmare")
+    )
     assert "did you mean TrlEnv/Echo-v0" in error(gym_trl_("validate", "TrlEnv/Eco-v0"))
 
 
@@ -340,10 +342,10 @@ def test_a_narrow_terminal_has_the_columns_that_matter_most_whole(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     names = ["environment", "policy", "episodes", "success", "return", "turns"]
-    cli._show_columns({name: [f"{name:.<17}"] for name in names})
+    show_columns({name: [f"{name:.<17}"] for name in names})
     shown = text(capsys.readouterr().out)
     assert "environment...... policy........... episodes......... success.........." in shown
-    assert shown.endswith("A wider terminal, or --json, has return, turns as well.")
+    assert shown.endswith("Columns not shown: return, turns; a wider terminal or --json shows all.")
 
 
 def test_eval_shows_progress_where_nobody_looks() -> None:
@@ -381,27 +383,30 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([GUESS], "say who plays"),
-        (["--policy", "solver"], "say what is played"),
+        ([GUESS], "there is no policy to evaluate: use --policy, --model or --base-url"),
+        (["--policy", "solver"], "there is no environment to evaluate on"),
         (["TrlEnv/GuesNumber-v0", "--policy", "solver"], "did you mean TrlEnv/GuessNumber-v0?"),
         ([GUESS, "--policy", "solver", "--episodes", "3", "--attempts", "2"], "3 episodes cannot be divided"),
         ([GUESS, "--base-url", "nowhere"], "begins with http:// or https://"),
-        ([GUESS, "--base-url", "http://localhost:1/v1", "--vllm"], "for models of this process"),
+        ([GUESS, "--base-url", "http://localhost:1/v1", "--vllm"], "require a model in this process, not --base-url"),
         ([GUESS, "--policy", "nobody:knows"], "names no function"),
         ([GUESS, "--policy", "slover"], "has no policy 'slover'; did you mean 'solver'?; it has"),
-        ([GUESS, "--policy", "Qwen/Qwen3-0.6B"], "a model of the hub is given as --model Qwen/Qwen3-0.6B"),
+        ([GUESS, "--policy", "Qwen/Qwen3-0.6B"], "for a model on the hub, use --model Qwen/Qwen3-0.6B"),
         ([GUESS, "--model", "qwen"], "there is no folder 'qwen', and a model on the hub is called ORG/NAME"),
         ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
         ([GUESS, "--policy", "solver", "--env", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
-        ([GUESS, "--policy", "solver", "--spec", "turn_limt=3"], "--spec is for language models"),
-        ([GUESS, "--policy", "solver", "--action-format", "tagg"], "--action-format is for language models"),
-        ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature is for language models"),
+        ([GUESS, "--policy", "solver", "--spec", "turn_limt=3"], "--spec requires a language model"),
+        ([GUESS, "--policy", "solver", "--action-format", "tagg"], "--action-format requires a language model"),
+        ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature requires a language model"),
         (
             [GUESS, "--model", "Qwen/Qwen3-0.6B", "--temperature", "inf"],
             "--temperature must be a finite number, got inf",
         ),
         ([GUESS, "--policy", "solver", "--success", "often"], "a function is named as 'package.module:function'"),
-        ([GUESS, "--base-url", "http://localhost:1/v1", "--llm", "seed=1"], "for models of this process"),
+        (
+            [GUESS, "--base-url", "http://localhost:1/v1", "--llm", "seed=1"],
+            "require a model in this process, not --base-url",
+        ),
         ([GUESS, "--model", "./qwen"], "there is no folder './qwen'"),
         ([GUESS, "--model", "tests"], "there is no model in 'tests': it has no config.json"),
         (["missing.toml", "--policy", "solver"], "No such file or directory: missing.toml"),
@@ -421,12 +426,12 @@ def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("episodes = -5", "eval.toml: episodes = -5 does not work: "),
-        ('episodes = "many"', "eval.toml: episodes = 'many' does not work: "),
-        ("fail-under = 7", "eval.toml: fail-under = 7 does not work: "),
+        ("episodes = -5", "eval.toml: episodes = -5 is invalid: "),
+        ('episodes = "many"', "eval.toml: episodes = 'many' is invalid: "),
+        ("fail-under = 7", "eval.toml: fail-under = 7 is invalid: "),
         ("temperature = inf", "--temperature must be a finite number, got inf"),
         ("policy = 3", "has no policy '3'"),
-        ("env = 3", "eval.toml: env must be a table of names and values, got 3"),
+        ("env = 3", "eval.toml: env must be a table, got 3"),
     ],
 )
 def test_an_option_in_a_file_is_checked_as_on_the_command_line(tmp_path: Path, line: str, said: str) -> None:
@@ -439,7 +444,7 @@ def test_a_person_is_evaluated_and_can_go_on_later(tmp_path: Path) -> None:
     arguments = ["eval", "TrlEnv/Echo-v0", "--policy", "person", "--episodes", "2", "--out", str(tmp_path)]
     first = gym_trl_(*arguments, said="wrong\nquit\n")
     assert first.exit_code == 130
-    assert "Interrupted after 1 episode; the same command goes on from here." in first.stdout
+    assert "Interrupted after 1 episode; the same command resumes from here." in first.stdout
     second = gym_trl_(*arguments, said="wrong\n")
     assert second.exit_code == 0
     assert re.search(r"person +2 +0\.000", second.stdout)
@@ -460,7 +465,7 @@ def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) ->
 
 def test_replay_says_that_nothing_is_different(evaluated: Path) -> None:
     ran = gym_trl_("replay", str(evaluated))
-    assert (ran.exit_code, ran.stdout) == (0, "120 episodes played again, 0 with differences.\n")
+    assert (ran.exit_code, ran.stdout) == (0, "Replayed 120 episodes; 0 with differences.\n")
 
 
 @pytest.mark.parametrize(
@@ -481,8 +486,8 @@ def test_a_reward_that_cannot_be_paid_is_one_line_and_writes_nothing(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--port", "5"], "--port 5 is for --live"),
-        (["--live", "--out", "page.html"], "--live serves the page and writes none: leave out --out"),
+        (["--port", "5"], "--port 5 requires --live"),
+        (["--live", "--out", "page.html"], "--live serves the page instead of writing it: remove --out"),
         (["--out", "nowhere/page.html"], "No such file or directory: nowhere/page.html"),
         (["--out", "."], "Is a directory: ."),
     ],
@@ -527,7 +532,7 @@ def test_replay_pays_another_reward(evaluated: Path, tmp_path: Path) -> None:
     out = tmp_path / "paid.jsonl"
     ran = gym_trl_("replay", str(evaluated), "--env", "reward=shaped", "--out", str(out))
     assert ran.exit_code == 0
-    assert re.search(r"solver on .*: return 1\.000 .* was recorded, \d\.\d+ .* is paid now", ran.stdout)
+    assert re.search(r"solver on .*: recorded return 1\.000 .*, new return \d\.\d+ ", ran.stdout)
     assert any(turn["reward"] for record in read_records(out) for turn in record["turns"][:-1])
 
 
@@ -537,7 +542,7 @@ def test_export_writes_a_data_set(evaluated: Path, tmp_path: Path, to: str, rows
     only = ["--min-return", "1"] if to == "sft" else []
     ran = gym_trl_("export", str(evaluated), "--to", to, *only, "--out", str(out))
     assert ran.exit_code == 0, ran.output
-    written = int(ran.stdout.split()[0])
+    written = int(ran.stdout.split()[1])
     assert rows <= written <= 120
     if to == "parquet":
         assert sum(1 for _ in read_records(out)) == written
@@ -548,9 +553,9 @@ def test_export_writes_a_data_set(evaluated: Path, tmp_path: Path, to: str, rows
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["preferences", "--min-return", "1"], "--min-return and --successes are for --to sft"),
-        (["sft", "--min-gap", "1"], "--min-gap is not for --to sft"),
-        (["parquet", "--thinking"], "--thinking is not for --to parquet"),
+        (["preferences", "--min-return", "1"], "--min-return requires --to sft, got --to preferences"),
+        (["sft", "--min-gap", "1"], "--min-gap requires --to preferences, got --to sft"),
+        (["parquet", "--thinking"], "--thinking requires --to sft or preferences, got --to parquet"),
     ],
 )
 def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list[str], said: str) -> None:

@@ -237,7 +237,7 @@ def test_a_crash_at_the_first_action_is_no_success_where_success_is_declared() -
 
 
 def test_what_the_registry_says_of_success_holds_in_play_and_validate_too() -> None:
-    from gym_trl.cli.app import _make as make_for_play
+    from gym_trl.cli.environments import make_text_env as make_for_play
     from gym_trl.env_checker.checks import Inspector
 
     assert read_declares_success(make_for_play("FrozenLake-v1", {}))

@@ -47,7 +47,8 @@ from for_sandbox import PROBLEM
 from free_port import free_port
 
 import gym_trl
-from gym_trl.cli.app import _pairs, app
+from gym_trl.cli.app import app
+from gym_trl.cli.options import read_pairs
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.training.options import check_grpo
 
@@ -320,10 +321,10 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
             continue
         assert env_id in gym.registry or Path(env_id).is_file(), f"{block}: there is no environment {env_id}"
         if env_id in gym_trl.GAMES:
-            gym.make(env_id, **_pairs(parsed.get("env"))).close()
+            gym.make(env_id, **read_pairs(parsed.get("env"))).close()
     if parsed.get("grpo"):
-        check_grpo(_pairs(parsed["grpo"]))
-    unknown = set(_pairs(parsed.get("spec"))) - set(inspect.signature(GymSpec).parameters)
+        check_grpo(read_pairs(parsed["grpo"]))
+    unknown = set(read_pairs(parsed.get("spec"))) - set(inspect.signature(GymSpec).parameters)
     assert not unknown, f"{block}: GymSpec takes no {sorted(unknown)}"
 
 

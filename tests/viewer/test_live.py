@@ -159,7 +159,7 @@ def test_the_command_serves_until_it_is_interrupted(folder: Path) -> None:
 def test_the_command_writes_the_page_into_the_run(folder: Path) -> None:
     result = CliRunner().invoke(app, ["view", str(folder)])
     assert result.exit_code == 0, result.output
-    assert f"{folder / 'view.html'} shows 32 episodes in 0.1 MB." in result.output
+    assert f"Wrote 32 episodes to {folder / 'view.html'} (0.1 MB)." in result.output
     assert (folder / "view.html").stat().st_size > 10_000
 
 
@@ -182,5 +182,5 @@ def test_what_is_no_record_among_records_is_counted_and_left_out(tmp_path: Path)
     (tmp_path / "a.jsonl").write_text('{"return": 1.0, "turns": []}\n{"a": 1}\n')
     result = CliRunner().invoke(app, ["view", str(tmp_path / "a.jsonl")])
     assert result.exit_code == 0
-    assert "1 line that are no records" in result.stderr.replace("1 lines", "1 line")
-    assert "shows 1 episode in" in result.stdout
+    assert "Skipped 1 line that could not be read as records." in result.stderr
+    assert "Wrote 1 episode to" in result.stdout

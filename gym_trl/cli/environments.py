@@ -1,0 +1,46 @@
+"""Text environments as the commands make and describe them."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from gym_trl.envs.text_env import TextEnv
+from gym_trl.errors import NotTextError
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.registration import creator_of, find_maker, make_env
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
+
+
+def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
+    """Make an environment with text observations and actions.
+
+    Raises:
+        ConfigError: there is no such environment, or it cannot be made with these arguments.
+        NotTextError: its observations or actions cannot be converted to text.
+    """
+    env = declare_success(make_env(env_id, **kwargs))
+    try:
+        text_env = as_text(env)
+    except NotTextError:
+        env.close()
+        raise
+    if isinstance(env.unwrapped, TextEnv):
+        env.unwrapped.render_mode = None  # in mode "human" it would print everything twice
+    return text_env
+
+
+def describe(env_id: str) -> str:
+    """Return the first sentence of an environment's docstring."""
+    creator = creator_of(find_maker(env_id))
+    paragraph = " ".join((inspect.getdoc(creator) or "").split("\n\n")[0].split()).replace("``", "")
+    return paragraph.split(". ")[0].rstrip(".") + "." if paragraph else ""
+
+
+def format_arguments(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as they are written in a call.
+
+    >>> format_arguments({"high": 8, "reward": "shaped"})
+    "high=8, reward='shaped'"
+    """
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())

@@ -1,0 +1,65 @@
+"""Errors of the commands: one line on standard error, exit status 2."""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, ParamSpec
+
+import typer
+
+from gym_trl.cli.terminal import encodable
+from gym_trl.errors import ConfigError, GymTRLError
+
+_P = ParamSpec("_P")
+
+
+def clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
+    """Print errors of a command as one line; show the traceback with ``--debug`` only."""
+
+    @functools.wraps(command)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            check_finite(kwargs)
+            command(*args, **kwargs)
+        except BrokenPipeError:  # the reader has closed the pipe
+            raise
+        except (GymTRLError, OSError) as error:
+            if kwargs.get("debug"):
+                raise
+            fail(one_line(error))
+
+    return run
+
+
+def check_finite(options: Mapping[str, Any]) -> None:
+    """Check that options with numbers are finite.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{option_name(name)} must be a finite number, got {value}")
+
+
+def option_name(name: str) -> str:
+    """Return the option of a parameter.
+
+    >>> option_name("max_tokens")
+    '--max-tokens'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error without line breaks."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(str(error).split())
+
+
+def fail(text: str) -> NoReturn:
+    """Print an error and exit with status 2."""
+    sys.stderr.write(encodable(f"Error: {text}\n", sys.stderr))
+    raise typer.Exit(2)

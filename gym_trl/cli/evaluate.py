@@ -1,0 +1,345 @@
+"""``gym-trl eval``."""
+
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gym_trl.cli.environments import format_arguments, make_text_env
+from gym_trl.cli.errors import check_finite, clear_errors, option_name
+from gym_trl.cli.options import (
+    LARGEST_SEED,
+    DebugOption,
+    EnvOption,
+    SpecOption,
+    SuccessOption,
+    SystemPromptOption,
+    read_pairs,
+    read_success,
+)
+from gym_trl.cli.policies import read_model, read_policy
+from gym_trl.cli.terminal import ask, say, say_aside, show_columns
+from gym_trl.errors import ConfigError
+from gym_trl.records.json_lines import to_json
+from gym_trl.text.textify import counted
+from gym_trl.training.options import TrainOptions, read_options
+from gym_trl.training.run_folder import is_run, trained
+
+if TYPE_CHECKING:
+    from gym_trl.evaluation.scores import Row, Scoreboard
+    from gym_trl.training.progress import Display
+
+EXAMPLES = """
+gym-trl eval TrlEnv/GuessNumber-v0 --policy solver --policy random --episodes 1000 --out evals/guess
+gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm --episodes 400 --attempts 4 --out evals/wordle
+gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 0 --json
+gym-trl eval --model runs/sixteen --fail-under 0.8
+"""
+_PAIRS = ("env", "spec", "llm")
+"""Options that are given as NAME=VALUE."""
+_OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
+"""Options that apply to language models only."""
+
+
+@clear_errors
+def evaluate(
+    context: typer.Context,
+    *,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID...",
+            help="Ids of environments, or a file.toml. Default: the environment of the run that --model names.",
+            show_default=False,
+        ),
+    ] = None,
+    env: EnvOption = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Policy to evaluate, see above; repeatable.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Model to evaluate: a path, hub id or run; repeatable.")
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="Address of an OpenAI-compatible server, including /v1; the key is $OPENAI_API_KEY."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy on each environment.")] = 100,
+    attempts: Annotated[int, typer.Option(min=1, help="Episodes per task, for pass@k; must divide --episodes.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the tasks and of the sampling.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder to record episodes in. Default: do not record.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Play the unscored episodes in --out again.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Record token ids and logprobs as well.")] = False,
+    vllm: Annotated[bool, typer.Option("--vllm", help="Generate with vLLM instead of Transformers.")] = False,
+    llm: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any argument of vllm.LLM; repeatable.")
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Concurrent episodes of a model. Default: 64, or 16 on a server."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Sampling temperature; 0 is greedy. Default: the model's or the server's own."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of tokens per turn. Default: 256, or that of the run.")
+    ] = None,
+    max_completion: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of tokens of an episode, including observations. Default: the model's context."
+        ),
+    ] = None,
+    action_format: Annotated[
+        str | None,
+        typer.Option(help='Format in which models mark actions: "tag", "boxed", "plain", ... Default: "tag".'),
+    ] = None,
+    spec: SpecOption = None,
+    system_prompt: SystemPromptOption = None,
+    success: SuccessOption = None,
+    fail_under: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Exit with status 1 if the success rate of a policy is lower."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Evaluate models and other policies on held-out tasks, with 95% intervals.
+
+    Policies are the environments' own (solver, random, constant, garbage, noop), package.module:function (which returns
+    the policy of an episode for its environment), and person. Models are paths, hub ids (ORG/NAME), or folders of runs,
+    which are prompted as they were trained unless an option says otherwise; with --base-url they are models of an
+    OpenAI-compatible server. All play the same tasks, whose seeds do not occur in training.
+
+    With --out, every finished episode is recorded. The same command resumes an interrupted evaluation, and other
+    policies are added to the folder. Instead of ids, a file.toml can set any of the options by name.
+
+    Exit status: 0; 1 if a success rate is below --fail-under; 2 for an error; 130 if interrupted.
+    """
+    if ids is not None and any(one.endswith(".toml") for one in ids):
+        if len(ids) > 1:
+            raise ConfigError(f"expected one file.toml or ids of environments, got {', '.join(ids)}")
+        _evaluate(**_from_toml(context, Path(ids[0])))
+        return
+    _evaluate(**_parameters(context))
+
+
+def _parameters(context: typer.Context) -> dict[str, Any]:
+    """Return the command's options as arguments of its function."""
+    return {name: read_pairs(value) if name in _PAIRS else value for name, value in context.params.items()}
+
+
+def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
+    """Return the options of a file, overridden by those of the command line."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    options = {**_parameters(context), "ids": None}
+    for key, value in given.items():
+        name = {"json": "as_json", "id": "ids"}.get(key, key.replace("-", "_"))
+        if name not in options:
+            close = get_close_matches(name, options, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"{path}: there is no option {key!r}{hint}")
+        source = context.get_parameter_source(name)
+        if name == "ids" or source is None or source.name != "COMMANDLINE":
+            options[name] = _read(context, name, value, f"{path}: {key}")
+    check_finite(options)
+    return options
+
+
+def _read(context: typer.Context, name: str, value: Any, where: str) -> Any:
+    """Return the value of an option in a file, converted and checked as on the command line."""
+    if name in _PAIRS:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} must be a table, got {value!r}")
+        return value
+    if name in ("ids", "policy", "model"):
+        value = value if isinstance(value, list) else [value]
+    parameter = next(one for one in context.command.params if one.name == name)
+    try:
+        return parameter.process_value(context, value)
+    except typer.BadParameter as error:
+        raise ConfigError(f"{where} = {value!r} is invalid: {error.message}") from error
+
+
+def _evaluate(
+    *,
+    ids: Sequence[str] | None,
+    env: Mapping[str, Any],
+    policy: Sequence[str] | None,
+    model: Sequence[str] | None,
+    base_url: str | None,
+    spec: Mapping[str, Any],
+    action_format: str | None,
+    success: str | float | None,
+    fail_under: float | None,
+    as_json: bool,
+    episodes: int,
+    debug: bool,
+    **options: Any,
+) -> None:
+    from rich.console import Console
+
+    from gym_trl.evaluation.evaluation import evaluate as run_evaluation
+    from gym_trl.policies.functions import person
+    from gym_trl.training.progress import display_on, lasting_console
+
+    given = {name: options.pop(name) for name in _OF_MODELS}
+    policies: list[Any] = [
+        person(lambda _: ask(), say) if name == "person" else read_policy(name) for name in policy or ()
+    ]
+    runs = {name: read_options(Path(name)) for name in model or () if is_run(Path(name))}
+    named: list[str | None] = [*(model or ())] or ([None] if base_url else [])
+    policies += [read_model(name, base_url, given) for name in named]
+    if not policies:
+        raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
+    marked = any(getattr(one, "marks", False) for one in policies)
+    _refuse_unused(
+        {} if named else given,
+        {} if marked else {"tokens": options["tokens"], "action_format": action_format, "spec": spec},
+    )
+    spec = {**spec, **({} if action_format is None else {"action_format": action_format})}
+    if runs:
+        ids = ids or [_only_env(list(runs.values()))]
+        success = next((run.success for run in runs.values() if success is None and run.env in ids), success)
+    if not ids:
+        raise ConfigError("there is no environment to evaluate on: give an id from gym-trl list")
+    kwargs = {env_id: {**_trained_kwargs(env_id, list(runs.values())), **env} for env_id in ids}
+    for env_id, arguments in kwargs.items():
+        make_text_env(env_id, arguments).close()
+    for name, run in runs.items():
+        say_aside(_as_trained(name, run, kwargs))
+    console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)
+    progress = _Progress(
+        display_on(console, episodes * len(ids) * len(policies), "episode"), [] if base_url else model or []
+    )
+    try:
+        found = run_evaluation(
+            ids,
+            policies,
+            episodes=episodes,
+            env_kwargs=kwargs,
+            success=read_success(success),
+            spec=spec,
+            on_begin=progress.begin,
+            on_episode=progress.played,
+            **options,
+        )
+    except KeyboardInterrupt:
+        progress.display.end()
+        if options["out"] is not None:
+            say(f"Interrupted after {counted(progress.done, 'episode')}; the same command resumes from here.")
+        raise typer.Exit(130) from None
+    finally:
+        progress.display.end()
+    if as_json:
+        say(to_json(found.as_dict(), indent=2))
+    else:
+        show_columns(_columns(found.rows))
+    # The folder may contain episodes of other policies and environments, too.
+    names = {one.name for one in policies}
+    own = [row for row in found.rows if row.policy in names and row.env_id in ids]
+    low = [row for row in own if not _reaches(row.success.mean, fail_under)]
+    for row in low:
+        why = "no success is declared" if row.success.mean is None else f"success {row.success} is below {fail_under:g}"
+        say_aside(f"{row.policy} on {row.env_id}: {why}")
+    if low:
+        raise typer.Exit(1)
+
+
+class _Progress:
+    """Progress display of an evaluation."""
+
+    def __init__(self, display: "Display", loaded: Sequence[str]) -> None:
+        self.display = display
+        self.done = 0
+        self._loaded = loaded
+
+    def begin(self, total: int, before: int) -> None:
+        self.done = before
+        self.display.begin(before)
+        if self._loaded and before < total:
+            self.display.note(f"Loading {', '.join(self._loaded)}")
+
+    def played(self, record: object, board: "Scoreboard") -> None:
+        self.done += 1
+        self.display.log(self.done, {f"env/{name}": value for name, value in board.means().items()})
+
+
+_OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
+
+
+def _refuse_unused(*unused: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` for options of language models that no policy uses."""
+    for name, value in ((name, value) for options in unused for name, value in options.items()):
+        if value is not None and value is not False and value != {}:
+            raise ConfigError(f"{option_name(name)} requires a language model: use --model or --base-url")
+
+
+def _reaches(success: float | None, least: float | None) -> bool:
+    return least is None or (success is not None and success >= least)
+
+
+def _only_env(runs: Sequence[TrainOptions]) -> str:
+    """Return the environment that all runs trained on."""
+    if len(found := {run.env for run in runs}) > 1:
+        raise ConfigError(f"the runs trained on {' and '.join(sorted(found))}: give the id of one of them")
+    return found.pop()
+
+
+def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]:
+    """Return the arguments that runs made an environment with; empty for one that they did not train on."""
+    found = [dict(run.env_kwargs) for run in runs if run.env == env_id]
+    if any(one != found[0] for one in found):
+        raise ConfigError(f"the runs trained on {env_id} with different arguments: evaluate one run at a time")
+    return found[0] if found else {}
+
+
+def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the line that lists the settings of a run that an evaluation uses."""
+    model = trained(Path(name))
+    own = {"max_tokens": model.max_tokens, "max_completion": model.max_completion, "system_prompt": model.system_prompt}
+    taken = {**model.spec, **own, **model.sampling}
+    if run.env in env_kwargs and run.env_kwargs:
+        taken = {**run.env_kwargs, **taken}
+    shown = format_arguments({key: value for key, value in taken.items() if value is not None})
+    return f"Settings of {name}, unless an option overrides them: {shown}"
+
+
+def _columns(rows: Sequence["Row"]) -> dict[str, list[str]]:
+    """Return the columns of a table of scores, the most important first."""
+    most = [k for k in sorted({max(row.pass_at, default=1) for row in rows}) if k > 1]
+    failed = [f" (+{row.unscored} failed)" if row.unscored else "" for row in rows]
+    return {
+        "environment": _environments(rows),
+        "policy": [row.policy for row in rows],
+        "episodes": [f"{row.episodes}{more}" for row, more in zip(rows, failed, strict=True)],
+        "success": [str(row.success) for row in rows],
+        "return": [str(row.mean_return) for row in rows],
+        **{f"pass@{k}": [_format(row.pass_at.get(k), ".3f") for row in rows] for k in most},
+        "turns": [_format(row.turns, ".2f") for row in rows],
+        "tokens": [_format(row.tokens, ".1f") for row in rows],
+        "invalid": [_format(row.invalid, ".1%") for row in rows],
+        "model s": [_format(row.model_seconds, ".3g") for row in rows],
+        "env s": [_format(row.env_seconds, ".3g") for row in rows],
+        "ended by": [", ".join(f"{why} {count}" for why, count in row.stop_reasons.items()) for row in rows],
+    }
+
+
+def _environments(rows: Sequence["Row"]) -> list[str]:
+    """Return the rows' environments, with their arguments if one id occurs with different arguments."""
+    played = {(row.env_id, to_json(row.env_kwargs)) for row in rows}
+    ids = [env_id for env_id, _ in played]
+    return [
+        f"{row.env_id} {format_arguments(row.env_kwargs)}".strip() if ids.count(row.env_id) > 1 else row.env_id
+        for row in rows
+    ]
+
+
+def _format(value: float | None, spec: str) -> str:
+    return "-" if value is None else f"{value:{spec}}"

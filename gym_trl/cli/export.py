@@ -1,0 +1,74 @@
+"""``gym-trl export``."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.options import DebugOption
+from gym_trl.cli.terminal import say
+from gym_trl.errors import ConfigError
+from gym_trl.text.textify import counted
+
+EXAMPLES = """
+gym-trl export runs/first --to sft --min-return 1 --out sft.jsonl
+gym-trl export evals/guess --to preferences --out pairs.jsonl
+gym-trl export evals/guess --to parquet --out guess.parquet
+"""
+
+
+class ExportFormat(StrEnum):
+    """Output formats of ``gym-trl export``."""
+
+    SFT = "sft"
+    PREFERENCES = "preferences"
+    PARQUET = "parquet"
+
+
+@clear_errors
+def export(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Folder or file of records.")],
+    *,
+    to: Annotated[
+        ExportFormat,
+        typer.Option(help="sft: conversations for SFTTrainer; preferences: pairs for DPOTrainer; parquet: a table."),
+    ],
+    out: Annotated[Path, typer.Option(help="Output file; replaced if it exists.")],
+    min_return: Annotated[
+        float | None, typer.Option(help="sft: omit episodes with a lower return. Default: no minimum.")
+    ] = None,
+    successes: Annotated[bool, typer.Option("--successes", help="sft: omit episodes without success.")] = False,
+    min_gap: Annotated[
+        float, typer.Option(min=0.0, help="preferences: omit pairs whose returns do not differ by more than this.")
+    ] = 0.0,
+    thinking: Annotated[
+        bool, typer.Option("--thinking", help="sft, preferences: include the thinking of responses, in <think>.")
+    ] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Convert records to a data set: conversations for SFT, preference pairs, or a table."""
+    from gym_trl.records.export import preference_rows, sft_rows
+    from gym_trl.records.files import read_records
+    from gym_trl.records.json_lines import write_json_lines
+    from gym_trl.records.parquet import write_parquet
+
+    allowed = {
+        "--min-return": (min_return is not None, [ExportFormat.SFT]),
+        "--successes": (successes, [ExportFormat.SFT]),
+        "--min-gap": (bool(min_gap), [ExportFormat.PREFERENCES]),
+        "--thinking": (thinking, [ExportFormat.SFT, ExportFormat.PREFERENCES]),
+    }
+    for option, (given, formats) in allowed.items():
+        if given and to not in formats:
+            raise ConfigError(f"{option} requires --to {' or '.join(formats)}, got --to {to.value}")
+    records = read_records(path)
+    if to is ExportFormat.PARQUET:
+        count = write_parquet(records, out)
+    elif to is ExportFormat.SFT:
+        rows = sft_rows(records, min_return=min_return, successes=successes, thinking=thinking)
+        count = write_json_lines(rows, out)
+    else:
+        count = write_json_lines(preference_rows(records, min_gap=min_gap, thinking=thinking), out)
+    say(f"Wrote {counted(count, 'row')} to {out}.")

@@ -1,0 +1,109 @@
+"""``gym-trl info``."""
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gym_trl.cli.environments import describe, format_arguments, make_text_env
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
+from gym_trl.cli.terminal import say
+from gym_trl.envs.text_env import TextEnv
+from gym_trl.evaluation.play import Exchange, optimum, play_task, random_score
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import read_instructions
+from gym_trl.seeding import task_seed
+from gym_trl.text.textify import counted
+from gym_trl.types import Task
+
+EXAMPLES = """
+gym-trl info TrlEnv/GuessNumber-v0
+gym-trl info TrlEnv/GuessNumber-v0 --env high=100 --env turns=7
+"""
+_RANDOM_EPISODES = 200
+_SHOWN_TURNS = 8
+
+
+@clear_errors
+def info(
+    env_id: Annotated[str, typer.Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
+    *,
+    env: EnvOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the example episode.")] = 0,
+    debug: DebugOption = False,
+) -> None:
+    """Show an environment's arguments, instructions, measured scores and an example episode."""
+    kwargs = read_pairs(env)
+    made = make_text_env(env_id, kwargs)
+    if description := describe(env_id):
+        say(f"{description}\n")
+    for label, text in _facts(env_id, made, kwargs):
+        say(f"{label:<14}{text}")
+    if instructions := read_instructions(made):
+        say(f"\nInstructions\n  {_indented(instructions)}")
+    policy = next((name for name in ("solver", "random_policy") if made.has_wrapper_attr(name)), None)
+    if policy is not None:
+        seeds = [] if policy == "solver" else [seed]
+        turns = play_task(made, Task(env_id, seed), lambda env: env.get_wrapper_attr(policy)(*seeds))
+        say(f"\nAn episode, played by the {policy.replace('_', ' ')} (seed {seed})")
+        shown = turns if len(turns) <= _SHOWN_TURNS else [*turns[: _SHOWN_TURNS - 1], turns[-1]]
+        for turn in shown:
+            _show(turn)
+        if len(shown) < len(turns):
+            say(f"  ({counted(len(turns), 'turn')})")
+    made.close()
+
+
+def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    best = optimum(env)
+    tasks = [Task(env_id, task_seed(0, "eval", index)) for index in range(_RANDOM_EPISODES)]
+    chance = random_score(lambda _: make_text_env(env_id, kwargs), tasks)
+    count = env.get_wrapper_attr("num_instances") if env.has_wrapper_attr("num_instances") else None
+    presets: Mapping[str, Mapping[str, Any]] = getattr(env.unwrapped, "presets", {})
+    return [
+        ("id", env_id),
+        ("arguments", ", ".join(_arguments(env)) or "none"),
+        *((str(name), format_arguments(preset)) for name, preset in presets.items()),
+        ("observations", str(env.observation_space)),
+        ("actions", str(env.action_space)),
+        ("tasks", "not counted" if count is None else _count(count)),
+        ("optimum", _level(best.success, best.mean_return)),
+        ("random policy", _level(chance.success, chance.mean_return) if chance else "unknown"),
+    ]
+
+
+def _arguments(env: TextEnvironment) -> list[str]:
+    """Return an environment's arguments with their defaults; with presets, those of the default preset."""
+    parameters = inspect.signature(type(env.unwrapped)).parameters
+    presets = env.unwrapped.presets if isinstance(env.unwrapped, TextEnv) else {}
+    given = presets[parameters["difficulty"].default] if presets else {}
+    return [
+        f"{one.name}=(required)" if one.default is one.empty else f"{one.name}={given.get(one.name, one.default)!r}"
+        for one in parameters.values()
+        if one.name != "render_mode" and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number < 10**12 else f"about 10^{math.log10(number):.0f}"  # of an integer of any size
+
+
+def _level(success: float | None, mean_return: float | None) -> str:
+    known = {"success": success, "return": mean_return}
+    return ", ".join(f"{name} {value:.3g}" for name, value in known.items() if value is not None) or "unknown"
+
+
+def _show(turn: Exchange | Exception) -> None:
+    if isinstance(turn, Exception):
+        say(f"  {type(turn).__name__}: {turn}")
+        return
+    say(f"  {_indented(turn.observation)}\n  > {_indented(turn.action)}")
+    if turn.reply.terminated or turn.reply.truncated:
+        say(f"  {_indented(turn.reply.observation)}\n  (reward {turn.reply.reward:g})")
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")

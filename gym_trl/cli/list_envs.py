@@ -1,0 +1,41 @@
+"""``gym-trl list``."""
+
+import sys
+from typing import Annotated
+
+import gymnasium as gym
+import typer
+
+from gym_trl.cli.environments import describe
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.terminal import say
+from gym_trl.registration import is_ours
+
+EXAMPLES = """
+gym-trl list
+gym-trl list --all | grep -i maze
+"""
+
+
+@clear_errors
+def list_envs(
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every id registered with Gymnasium, not only this library's.")
+    ] = False,
+) -> None:
+    """List the available environments."""
+    if everything:
+        for env_id in sorted(gym.registry):
+            say(env_id)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("id", no_wrap=True)
+    table.add_column("description")
+    for env_id in sorted(env_id for env_id in gym.registry if is_ours(env_id)):
+        table.add_row(env_id, describe(env_id))
+    # Lines are not wrapped in a pipe, for grep and cut.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(table, markup=False, highlight=False)

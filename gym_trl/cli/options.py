@@ -1,0 +1,79 @@
+"""Options that several commands share, and values given as ``NAME=VALUE``."""
+
+import json
+import re
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from gym_trl.errors import ConfigError
+
+LARGEST_SEED = 2**32 - 1  # NumPy's, which the trainer seeds
+ID_HELP = "Environment: a registered id, module:id, package.module:Class, file.py, or file.py:Class."
+_POINTED = re.compile(r"-?((0|[1-9][0-9]*)\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)  # 1. and .5
+
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="Argument of the environment; repeatable. Numbers, true, false, none and JSON lists are converted; other "
+        "values are strings. Quote a string that looks like a number twice: --env 'word=\"12\"'.",
+    ),
+]
+SuccessOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Definition of success: a minimum return, info, or module:function. Default: the environment's own.",
+        show_default=False,
+    ),
+]
+SpecOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Any other argument of GymSpec, such as turn_limit=8; repeatable."),
+]
+SystemPromptOption = Annotated[
+    str | None, typer.Option(help="Text of a system message at the start of every conversation. Default: none.")
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def read_pairs(given: list[str] | None) -> dict[str, Any]:
+    """Return ``NAME=VALUE`` strings as a dictionary.
+
+    >>> read_pairs(["high=8", "rate=1e-3", "strict=true", "word=yes=no", "turns=none"])
+    {'high': 8, 'rate': 0.001, 'strict': True, 'word': 'yes=no', 'turns': None}
+    >>> read_pairs(["alphabet=01", "id=1_000", 'word="12"', "share=.5"])
+    {'alphabet': '01', 'id': '1_000', 'word': '12', 'share': 0.5}
+
+    Raises:
+        ConfigError: a string has no name or no ``=``.
+    """
+    pairs = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"expected NAME=VALUE, got {text!r}")
+        pairs[name.strip()] = _value(value.strip())
+    return pairs
+
+
+def _value(text: str) -> Any:
+    """Return the value of a string: JSON, ``true``, ``false`` or ``none`` in any case, or the string itself."""
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        # The only additions to JSON's numbers; Python would also accept 01 and 1_000.
+        return float(text) if _POINTED.fullmatch(text) else text
+
+
+def read_success(success: str | float | None) -> str | float | None:
+    """Return the value of ``--success``; a number is a minimum return."""
+    if isinstance(success, str):
+        with suppress(ValueError):
+            return float(success)
+    return success

@@ -1,0 +1,80 @@
+"""``gym-trl replay``."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
+from gym_trl.cli.terminal import say
+from gym_trl.text.textify import counted
+
+EXAMPLES = """
+gym-trl replay evals/guess
+gym-trl replay runs/first --env reward=efficient
+gym-trl replay evals/guess --reward my_rewards:score --out scored.jsonl
+"""
+
+
+@clear_errors
+def replay(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Folder or file of records.")],
+    *,
+    env: EnvOption = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FUNCTION",
+            help="package.module:function that returns the return of a record. Default: the environment's rewards.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the records with the new rewards to this file, as JSON Lines.")
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Replay recorded actions and report differences; with --env or --reward, compute new rewards.
+
+    Exit status: 1 if an observation, a reward or an episode's end differs from the record, 2 for an error, otherwise 0.
+    """
+    from gym_trl.evaluation.replay import replay as replay_records
+    from gym_trl.evaluation.scores import Scoreboard
+    from gym_trl.records.files import read_records
+    from gym_trl.records.json_lines import write_json_lines
+    from gym_trl.wrappers.inner import load_function
+
+    if reward is not None and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    function = None if reward is None else load_function(reward)
+    different = count = 0
+    before, after = Scoreboard(), Scoreboard()
+
+    def recorded() -> Iterator[Any]:
+        for record in read_records(path):
+            before.add(record)
+            yield record
+
+    def replayed() -> Iterator[Any]:
+        nonlocal different, count
+        for found in replay_records(recorded(), env_kwargs=read_pairs(env), reward=function):
+            count += 1
+            after.add(found.record)
+            different += bool(found.differences)
+            for difference in found.differences:
+                say(f"episode {count} ({found.record['task']['id']}) {difference}")
+            yield found.record
+
+    if out is not None:
+        write_json_lines(replayed(), out)
+    else:
+        for _ in replayed():
+            pass
+    say(f"Replayed {counted(count, 'episode')}; {different} with differences.")
+    if env or reward:
+        for then, now in zip(before.rows(), after.rows(), strict=True):
+            say(f"{then.policy} on {then.env_id}: recorded return {then.mean_return}, new return {now.mean_return}")
+    if different:
+        raise typer.Exit(1)

@@ -1,0 +1,49 @@
+"""``gym-trl serve``."""
+
+from typing import Annotated
+
+import typer
+
+from gym_trl.cli.environments import make_text_env
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
+from gym_trl.cli.terminal import say
+
+EXAMPLES = """
+gym-trl serve TrlEnv/GuessNumber-v0 --port 8000
+gym-trl serve CartPole-v1 --port 0 --sessions 256
+"""
+
+
+@clear_errors
+def serve(
+    env_id: Annotated[str, typer.Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 selects a free one.")] = 8000,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. By default only this machine can connect; any other address requires a token."
+        ),
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="GYM_TRL_TOKEN",
+            help="Bearer token that clients must send. Default: none on this machine, a new one otherwise.",
+        ),
+    ] = None,
+    sessions: Annotated[int, typer.Option(min=1, help="Maximum number of concurrent sessions.")] = 64,
+    env: EnvOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Serve an environment to OpenEnv clients, one instance per client.
+
+    gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a client. An action is {"message": TEXT};
+    reset accepts a seed and the environment's options. Messages over one megabyte are rejected.
+    """
+    kwargs = read_pairs(env)
+    make_text_env(env_id, kwargs).close()
+    from gym_trl.integrations.openenv.server import serve as serve_openenv
+
+    serve_openenv(env_id, env_kwargs=kwargs, host=host, port=port, sessions=sessions, token=token, say=say)

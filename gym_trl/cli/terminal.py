@@ -1,0 +1,68 @@
+"""Terminal input and output: text, colours, tables and prompts."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+_LEAVE = ("quit", "exit")
+_LEFT_ALIGNED = ("environment", "policy", "A", "B", "ended by")
+_ALWAYS_SHOWN = 4  # columns of a table
+
+
+def say(text: str = "") -> None:
+    """Print text, escaping characters that the terminal cannot encode."""
+    sys.stdout.write(encodable(f"{text}\n", sys.stdout))
+    sys.stdout.flush()
+
+
+def say_aside(text: str) -> None:
+    """Print text on standard error."""
+    sys.stderr.write(encodable(f"{text}\n", sys.stderr))
+
+
+def encodable(text: str, stream: Any) -> str:
+    """Return text with the characters escaped that a stream cannot encode."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def coloured(text: str, **style: Any) -> str:
+    """Return text with terminal styles, or unchanged for files, pipes and ``NO_COLOR``."""
+    return typer.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+
+
+def ask() -> str | None:
+    """Prompt for an action and return it; ``None`` to leave."""
+    try:
+        action = input("> ")
+    except (EOFError, KeyboardInterrupt):
+        return None
+    if not sys.stdin.isatty():
+        say(action)
+    return None if action.strip().lower() in _LEAVE else action
+
+
+def show_columns(columns: Mapping[str, Sequence[str]]) -> None:
+    """Print a table, without its last columns if the terminal is narrow."""
+    from rich.console import Console
+    from rich.table import Table
+
+    # Lines are not wrapped in a pipe, for grep and cut.
+    console = Console() if sys.stdout.isatty() else Console(width=400)
+    names = list(columns)
+    while True:
+        table = Table(box=None, pad_edge=False)
+        for name in names:
+            table.add_column(name, justify="left" if name in _LEFT_ALIGNED else "right", no_wrap=True)
+        for values in zip(*(columns[name] for name in names), strict=True):
+            table.add_row(*values)
+        wanted = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+        if wanted <= console.width or len(names) == _ALWAYS_SHOWN:
+            break
+        names.pop()
+    console.print(table, markup=False, highlight=False)
+    if missing := [name for name in columns if name not in names]:
+        say(f"Columns not shown: {', '.join(missing)}; a wider terminal or --json shows all.")

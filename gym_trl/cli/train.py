@@ -1,0 +1,192 @@
+"""``gym-trl train``."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gym_trl.cli.environments import make_text_env
+from gym_trl.cli.errors import clear_errors, option_name
+from gym_trl.cli.options import (
+    LARGEST_SEED,
+    DebugOption,
+    EnvOption,
+    SpecOption,
+    SuccessOption,
+    SystemPromptOption,
+    read_pairs,
+    read_success,
+)
+from gym_trl.cli.terminal import say
+from gym_trl.errors import ConfigError
+from gym_trl.executors.make import EXECUTORS
+from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.policies.model import check_model
+from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
+
+EXAMPLES = """
+gym-trl train
+gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --out runs/sixteen
+gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
+gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm colocate
+gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
+gym-trl train TrlEnv/CodeAgent-v0 --executor process --workers 8 --step-timeout 30 --reset-timeout 60
+RAY_ADDRESS=10.0.0.1:6379 gym-trl train TrlEnv/CodeAgent-v0 --executor ray --workers 256
+gym-trl train --resume runs/sixteen
+"""
+
+
+@clear_errors
+def train(
+    context: typer.Context,
+    *,
+    env_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Environment. Default: TrlEnv/GuessNumber-v0.", show_default=False),
+    ] = None,
+    env: EnvOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="Path or hub id of a model. Default: a tiny model with random weights.")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of steps, in total also with --resume. Default: 200, or up to 500 (tiny)."),
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Episodes per step, over all processes. Default: 64, or at least 128 (tiny)."),
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(min=2, help="Episodes per task. Default: 8, or up to 16 (tiny).")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of the optimiser. Default: 1e-6, or at least 2e-3 (tiny).")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of tokens per turn. Default: 256, or up to 16 (tiny).")
+    ] = None,
+    max_completion: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum number of tokens of an episode, including observations. Default: 2048, or 128 (tiny).",
+        ),
+    ] = None,
+    action_format: Annotated[
+        str | None,
+        typer.Option(help='Format of actions: "tag", "boxed", "plain", ... Default: "tag", or "plain" (tiny).'),
+    ] = None,
+    invalid_penalty: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, or 0.2 (tiny)."),
+    ] = None,
+    success: SuccessOption = None,
+    system_prompt: SystemPromptOption = None,
+    spec: SpecOption = None,
+    eval_episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Evaluation episodes, before and after training. Default: 64, or 256 (tiny)."),
+    ] = None,
+    records: Annotated[int, typer.Option(min=0, help="Episodes per step that are recorded in rollouts.jsonl.")] = 16,
+    seed: Annotated[
+        int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the tasks, the sampling and the tiny model.")
+    ] = 0,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Where environments are stepped: {', '.join(EXECUTORS)}. Default: the environment's own choice, or "
+            "the result of a short measurement."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of threads or processes of the executor. Default: the executor's own."),
+    ] = None,
+    step_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Make an episode unscored if a step takes longer. Default: no limit."),
+    ] = None,
+    reset_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="The same for making and resetting an environment. Default: no limit."),
+    ] = None,
+    vllm: Annotated[
+        VLLMMode | None,
+        typer.Option(help="Generate with vLLM, in this process or on a server of the same --model. Default: do not."),
+    ] = None,
+    grpo: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any field of TRL's GRPOConfig; repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new. Default: one in runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a run to continue.")] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Train a model on an environment with TRL's GRPOTrainer, and record the run in a folder.
+
+    Without --model, a tiny model with 100,000 random weights is trained, whose tokens are characters. It cannot read
+    English, so it receives no instructions, responds with the action only, and learns a small environment from nothing;
+    by default GuessNumber has numbers from 1 to 8 and 4 turns, and Echo words of 3 out of 4 letters. With --model, a
+    pretrained model from a path or the hub is trained, which receives the environment's instructions and marks actions
+    with <action>...</action>.
+
+    The folder contains config.json, metrics.jsonl, rollouts.jsonl, curve.png, tokenizer, model, checkpoints and
+    summary.json with the success rate on evaluation tasks before and after; gym-trl view shows them, also during
+    training. Ctrl-C stops after the current step and leaves a complete folder; --resume continues it, also after a
+    crash. A run that fails before its first step leaves no folder.
+
+    Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
+    """
+    chosen: dict[str, Any] = {"learning_rate": learning_rate, "max_completion_length": max_completion}
+    if vllm is not None:
+        chosen |= {"use_vllm": True, "vllm_mode": vllm.value}
+    fields = {**read_pairs(grpo), **{name: value for name, value in chosen.items() if value is not None}}
+    if resume is not None:
+        _refuse_other_options(context)
+        options = read_options(resume)
+    else:
+        options = TrainOptions.choose(
+            env_id or DEFAULT_ENV,
+            model=model,
+            env_kwargs=read_pairs(env),
+            seed=seed,
+            records_per_step=records,
+            grpo=fields,
+            steps=steps,
+            episodes=episodes,
+            group_size=group_size,
+            max_tokens_per_turn=max_tokens,
+            action_format=action_format,
+            invalid_penalty=invalid_penalty,
+            success=read_success(success),
+            system_prompt=system_prompt,
+            spec=read_pairs(spec),
+            eval_episodes=eval_episodes,
+            executor=executor,
+            workers=workers,
+            reset_timeout=reset_timeout,
+            step_timeout=step_timeout,
+        )
+    # Before slow imports:
+    make_text_env(options.env, options.env_kwargs).close()
+    if options.model is not None and resume is None:
+        check_model(options.model)
+    check_vllm(options.grpo)
+    if os.environ.get("RANK", "0") == "0":
+        say("Loading PyTorch and TRL")
+    from gym_trl.grpo.processes import leave_process_group
+    from gym_trl.training import run as training
+
+    summary = training.train(options, out=out) if resume is None else training.resume(resume, steps=steps)
+    leave_process_group()
+    if summary["interrupted"]:
+        raise typer.Exit(130)
+
+
+def _refuse_other_options(context: typer.Context) -> None:
+    allowed = {"resume", "steps", "debug"}
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"--resume uses the run's own options and accepts --steps only, got {option_name(name)}")

@@ -1,0 +1,233 @@
+"""``gym-trl validate``."""
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import gym_trl
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, read_pairs
+from gym_trl.cli.terminal import say
+from gym_trl.envs.text_env import Measured
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation.blind import SECONDS as BLIND_SECONDS
+from gym_trl.evaluation.blind import STEPS as BLIND_STEPS
+from gym_trl.evaluation.blind import describe
+from gym_trl.registration import EnvMaker, env_maker, unknown_id
+
+if TYPE_CHECKING:
+    from gym_trl.env_checker.report import Finding, Report
+    from gym_trl.env_checker.validation import Game, Validation
+
+EXAMPLES = """
+gym-trl validate my_game.py
+gym-trl validate my_games.chess:Chess --env size=5 --episodes 50
+gym-trl validate my_games:Mine/Chess-v0 --json
+gym-trl validate TrlEnv/Hangman-v0 FrozenLake-v1 --blind-steps 1000000 --blind-seconds 120
+gym-trl validate --all --full
+"""
+_MARKS = {
+    "ok": ("ok", "green"),
+    "warning": ("warning", "yellow"),
+    "problem": ("PROBLEM", "red"),
+    "skipped": ("-", "dim"),
+}
+
+
+@clear_errors
+def validate(
+    env_ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help=ID_HELP, show_default=False)] = None,
+    *,
+    env: EnvOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Validate all environments of this library.")] = False,
+    difficulty: Annotated[
+        str | None, typer.Option(help="Validate only this preset of the library's environments. Default: all presets.")
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=2, help="Episodes of each policy. Default: 100, 2000 with --full, 20 for other environments."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Play 2000 episodes, which takes minutes and detects small differences.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes and of the search for blind policies.")] = 0,
+    blind_steps: Annotated[
+        int, typer.Option(min=0, help="Environment steps of the search for a blind policy; 0 disables it.")
+    ] = BLIND_STEPS,
+    blind_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Time limit of the search, for each environment or preset.")
+    ] = BLIND_SECONDS,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: the number of cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON per environment.")] = False,
+    remeasure: Annotated[
+        bool,
+        typer.Option("--measure", help="Write reference values and blind baselines (2000 episodes) without checks."),
+    ] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check that environments meet the requirements of training: the library's or your own.
+
+    The library's environments are played by their solver and their baselines, and compared with reference values. For
+    any other environment (with text or other spaces; a registered id, module:id, package.module:Class, or a file.py
+    with a class in it) the report has one line per requirement: the finding, its verdict (ok, warning: training works,
+    but less well, or problem) and a fix. The environment runs in a separate process, so that hangs and crashes are
+    reported, too.
+
+    For every environment, a blind baseline is searched for: the best sequence of actions that ignores observations,
+    measured on held-out episodes. Only a score above it shows that a model uses the observations.
+
+    Exit status: 0; 1 if a requirement is not met, or a number differs significantly from its reference; 2 for an error.
+    """
+    ids = sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
+    if everything == bool(env_ids):
+        raise ConfigError("expected ids of environments or --all")
+    if env and len(ids) > 1:
+        raise ConfigError("--env requires exactly one environment")
+    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env]
+    others = [env_id for env_id in ids if env_id not in own]
+    for option, given in (("--difficulty", difficulty), ("--full", full), ("--measure", remeasure)):
+        if given and others:
+            raise ConfigError(f"{option} requires environments of this library without --env, got {others[0]}")
+    makers = {env_id: _unchecked_maker(env_id) for env_id in others}  # before anything is played
+    if remeasure:
+        _measure(own, difficulty, episodes or 2000, blind_steps, jobs)
+        return
+    broken = 0
+    if own:
+        chosen = _presets(own, difficulty)
+        count = episodes or (2000 if full else 100)
+        broken += _validate_games(
+            chosen, count, seed, _jobs(jobs, chosen), (blind_steps, blind_seconds), as_json=as_json
+        )
+    for env_id, maker in makers.items():
+        search = {"seed": seed, "blind_steps": blind_steps, "blind_seconds": blind_seconds}
+        broken += _inspect(
+            env_id, functools.partial(maker, **read_pairs(env)), search, episodes=episodes or 20, as_json=as_json
+        )
+    if broken:
+        raise typer.Exit(1)
+
+
+def _unchecked_maker(env_id: str) -> EnvMaker:
+    """Return the maker of an environment without Gymnasium's own checks, which would hide errors."""
+    if (maker := env_maker(env_id)) is None:
+        raise ConfigError(unknown_id(env_id))
+    return maker
+
+
+def _presets(ids: list[str], difficulty: str | None) -> list["Game"]:
+    from gym_trl.env_checker import validation
+
+    every = validation.games(ids)
+    if chosen := [game for game in every if difficulty in (None, game.difficulty)]:
+        return chosen
+    presets = dict.fromkeys(game.difficulty for game in every if game.difficulty is not None)
+    raise ConfigError(f"--difficulty must name a preset ({', '.join(presets) or 'there are none'}), got {difficulty!r}")
+
+
+def _jobs(jobs: int | None, chosen: list["Game"]) -> int:
+    return min(jobs or os.cpu_count() or 1, len(chosen))
+
+
+def _measure(ids: list[str], difficulty: str | None, episodes: int, blind_steps: int, jobs: int | None) -> None:
+    """Measure the reference values for the library's own environments, and write them to a file."""
+    from gym_trl.env_checker import validation
+
+    chosen = _presets(ids, difficulty)
+    jobs = _jobs(jobs, chosen)
+    for game, measured in validation.measure_all(chosen, episodes=episodes, jobs=jobs):
+        validation.write_measurements(validation.MEASURED, [(game, measured)])
+        say(_line(game, measured))
+    if not blind_steps:
+        return
+    for game, found in validation.measure_all_blind(chosen, episodes=episodes, steps=blind_steps, jobs=jobs):
+        validation.write_blind(validation.MEASURED_BLIND, [(game, found)])
+        for one in found.values():
+            say(f"{game.env_id:<26} {game.difficulty or '':<7} a blind policy {describe(one)}")
+
+
+def _validate_games(
+    chosen: list["Game"], episodes: int, seed: int, jobs: int, search: tuple[int, float], *, as_json: bool
+) -> int:
+    """Print a line for each preset, and return the number with problems."""
+    from gym_trl.env_checker import validation
+
+    began, failed = time.monotonic(), 0
+    steps, seconds = search
+    every = validation.validate_all(
+        chosen, episodes=episodes, seed=seed, jobs=jobs, blind_steps=steps, blind_seconds=seconds
+    )
+    for found in every:
+        failed += bool(found.problems)
+        say(json.dumps(found.as_dict()) if as_json else _verdict(found))
+    if not as_json:
+        took, ids = time.monotonic() - began, {game.env_id for game in chosen}
+        say(f"{len(chosen)} presets of {len(ids)} environments, {failed} with problems, in {took:.0f} s.")
+    return failed
+
+
+def _inspect(env_id: str, make: Callable[[], Any], search: Mapping[str, Any], *, episodes: int, as_json: bool) -> int:
+    """Print the report on an environment, and return the number of problems."""
+    from rich.console import Console
+
+    from gym_trl.env_checker.checks import PROMISES
+    from gym_trl.env_checker.inspection import inspect_env
+    from gym_trl.env_checker.report import PROBLEM
+
+    promises = list(PROMISES)
+    with Console(stderr=True).status(promises[0]) as status:
+
+        def on_finding(found: "Finding") -> None:
+            done = promises.index(found.promise) + 1
+            status.update(f"{done} of {len(promises)}: {found.promise} {found.verdict}")
+
+        report = inspect_env(make, name=env_id, episodes=episodes, on_finding=on_finding, **search)
+    if as_json:
+        say(json.dumps(report.as_dict()))
+    else:
+        _show_report(report)
+    return report.count(PROBLEM)
+
+
+def _show_report(report: "Report") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "requirement", "finding and fix"):
+        table.add_column(name, no_wrap=name == "requirement")
+    for found in report.findings:
+        mark, style = _MARKS[found.verdict]
+        text = Text(found.got)
+        if found.fix:
+            text.append(f"\n{found.why}", style="dim")
+            text.append(f"\n-> {found.fix}", style="bold")
+        table.add_row(Text(mark, style=style), Text(found.promise), text)
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(Text(report.name, style="bold"))
+    console.print(table, markup=False, highlight=False)
+    counts = [f"{report.count(name)} {name}" for name in _MARKS if report.count(name)]
+    console.print(Text(", ".join(counts)))
+
+
+def _verdict(found: "Validation") -> str:
+    problems = "".join(f"\n    {problem}" for problem in found.problems)
+    best = "?" if found.optimal_success is None else f"{found.optimal_success:.3f}"
+    blind = ""
+    if found.blind is not None:
+        near = "; this is near the optimum, so most of a score needs no observations" if found.near_optimum else ""
+        blind = f"\n    a blind policy {describe(found.blind)}{near}"
+    return f"{'FAIL' if problems else 'ok  '} {_line(found.game, found.measured)}  optimum {best}{blind}{problems}"
+
+
+def _line(game: "Game", measured: Mapping[str, Measured]) -> str:
+    """Return the results of policies in columns of fixed width."""
+    wins = "  ".join(f"{name} {numbers.success:.3f}" for name, numbers in measured.items())
+    return f"{game.env_id:<26} {game.difficulty or '':<7} {wins}  {measured['solver'].turns:.1f} turns"

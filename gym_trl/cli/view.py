@@ -1,0 +1,60 @@
+"""``gym-trl view``."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gym_trl.cli.errors import clear_errors, one_line
+from gym_trl.cli.options import DebugOption
+from gym_trl.cli.terminal import say, say_aside
+from gym_trl.errors import ConfigError
+from gym_trl.text.textify import counted
+
+EXAMPLES = """
+gym-trl view runs/first
+gym-trl view runs/first --live
+"""
+
+
+@clear_errors
+def view(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a file of records.")],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write. Default: view.html in the folder of the run.", show_default=False),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page at 127.0.0.1 and update it while the run continues.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --live; 0 selects a free one.")] = 0,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder of the tokenizer that decodes token ids. Default: the run's own.")
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Write a run as an HTML page with its curves and its episodes, with every token; it works offline."""
+    if live and out is not None:
+        raise ConfigError("--live serves the page instead of writing it: remove --out")
+    if port and not live:
+        raise ConfigError(f"--port {port} requires --live")
+    if live:
+        from gym_trl.viewer.live import LiveServer
+
+        try:
+            server = LiveServer(run, port=port, tokenizer=tokenizer)
+        except OSError as error:
+            raise ConfigError(f"cannot listen at 127.0.0.1:{port}: {one_line(error)}; give another --port") from error
+        with suppress(KeyboardInterrupt):
+            say(f"Serving {run} at {server.url}; press Ctrl-C to stop.")
+            server.serve()
+        return
+    from gym_trl.viewer.page import write_page
+
+    page = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
+    counts = write_page(run, page, tokenizer=tokenizer)
+    if counts["broken"]:
+        say_aside(f"Skipped {counted(counts['broken'], 'line')} that could not be read as records.")
+    say(f"Wrote {counted(counts['episodes'], 'episode')} to {page} ({counts['bytes'] / 1e6:.1f} MB).")
