@@ -1,14 +1,13 @@
 """Pocket cube: Rubik's cube of 2x2x2."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from itertools import accumulate, permutations, product
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome, Steady
@@ -17,8 +16,6 @@ from gym_trl.types import Policy
 
 Stickers: TypeAlias = tuple[str, ...]
 """Stickers of the faces U, R, F, D, L and B, each from its top left to its bottom right."""
-Vector: TypeAlias = tuple[int, int, int]
-"""Coordinates to the right, up, and to the front."""
 
 _FACES = "URFDLB"
 _SOLVED: Stickers = tuple(face for face in _FACES for _ in range(4))
@@ -154,65 +151,28 @@ class PocketCube(Puzzle):
         return 1.0 - _distances()[_number(self._stickers)] / 11
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Moves of stickers
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _places() -> list[tuple[Vector, Vector]]:
-    """Return the corner and the direction of every sticker, in the displayed order."""
-    corners: dict[str, Callable[[int, int], Vector]] = {
-        "U": lambda row, col: (col, 1, row),
-        "R": lambda row, col: (1, -row, -col),
-        "F": lambda row, col: (col, -row, 1),
-        "D": lambda row, col: (col, -1, -row),
-        "L": lambda row, col: (-1, -row, col),
-        "B": lambda row, col: (-col, -row, -1),
-    }
-    return [(corners[face](row, col), _NORMALS[face]) for face in _FACES for row in (-1, 1) for col in (-1, 1)]
-
-
-_NORMALS: dict[str, Vector] = {
-    "U": (0, 1, 0),
-    "R": (1, 0, 0),
-    "F": (0, 0, 1),
-    "D": (0, -1, 0),
-    "L": (-1, 0, 0),
-    "B": (0, 0, -1),
+_CYCLES = {
+    "U": ((0, 2, 3, 1), (4, 20, 16, 8), (5, 21, 17, 9)),
+    "R": ((4, 6, 7, 5), (1, 9, 13, 22), (3, 11, 15, 20)),
+    "F": ((8, 10, 11, 9), (2, 19, 13, 4), (3, 17, 12, 6)),
 }
-_PLACES = _places()
-_CLOCKWISE: dict[str, Callable[[Vector], Vector]] = {
-    "U": lambda vector: (-vector[2], vector[1], vector[0]),
-    "R": lambda vector: (vector[0], vector[2], -vector[1]),
-    "F": lambda vector: (vector[1], -vector[0], vector[2]),
-}
-
-
-def _sources(face: str, quarters: int) -> list[int]:
-    """Return for every place the place that its sticker comes from."""
-    sources = list(range(24))
-    for here, (corner, facing) in enumerate(_PLACES):
-        if _dot(corner, _NORMALS[face]) == 1:
-            there = (_turned(corner, face, quarters), _turned(facing, face, quarters))
-            sources[_PLACES.index(there)] = here
-    return sources
-
-
-def _turned(vector: Vector, face: str, quarters: int) -> Vector:
-    for _ in range(quarters):
-        vector = _CLOCKWISE[face](vector)
-    return vector
-
-
-def _dot(a: Vector, b: Vector) -> int:
-    return sum(x * y for x, y in zip(a, b, strict=True))
-
-
+"""For each clockwise quarter turn, cycles of places: each place gets the sticker of the place after it."""
+_CORNERS = ((0, 16, 21), (1, 20, 5), (2, 8, 17), (3, 4, 9), (13, 11, 6), (15, 7, 22), (12, 19, 10))
+"""Places of the stickers of each movable corner: that on U or D first, then clockwise."""
+_CORNER_OF = {frozenset(_SOLVED[place] for place in places): corner for corner, places in enumerate(_CORNERS)}
 _QUARTERS = {"": 1, "'": 3, "2": 2}
 _ACTIONS = tuple(face + mark for face in "URF" for mark in _QUARTERS)
-_TURNS: dict[str, Callable[[Stickers], Stickers]] = {
-    action: itemgetter(*_sources(action[0], _QUARTERS[action[1:]])) for action in _ACTIONS
-}
+
+
+def _turn(face: str, quarters: int) -> Callable[[Stickers], Stickers]:
+    sources = list(range(24))
+    for cycle in _CYCLES[face]:
+        for here, there in zip(cycle, cycle[quarters:] + cycle[:quarters], strict=True):
+            sources[here] = there
+    return itemgetter(*sources)
+
+
+_TURNS = {action: _turn(action[0], _QUARTERS[action[1:]]) for action in _ACTIONS}
 
 
 def _scrambled(length: int, number: int) -> Stickers:
@@ -227,36 +187,7 @@ def _scrambled(length: int, number: int) -> Stickers:
     return before if stickers == _SOLVED else stickers
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Positions by number: the order and the twists of the seven movable corners; the solved one is number 0
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class _Position(NamedTuple):
-    corners: tuple[int, ...]
-    """Corner at every place."""
-    twists: tuple[int, ...]
-    """Place of its sticker of U or D: 0 on U or D, else 1 or 2 places on, clockwise."""
-
-
-def _corner_places() -> list[tuple[int, ...]]:
-    """Return the places of the stickers of each movable corner: that on U or D first, then clockwise."""
-    found: dict[Vector, list[int]] = {}
-    for place, (corner, _) in enumerate(_PLACES):
-        found.setdefault(corner, []).append(place)
-    del found[-1, -1, -1]
-    return [_clockwise(places) for places in found.values()]
-
-
-def _clockwise(places: Sequence[int]) -> tuple[int, ...]:
-    first, second, third = sorted(places, key=lambda place: _PLACES[place][1][1] == 0)
-    a, b, c = (_PLACES[place][1] for place in (first, second, third))
-    cross = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
-    return (first, second, third) if _dot(cross, c) < 0 else (first, third, second)
-
-
-_CORNERS = _corner_places()
-_CORNER_OF = {frozenset(_SOLVED[place] for place in places): corner for corner, places in enumerate(_CORNERS)}
+# Positions have numbers, by the order and the twists of the seven movable corners; the solved one is number 0.
 
 
 @cache
@@ -272,17 +203,16 @@ def _twistings() -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:
     return twistings, {twists: number for number, twists in enumerate(twistings)}
 
 
-def _position(stickers: Stickers) -> _Position:
+def _position(stickers: Stickers) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the corner at each place, and its twist: how many places on from U or D its sticker of U or D is."""
     shown = [[stickers[place] for place in places] for places in _CORNERS]
-    return _Position(
-        tuple(_CORNER_OF[frozenset(names)] for names in shown),
-        tuple(next(twist for twist, name in enumerate(names) if name in "UD") for names in shown),
-    )
+    twists = [0 if first in "UD" else 1 if second in "UD" else 2 for first, second, _ in shown]
+    return tuple(_CORNER_OF[frozenset(names)] for names in shown), tuple(twists)
 
 
 def _number(stickers: Stickers) -> int:
-    position = _position(stickers)
-    return _orders()[1][position.corners] * 729 + _twistings()[1][position.twists]
+    corners, twists = _position(stickers)
+    return _orders()[1][corners] * 729 + _twistings()[1][twists]
 
 
 def _stickers(number: int) -> Stickers:
@@ -299,38 +229,24 @@ def _stickers(number: int) -> Stickers:
 def _distances(actions: tuple[str, ...] = _ACTIONS) -> bytes:
     """Return the fewest of these moves from every position to the solved one, by its number."""
     orders, order_numbers = _orders()
-    twistings, twisting_numbers = _twistings()
+    twistings, _ = _twistings()
     moves = []
     for action in actions:
         corners, twists = _position(_TURNS[action](_SOLVED))
-        moves.append(
-            (
-                np.array([order_numbers[tuple(order[corner] for corner in corners)] for order in orders]) * 729,
-                np.array(
-                    [
-                        twisting_numbers[
-                            tuple((twisting[corner] + twist) % 3 for corner, twist in zip(corners, twists, strict=True))
-                        ]
-                        for twisting in twistings
-                    ]
-                ),
-            )
-        )
-    return _breadth_first(moves).tobytes()
-
-
-def _breadth_first(moves: Sequence[tuple[Any, Any]]) -> npt.NDArray[np.uint8]:
+        turned = [order_numbers[tuple([order[corner] for corner in corners])] * 729 for order in orders]
+        twisted = (np.array(twistings)[:, corners] + twists)[:, :6] % 3 @ 3 ** np.arange(5, -1, -1)
+        moves.append((np.array(turned), twisted))
     distances = np.full(5040 * 729, 255, dtype=np.uint8)
     distances[0] = steps = 0
     reached = np.zeros(1, dtype=np.int64)
     while reached.size:
         steps += 1
-        orders, twistings = np.divmod(reached, 729)
-        for order, twisting in moves:
-            after = order[orders] + twisting[twistings]
+        order, twisting = np.divmod(reached, 729)
+        for turn, twist_ in moves:
+            after = turn[order] + twist_[twisting]
             distances[after[distances[after] == 255]] = steps
         reached = np.flatnonzero(distances == steps)
-    return distances
+    return distances.tobytes()
 
 
 def _nearer(observation: str) -> str:

@@ -4,6 +4,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,12 +76,34 @@ def test_every_board_that_can_be_solved_is_an_instance_and_the_solver_is_shortes
     assert starts == presses.keys() - {frozenset()}
 
 
+def boards_by_presses(size: int) -> list[int]:
+    """The number of boards that need 0, 1, 2, ... presses, from the smallest equivalent solutions."""
+    algebra = lights_out._algebra(size)
+    ones = np.array([number.bit_count() for number in range(1 << 13)], dtype=np.uint8)
+    low, rest = np.zeros(1, dtype=np.int64), [0]
+    for light in algebra.independent[:18]:
+        low = np.concatenate([low, low ^ 1 << light])
+    for light in algebra.independent[18:]:
+        rest += [presses | 1 << light for presses in rest]
+    counts = np.zeros(size * size + 1, dtype=np.int64)
+    for presses in rest:
+        same = [low ^ (presses ^ pattern) for pattern in algebra.quiet]
+        fewest = np.min([ones[boards & 0x1FFF] + ones[boards >> 13] for boards in same], axis=0)
+        counts += np.bincount(fewest, minlength=len(counts))
+    return [int(count) for count in np.trim_zeros(counts, "b")]
+
+
+def test_boards_by_presses_are_as_published_in_the_module() -> None:
+    for size, counts in lights_out._BOARDS_BY_PRESSES.items():
+        assert boards_by_presses(size) == list(counts)
+
+
 def test_a_quarter_of_5x5_boards_can_be_solved_and_the_hardest_need_15_presses() -> None:
-    counts = lights_out._boards_by_presses(5)
+    counts = lights_out._BOARDS_BY_PRESSES[5]
     assert sum(counts) == 2**23 == LightsOut(difficulty="hard").num_instances + 1
-    assert counts[15:17] == [7350, 0]
+    assert counts[15:] == (7350,)
     assert sum(n * count for n, count in enumerate(counts)) / 2**23 == pytest.approx(9.9029, abs=5e-5)
-    assert counts[:3] == [1, 25, 25 * 24 // 2]
+    assert counts[:3] == (1, 25, 25 * 24 // 2)
 
 
 @pytest.mark.parametrize(
