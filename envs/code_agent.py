@@ -4,8 +4,8 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
-from typing import Any, ClassVar, NamedTuple
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
@@ -29,78 +29,70 @@ class _Step(NamedTuple):
     sentence: str
     """Description, with ``{k}`` in place of its number."""
     code: str
-    """Equivalent expression in ``numbers`` and ``k``."""
-    does: Callable[[list[int], int], Any]
+    """Equivalent expression in ``numbers`` and ``{k}``."""
     parameters: Sequence[int] = (0,)
+
+    def apply(self, numbers: list[int], k: int) -> Any:
+        """Return the result of the expression."""
+        return _function(self.code)(numbers, k)
+
+
+@cache
+def _function(code: str) -> Callable[[list[int], int], Any]:
+    function: Callable[[list[int], int], Any] = eval(f"lambda numbers, k: {code.replace('{k}', 'k')}")  # noqa: S307 -- ours
+    return function
 
 
 _LIST_STEPS = (
-    _Step("Keep the numbers that are divisible by {k}.", "[n for n in numbers if n % {k} == 0]",
-          lambda ns, k: [n for n in ns if n % k == 0], range(2, 6)),
-    _Step("Remove the numbers that are divisible by {k}.", "[n for n in numbers if n % {k}]",
-          lambda ns, k: [n for n in ns if n % k], range(2, 6)),
-    _Step("Keep the numbers that are greater than {k}.", "[n for n in numbers if n > {k}]",
-          lambda ns, k: [n for n in ns if n > k], range(-9, 10)),
-    _Step("Keep the numbers that are less than {k}.", "[n for n in numbers if n < {k}]",
-          lambda ns, k: [n for n in ns if n < k], range(-9, 10)),
-    _Step("Multiply each number by {k}.", "[n * {k} for n in numbers]",
-          lambda ns, k: [n * k for n in ns], range(2, 8)),
-    _Step("Add {k} to each number.", "[n + {k} for n in numbers]",
-          lambda ns, k: [n + k for n in ns], range(1, 20)),
-    _Step("Subtract each number from {k}.", "[{k} - n for n in numbers]",
-          lambda ns, k: [k - n for n in ns], range(20)),
+    _Step("Keep the numbers that are divisible by {k}.", "[n for n in numbers if n % {k} == 0]", range(2, 6)),
+    _Step("Remove the numbers that are divisible by {k}.", "[n for n in numbers if n % {k}]", range(2, 6)),
+    _Step("Keep the numbers that are greater than {k}.", "[n for n in numbers if n > {k}]", range(-9, 10)),
+    _Step("Keep the numbers that are less than {k}.", "[n for n in numbers if n < {k}]", range(-9, 10)),
+    _Step("Multiply each number by {k}.", "[n * {k} for n in numbers]", range(2, 8)),
+    _Step("Add {k} to each number.", "[n + {k} for n in numbers]", range(1, 20)),
+    _Step("Subtract each number from {k}.", "[{k} - n for n in numbers]", range(20)),
     _Step("Replace each number by its remainder when divided by {k}, from 0 to {k} less 1.",
-          "[n % {k} for n in numbers]", lambda ns, k: [n % k for n in ns], range(3, 12)),
-    _Step("Replace each number by its absolute value.", "[abs(n) for n in numbers]",
-          lambda ns, k: [abs(n) for n in ns]),
-    _Step("Raise each number that is less than {k} to {k}.", "[max(n, {k}) for n in numbers]",
-          lambda ns, k: [max(n, k) for n in ns], range(-9, 10)),
-    _Step("Reverse the list.", "numbers[::-1]", lambda ns, k: ns[::-1]),
-    _Step("Sort the list in ascending order.", "sorted(numbers)", lambda ns, k: sorted(ns)),
-    _Step("Sort the list in descending order.", "sorted(numbers, reverse=True)",
-          lambda ns, k: sorted(ns, reverse=True)),
-    _Step("Remove every number that is equal to an earlier one.", "list(dict.fromkeys(numbers))",
-          lambda ns, k: list(dict.fromkeys(ns))),
-    _Step("Keep the first {k} numbers, or all where there are fewer.", "numbers[:{k}]",
-          lambda ns, k: ns[:k], range(2, 7)),
-    _Step("Remove the first {k} numbers, or all where there are fewer.", "numbers[{k}:]",
-          lambda ns, k: ns[k:], range(1, 5)),
-    _Step("Keep every number whose position, counted from 0, is divisible by {k}.", "numbers[::{k}]",
-          lambda ns, k: ns[::k], range(2, 4)),
+          "[n % {k} for n in numbers]", range(3, 12)),
+    _Step("Replace each number by its absolute value.", "[abs(n) for n in numbers]"),
+    _Step("Raise each number that is less than {k} to {k}.", "[max(n, {k}) for n in numbers]", range(-9, 10)),
+    _Step("Reverse the list.", "numbers[::-1]"),
+    _Step("Sort the list in ascending order.", "sorted(numbers)"),
+    _Step("Sort the list in descending order.", "sorted(numbers, reverse=True)"),
+    _Step("Remove every number that is equal to an earlier one.", "list(dict.fromkeys(numbers))"),
+    _Step("Keep the first {k} numbers, or all where there are fewer.", "numbers[:{k}]", range(2, 7)),
+    _Step("Remove the first {k} numbers, or all where there are fewer.", "numbers[{k}:]", range(1, 5)),
+    _Step("Keep every number whose position, counted from 0, is divisible by {k}.", "numbers[::{k}]", range(2, 4)),
     _Step("Move the first {k} numbers to the end, in their order; where there are fewer, nothing changes.",
-          "numbers[{k}:] + numbers[:{k}]", lambda ns, k: ns[k:] + ns[:k], range(1, 6)),
+          "numbers[{k}:] + numbers[:{k}]", range(1, 6)),
     _Step("Replace each number by the sum of it and all before it.",
-          "[sum(numbers[: i + 1]) for i in range(len(numbers))]", lambda ns, k: list(accumulate(ns))),
+          "[sum(numbers[: i + 1]) for i in range(len(numbers))]"),
     _Step("Replace the list by the differences of neighbours, each less the one before it.",
-          "[b - a for a, b in zip(numbers, numbers[1:])]",
-          lambda ns, k: [b - a for a, b in pairwise(ns)]),
+          "[b - a for a, b in zip(numbers, numbers[1:])]"),
     _Step("Replace each number by the largest of it and all before it.",
-          "[max(numbers[: i + 1]) for i in range(len(numbers))]", lambda ns, k: list(accumulate(ns, max))),
+          "[max(numbers[: i + 1]) for i in range(len(numbers))]"),
     _Step("Swap neighbours: the first with the second, the third with the fourth and so on; a last one without a "
-          "neighbour stays.", "[n for i in range(0, len(numbers), 2) for n in numbers[i : i + 2][::-1]]",
-          lambda ns, k: [n for i in range(0, len(ns), 2) for n in ns[i : i + 2][::-1]]),
+          "neighbour stays.", "[n for i in range(0, len(numbers), 2) for n in numbers[i : i + 2][::-1]]"),
 )  # fmt: skip
 
 _LAST_STEPS = (
-    _Step("The result is the list.", "numbers", lambda ns, k: ns),
-    _Step("The result is the sum of the numbers.", "sum(numbers)", lambda ns, k: sum(ns)),
-    _Step("The result is the largest number, or {k} where there is none.", "max(numbers, default={k})",
-          lambda ns, k: max(ns, default=k), range(-9, 10)),
-    _Step("The result is the smallest number, or {k} where there is none.", "min(numbers, default={k})",
-          lambda ns, k: min(ns, default=k), range(-9, 10)),
+    _Step("The result is the list.", "numbers"),
+    _Step("The result is the sum of the numbers.", "sum(numbers)"),
+    _Step("The result is the largest number, or {k} where there is none.", "max(numbers, default={k})", range(-9, 10)),
+    _Step("The result is the smallest number, or {k} where there is none.", "min(numbers, default={k})", range(-9, 10)),
     _Step("The result is the largest number less the smallest, or {k} where there is none.",
-          "max(numbers) - min(numbers) if numbers else {k}",
-          lambda ns, k: max(ns) - min(ns) if ns else k, range(-9, 0)),
-    _Step("The result is the sum of the squares of the numbers.", "sum(n * n for n in numbers)",
-          lambda ns, k: sum(n * n for n in ns)),
+          "max(numbers) - min(numbers) if numbers else {k}", range(-9, 0)),
+    _Step("The result is the sum of the squares of the numbers.", "sum(n * n for n in numbers)"),
     _Step("The result is the sum of the numbers at even positions, counted from 0, less the sum of the others.",
-          "sum(numbers[::2]) - sum(numbers[1::2])", lambda ns, k: sum(ns[::2]) - sum(ns[1::2])),
+          "sum(numbers[::2]) - sum(numbers[1::2])"),
 )  # fmt: skip
+
+
+_Steps: TypeAlias = Sequence[tuple[_Step, int]]
+"""Operations with their numbers; the last one makes the result of the list."""
 
 
 class _Problem(NamedTuple):
     sentences: tuple[str, ...]
-    program: str
     cases: tuple[tuple[list[int], Any], ...]
     """Inputs and results; the first are the examples, the others the hidden tests."""
 
@@ -215,8 +207,8 @@ class CodeAgent(TextEnv):
         rng = random.Random(seed)
 
         def act(observation: str) -> str:
-            steps, last = _draw(rng, self.steps)
-            return f"submit:\n{_program(steps, last)}" if rng.random() < 0.5 else f"run:\nprint({rng.randrange(100)})"
+            codes = [step.code.replace("{k}", str(k)) for step, k in _draw(rng, self.steps)]
+            return f"submit:\n{_program(codes)}" if rng.random() < 0.5 else f"run:\nprint({rng.randrange(100)})"
 
         return act
 
@@ -325,45 +317,42 @@ def _make(instance: int, steps: int) -> _Problem:
     """Return a problem in which every step affects the results."""
     rng = random.Random(f"{instance} {steps}")
     while True:
-        chosen, last = _draw(rng, steps)
+        chosen = _draw(rng, steps)
         inputs = [[rng.randint(-20, 20) for _ in range(rng.randint(3, 9))] for _ in range(_EXAMPLES + _TESTS)]
         inputs[_EXAMPLES] = []
-        cases = tuple((given, _apply(chosen, last, given)) for given in inputs)
-        if _decides(chosen, last, cases):
-            said = tuple(step.sentence.replace("{k}", str(k)) for step, k in (*chosen, last))
-            return _Problem(said, _program(chosen, last), cases)
+        cases = tuple((given, _apply(chosen, given)) for given in inputs)
+        if _decides(chosen, cases):
+            said = tuple(step.sentence.replace("{k}", str(k)) for step, k in chosen)
+            return _Problem(said, cases)
 
 
-def _draw(rng: random.Random, steps: int) -> tuple[list[tuple[_Step, int]], tuple[_Step, int]]:
-    kinds = [rng.choice(_LIST_STEPS) for _ in range(steps)]
-    last = rng.choice(_LAST_STEPS)
-    return [(kind, rng.choice(kind.parameters)) for kind in kinds], (last, rng.choice(last.parameters))
+def _draw(rng: random.Random, steps: int) -> _Steps:
+    kinds = [*(rng.choice(_LIST_STEPS) for _ in range(steps)), rng.choice(_LAST_STEPS)]
+    return [(kind, rng.choice(kind.parameters)) for kind in kinds]
 
 
-def _apply(steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int], given: list[int]) -> Any:
-    numbers = list(given)
+def _apply(steps: _Steps, given: list[int]) -> Any:
+    result = list(given)
     for step, k in steps:
-        numbers = step.does(numbers, k)
-    return last[0].does(numbers, last[1])
+        result = step.apply(result, k)
+    return result
 
 
-def _decides(
-    steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int], cases: Sequence[tuple[list[int], Any]]
-) -> bool:
-    """Return whether no value is the result of a third of the tests and each step affects some result."""
+def _decides(steps: _Steps, cases: Sequence[tuple[list[int], Any]]) -> bool:
+    """Return whether no value is the result of a third of the tests and each step but the last affects some result."""
     results = [json.dumps(result) for _, result in cases[_EXAMPLES:]]
     if max(map(results.count, results)) > _TESTS // 3 or any(len(result) > 200 for result in results):
         return False
-    for i in range(len(steps)):
+    for i in range(len(steps) - 1):
         fewer = [*steps[:i], *steps[i + 1 :]]
-        if all(_apply(fewer, last, given) == result for given, result in cases[_EXAMPLES:]):
+        if all(_apply(fewer, given) == result for given, result in cases[_EXAMPLES:]):
             return False
     return True
 
 
-def _program(steps: Sequence[tuple[_Step, int]], last: tuple[_Step, int]) -> str:
-    lines = [f"    numbers = {step.code.replace('{k}', str(k))}" for step, k in steps]
-    return "\n".join(["def solve(numbers):", *lines, f"    return {last[0].code.replace('{k}', str(last[1]))}"])
+def _program(expressions: Sequence[str]) -> str:
+    lines = [f"    numbers = {expression}" for expression in expressions[:-1]]
+    return "\n".join(["def solve(numbers):", *lines, f"    return {expressions[-1]}"])
 
 
 _PATTERNS = [
@@ -374,9 +363,7 @@ _PATTERNS = [
 
 def _read(observation: str) -> str:
     """Return the submission of the program that the sentences describe."""
-    lines = [_translate(sentence) for sentence in _SENTENCE.findall(observation)]
-    body = [f"    numbers = {line}" for line in lines[:-1]]
-    return "\n".join(["submit:", "def solve(numbers):", *body, f"    return {lines[-1]}"])
+    return f"submit:\n{_program([_translate(sentence) for sentence in _SENTENCE.findall(observation)])}"
 
 
 def _translate(sentence: str) -> str:

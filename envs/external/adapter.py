@@ -1,13 +1,14 @@
 """Base class of the adapters to environments of other libraries."""
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
 from gym_trl.spaces import AnyText
 
 
@@ -65,6 +66,10 @@ class Adapter(gym.Env[str, str], ABC):
     """Smallest sum of rewards that can still follow, from any state."""
     option_names = frozenset[str]()
     """Names of the supported reset options."""
+    extra: ClassVar[str] = ""
+    """Extra of gym-trl that installs the other library."""
+    _game: Any = None
+    """Object of the other library that ``close`` closes."""
 
     def __init__(self) -> None:
         self.observation_space: AnyText = AnyText()
@@ -101,6 +106,12 @@ class Adapter(gym.Env[str, str], ABC):
         info = {"action_valid": valid, **({} if success is None else {"success": success}), **more}
         return observation, reward, terminated, truncated and not terminated, info
 
+    def close(self) -> None:
+        """Close the environment of the other library."""
+        game, self._game = self._game, None
+        if game is not None:
+            game.close()
+
     @property
     def settlement(self) -> float:
         """Sum of rewards that a loss would still pay."""
@@ -110,6 +121,31 @@ class Adapter(gym.Env[str, str], ABC):
     def owes(self) -> bool:
         """True if ``settlement`` can be anything but 0."""
         return self.loss_reward != 0
+
+    @classmethod
+    def _import(cls, *names: str) -> Any:
+        """Import modules of the other library, and return the first.
+
+        Raises:
+            MissingDependencyError: One of them is not installed.
+        """
+        try:
+            first, *_ = [import_module(name) for name in names]
+        except ImportError as error:
+            raise MissingDependencyError(f"External/{cls.__name__}-v0", extra=cls.extra) from error
+        return first
+
+    @staticmethod
+    def _instance(options: dict[str, Any], seed: int, count: int) -> int:
+        """Return the reset option ``instance``, by default a number that follows from the seed.
+
+        Raises:
+            ConfigError: It is not an integer from 0 to ``count`` - 1.
+        """
+        number = options.get("instance", seed % count)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+            raise ConfigError(f"instance must be an integer from 0 to {count - 1}, got {number!r}")
+        return number
 
     @abstractmethod
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 
 
 class GEM(Adapter):
@@ -31,17 +31,16 @@ class GEM(Adapter):
         ConfigError: The environment does not exist.
     """
 
+    extra = "gem"
+
     def __init__(self, game: str, *, render_mode: None = None, **settings: Any) -> None:
         super().__init__()
         root = logging.getLogger()
-        before, level = list(root.handlers), root.level
+        handlers, level = list(root.handlers), root.level
         try:
-            import gem
-            import gem.envs
-        except ImportError as error:
-            raise MissingDependencyError("External/GEM-v0", extra="gem") from error
+            gem = self._import("gem", "gem.envs")
         finally:  # the import configures logging of the whole process
-            root.handlers[:] = before
+            root.handlers[:] = handlers
             root.setLevel(level)
         if game not in gem.envs.registration.ENV_REGISTRY:
             raise ConfigError(f"GEM has no environment {game!r}")

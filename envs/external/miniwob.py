@@ -8,7 +8,7 @@ from typing import Any
 
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.envs.external.browser import Tab
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 
 _BEGIN = """
 core.EPISODE_MAX_TIME = 1e9;  // a model may think
@@ -52,8 +52,8 @@ class MiniWoB(Adapter):
         ConfigError: The task does not exist; at reset, Chromium or chromedriver is not on the path.
     """
 
+    extra = "miniwob"
     loss_reward = -1.0
-
     instructions = (
         "Do what the web page asks. Each element is shown with its number in brackets. Answer with one action: "
         'click(5), type(6, "some text") or press("<Enter>").'
@@ -61,19 +61,15 @@ class MiniWoB(Adapter):
 
     def __init__(self, task: str, *, render_mode: None = None) -> None:
         super().__init__()
-        try:
-            import miniwob
-            import psutil  # noqa: F401 -- needed to end the browser
-            from miniwob import constants, dom, selenium_actions
-        except ImportError as error:
-            raise MissingDependencyError("External/MiniWoB-v0", extra="miniwob") from error
+        miniwob = self._import("miniwob", "miniwob.constants", "miniwob.dom", "miniwob.selenium_actions", "psutil")
         pages = Path(miniwob.__file__).parent / "html" / "miniwob"
         if task not in (known := sorted(page.stem for page in pages.glob("*.html"))):
             raise ConfigError(f"MiniWoB++ has no task {task!r}; it has {known}")
         self.task = task
         self._page = (pages / f"{task}.html").as_uri()
-        self._tree, self._keys = dom.DOMElement, frozenset(constants.DEFAULT_ALLOWED_KEYS)
-        self._press, self._type = selenium_actions.execute_press_key, selenium_actions.execute_type_text
+        self._tree, self._keys = miniwob.dom.DOMElement, frozenset(miniwob.constants.DEFAULT_ALLOWED_KEYS)
+        actions = miniwob.selenium_actions
+        self._press, self._type = actions.execute_press_key, actions.execute_type_text
         self._tab: Tab | None = None
         self._refs = frozenset[int]()
 

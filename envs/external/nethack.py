@@ -5,18 +5,9 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 
-_DIRECTIONS = {
-    "N": "north",
-    "E": "east",
-    "S": "south",
-    "W": "west",
-    "NE": "northeast",
-    "SE": "southeast",
-    "SW": "southwest",
-    "NW": "northwest",
-}
+_COMPASS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 
 
 class NetHack(Adapter):
@@ -45,23 +36,21 @@ class NetHack(Adapter):
         ConfigError: The task does not exist, or it cannot be seeded.
     """
 
+    extra = "nethack"
+
     def __init__(self, task: str = "NetHackScore-v0", *, render_mode: None = None, **settings: Any) -> None:
         super().__init__()
-        try:
-            import nle.env
-        except ImportError as error:
-            raise MissingDependencyError("External/NetHack-v0", extra="nethack") from error
+        self._import("nle", "nle.env")
         if task not in (known := sorted(env_id for env_id in gym.registry if env_id.startswith("NetHack"))):
             raise ConfigError(f"NetHack has no task {task!r}; it has {known}")
         self.task = task
         made: Any = gym.make(task, disable_env_checker=True, **settings)
-        self._game: Any = made.unwrapped
+        self._game = made.unwrapped
         try:
             self._game.seed(core=1, disp=1, reseed=False)
         except RuntimeError as error:
             self._game.close()
             raise ConfigError(f"{task} cannot be trained on: {error}") from error
-        assert nle.env is not None
         actions: Any = self._game.actions
         names = [_name(action) for action in actions]
         self._actions = {
@@ -72,10 +61,6 @@ class NetHack(Adapter):
             f"You play NetHack. Answer with one of: {', '.join(self._actions)}. The screen has the message above, the "
             "map with you as @, and your state below."
         )
-
-    def close(self) -> None:
-        """End the game and remove its files."""
-        self._game.close()
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._game.seed(core=seed, disp=seed, reseed=False)
@@ -100,7 +85,8 @@ class NetHack(Adapter):
 def _name(action: Any) -> str:
     kind, name = type(action).__name__, action.name
     if kind.startswith("CompassDirection"):
-        return f"far {_DIRECTIONS[name]}" if kind.endswith("Longer") else _DIRECTIONS[name]
+        direction = "".join(_COMPASS[letter] for letter in name)
+        return f"far {direction}" if kind.endswith("Longer") else direction
     return str(name.lower().replace("num_", ""))
 
 

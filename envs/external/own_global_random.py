@@ -2,7 +2,6 @@
 
 import random
 from threading import RLock
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,7 @@ class OwnGlobalRandom:
     """
 
     def __init__(self, seed: int) -> None:
-        self._own: tuple[Any, Any] = (
-            random.Random(seed).getstate(),
-            np.random.RandomState(seed % 2**32).get_state(),
-        )
+        self._own: tuple[Any, Any] = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
         self._outside: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
@@ -42,9 +38,7 @@ class OwnGlobalRandom:
         self._outside.append(_states())
         _set_states(self._own)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Keep this object's states and restore the global ones."""
         self._own = _states()
         _set_states(self._outside.pop())

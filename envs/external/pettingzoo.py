@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError, apart_from_the_model
+from gym_trl.errors import ConfigError, apart_from_the_model
 from gym_trl.text.textify import explain, show
 from gym_trl.types import Policy
 
@@ -54,6 +54,7 @@ class PettingZoo(Adapter):
         NotTextError: Observations cannot be converted to text and ``observe`` is missing.
     """
 
+    extra = "pettingzoo"
     loss_reward = -1.0
 
     def __init__(
@@ -68,11 +69,7 @@ class PettingZoo(Adapter):
         **settings: Any,
     ) -> None:
         super().__init__()
-        try:
-            import pettingzoo
-            from pettingzoo.env_registry.exceptions import PettingZooRegistryError
-        except ImportError as error:
-            raise MissingDependencyError("External/PettingZoo-v0", extra="pettingzoo") from error
+        pettingzoo = self._import("pettingzoo", "pettingzoo.env_registry.exceptions")
         self.game = game
         self._make, self._settings = pettingzoo.make, settings
         self._opponent_from, self._opponents = opponent or _random, dict[str, Policy]()
@@ -81,7 +78,7 @@ class PettingZoo(Adapter):
         self._paid: dict[str, float] = {}
         try:
             self._game = self._make("aec", game, **settings)
-        except (PettingZooRegistryError, ImportError, TypeError) as error:
+        except (pettingzoo.env_registry.exceptions.PettingZooRegistryError, ImportError, TypeError) as error:
             raise ConfigError(f"PettingZoo cannot make {game!r} with {settings}: {error}") from error
         players = list(self._game.possible_agents)
         if isinstance(seat, bool) or seat not in range(len(players)):
@@ -96,10 +93,6 @@ class PettingZoo(Adapter):
         asked = explain(self._space(self._me)) if self._named is _number else "one of the possible moves"
         how = f"You are {self._me}. Answer with {asked}."
         self.instructions = "\n".join(part for part in (rules, board, how) if part)
-
-    def close(self) -> None:
-        """Close the game."""
-        self._game.close()
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._start(seed)
@@ -127,7 +120,7 @@ class PettingZoo(Adapter):
         )
 
     def _start(self, seed: int) -> None:
-        self._game.close()
+        self.close()
         self._game = self._make("aec", self.game, **self._settings)
         self._game.reset(seed=seed)
 

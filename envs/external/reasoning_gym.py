@@ -3,7 +3,7 @@
 from typing import Any
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 
 
 class ReasoningGym(Adapter):
@@ -29,16 +29,13 @@ class ReasoningGym(Adapter):
         ConfigError: The data set does not exist, or it does not accept ``config``.
     """
 
+    extra = "reasoning-gym"
     instructions = "Answer with the final answer and nothing else."
 
     def __init__(self, dataset: str, *, render_mode: None = None, **config: Any) -> None:
-        try:
-            from reasoning_gym import create_dataset
-        except ImportError as error:
-            raise MissingDependencyError("External/ReasoningGym-v0", extra="reasoning-gym") from error
         super().__init__()
         self.dataset = dataset
-        self._make = create_dataset
+        self._make = self._import("reasoning_gym").create_dataset
         self._config = config
         self._questions: Any = None
         self._entry: Any = None

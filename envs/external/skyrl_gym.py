@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 
 
 class SkyRLGym(Adapter):
@@ -42,6 +42,7 @@ class SkyRLGym(Adapter):
         ConfigError: The environment does not exist, there are no rows, or it does not accept a row.
     """
 
+    extra = "skyrl-gym"
     option_names = frozenset({"instance"})
 
     def __init__(
@@ -53,16 +54,12 @@ class SkyRLGym(Adapter):
         **settings: Any,
     ) -> None:
         super().__init__()
-        try:
-            import skyrl_gym
-        except ImportError as error:
-            raise MissingDependencyError("External/SkyRLGym-v0", extra="skyrl-gym") from error
+        skyrl_gym = self._import("skyrl_gym")
         if env not in skyrl_gym.registry:
             raise ConfigError(f"SkyRL-gym has no environment {env!r}; it has {sorted(skyrl_gym.registry)}")
         self.env = env
         self.rows = _rows(rows)
         self._make, self._settings = skyrl_gym.make, settings
-        self._game: Any = None
         self._made(self.rows[0]).close()
 
     @property
@@ -70,16 +67,8 @@ class SkyRLGym(Adapter):
         """Number of rows."""
         return len(self.rows)
 
-    def close(self) -> None:
-        """Close the environment."""
-        game, self._game = self._game, None
-        if game is not None:
-            game.close()
-
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        number = options.get("instance", seed % len(self.rows))
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.rows):
-            raise ConfigError(f"instance must be an integer from 0 to {len(self.rows) - 1}, got {number!r}")
+        number = self._instance(options, seed, len(self.rows))
         self.close()
         self._game = self._made(self.rows[number])
         messages, _ = self._game.init([dict(message) for message in self.rows[number]["prompt"]])

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, ClassVar
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 
 _STATUS = re.compile(r"^\s*>(?:\s.*)?$")  # the prompt, with the room and the score at the right edge of the screen
 _OF_THE_INTERPRETER = {"load", "notify", "q", "quit", "restart", "restore", "save", "script", "transcript", "undo"}
@@ -54,15 +54,13 @@ class TextWorld(Adapter):
     """
 
     instructions = "Play the text adventure. Answer with one command, such as: open door"
+    extra = "textworld"
     option_names = frozenset({"instance"})
     _loading: ClassVar[Lock] = Lock()
 
     def __init__(self, path: str | PathLike[str] | Sequence[str | PathLike[str]], *, render_mode: None = None) -> None:
-        try:
-            import textworld
-        except ImportError as error:
-            raise MissingDependencyError("External/TextWorld-v0", extra="textworld") from error
         super().__init__()
+        textworld = self._import("textworld")
         # Jericho warns that it cannot track the score of an unknown game; TextWorld tracks it itself.
         warnings.filterwarnings("ignore", "Game '.*' is not fully supported")
         self.games = _games([path] if isinstance(path, str | PathLike) else path)
@@ -70,7 +68,6 @@ class TextWorld(Adapter):
         self._wanted = textworld.EnvInfos(
             admissible_commands=True, objective=True, description=True, max_score=True, score=True, won=True, lost=True
         )
-        self._env: Any = None
         self._state: Any = None
         self._scored = False
 
@@ -79,20 +76,12 @@ class TextWorld(Adapter):
         """Number of games."""
         return len(self.games)
 
-    def close(self) -> None:
-        """End the interpreter."""
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
-
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        number = options.get("instance", seed % len(self.games))
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.games):
-            raise ConfigError(f"instance must be an integer from 0 to {len(self.games) - 1}, got {number!r}")
+        number = self._instance(options, seed, len(self.games))
         self.close()
         with self._loading:
-            self._env = self._start(self.games[number], self._wanted)
-            self._state = self._env.reset()
+            self._game = self._start(self.games[number], self._wanted)
+            self._state = self._game.reset()
         self._scored = self._state.score is not None and bool(self._state.max_score)
         parts = (self._state.objective, self._state.description or _told(self._state.feedback))
         return "\n\n".join(part.strip() for part in parts if part), self._more()
@@ -106,7 +95,7 @@ class TextWorld(Adapter):
         if len(command.encode("cp1252", "replace")) > _LONGEST:
             return Played(f"A command has at most {_LONGEST} characters.", valid=False, more=self._more())
         before, listed = self._state.score or 0, self._state.admissible_commands
-        self._state, score, done = self._env.step(command)
+        self._state, score, done = self._game.step(command)
         told, success = _told(self._state.feedback), self._state.won
         if success is None:  # a game without metadata: read its ending
             ends = [end.lower() for end in _END.findall(told)]
