@@ -74,7 +74,6 @@ class TextArena(Adapter):
         self._settings = settings
         self._raw, self._own_words = f"{game}-raw", textarena.ObservationType.PLAYER_ACTION
         self._make = textarena.make
-        self._match: Any = None
         self._opponent: Policy | None = None
         self._told = ["", ""]  # all messages to each player
         if self._raw not in textarena.envs.registration.ENV_REGISTRY:
@@ -91,12 +90,12 @@ class TextArena(Adapter):
     def _play(self, action: str) -> Played:
         done = self._move(action)
         # Consecutive errors of a player; reset to 0 by a legal move.
-        valid = not getattr(self._match.state, "error_count", 0)
+        valid = not getattr(self._game.state, "error_count", 0)
         done = done or self._let_opponent_play()
         observation = self._said(self.seat)
         if not done:
             return Played(observation, valid=valid)
-        rewards, about = self._match.close()
+        rewards, about = self._game.close()
         mine = about.get(self.seat, {})
         reward = _number((rewards or {}).get(self.seat, 0.0))
         observation = "\n".join(part for part in (observation, str(mine.get("reason") or "")) if part)
@@ -107,16 +106,16 @@ class TextArena(Adapter):
         return Played(observation, reward, terminated=True, success=reward >= 1.0, valid=valid)
 
     def _start(self, seed: int) -> None:
-        self._match, self._told = self._make(self._raw, **self._settings), ["", ""]
+        self._game, self._told = self._make(self._raw, **self._settings), ["", ""]
         try:
-            self._match.reset(num_players=self.players, seed=seed)
+            self._game.reset(num_players=self.players, seed=seed)
         except AssertionError as error:
             raise ConfigError(f"{self.game} is not for {self.players} players: {error}") from error
 
     def _let_opponent_play(self) -> bool:
         """Play the opponent's moves until the agent's turn; return True if the game is over."""
         for _ in range(_MOST_MOVES):
-            if self._opponent is None or self._match.state.current_player_id == self.seat:
+            if self._opponent is None or self._game.state.current_player_id == self.seat:
                 return False
             with apart_from_the_model("the opponent"):
                 action = self._opponent(self._said(1 - self.seat))
@@ -125,12 +124,12 @@ class TextArena(Adapter):
         raise InfrastructureError(f"the opponent has made {_MOST_MOVES} moves in {self.game} and it is its turn again")
 
     def _move(self, action: str) -> bool:
-        done, _ = self._match.step(action if "[" in action or "]" in action else f"[{action}]")
+        done, _ = self._game.step(action if "[" in action or "]" in action else f"[{action}]")
         return bool(done)
 
     def _said(self, player: int) -> str:
         """Return the messages to a player since its last turn, without its own actions."""
-        messages, self._match.state.observations[player] = self._match.state.observations[player], []
+        messages, self._game.state.observations[player] = self._game.state.observations[player], []
         others = [text for sender, text, kind in messages if not (kind is self._own_words and sender == player)]
         # Some games swap the arguments of a message; a message that is not text then echoes the action.
         others = [text for text in others if isinstance(text, str)]
@@ -148,9 +147,9 @@ class TextArena(Adapter):
         Raises:
             RuntimeError: No legal move was found.
         """
-        player = self._match.state.current_player_id
+        player = self._game.state.current_player_id
         for move in _candidates(self._told[player], rng):
-            trial = deepcopy(self._match)
+            trial = deepcopy(self._game)
             try:
                 with OwnGlobalRandom(0):  # trials must not change the game's random draws
                     trial.step(move)
@@ -180,7 +179,7 @@ class TextArena(Adapter):
                 return ""
             try:
                 for _ in range(_REHEARSED_MOVES):
-                    self._said(self._match.state.current_player_id)
+                    self._said(self._game.state.current_player_id)
                     if self._move(self._legal_move(rng)):
                         break
             except Exception as error:  # games that cannot be copied or played randomly raise various exceptions

@@ -158,7 +158,7 @@ def test_in_a_single_room_the_solver_is_optimal() -> None:
 def test_random_commands_win_easy_houses_sometimes_and_larger_ones_hardly_ever() -> None:
     won = {}
     for difficulty, count in (("easy", 600), ("medium", 60), ("hard", 30)):
-        env = Adventure(difficulty=difficulty)  # type: ignore[arg-type]
+        env = Adventure(difficulty=difficulty)
         games = (play(env, env.random_policy(i), options={"instance": i}) for i in range(count))
         won[difficulty] = fmean(steps[-1][-1]["success"] for steps in games)
     assert won["easy"] == pytest.approx(0.18, abs=0.06)

@@ -99,7 +99,7 @@ def test_every_kind_of_question_of_so_many_hops_is_asked(hops: int) -> None:
 
 def test_no_question_holds_its_answer_or_what_lies_between() -> None:
     for difficulty in DIFFICULTIES:
-        env = ToolUse(difficulty=difficulty)  # type: ignore[arg-type]
+        env = ToolUse(difficulty=difficulty)
         for instance in range(300):
             observation, _ = env.reset(options={"instance": instance})
             question = observation.splitlines()[0]
@@ -109,7 +109,7 @@ def test_no_question_holds_its_answer_or_what_lies_between() -> None:
 
 def test_constant_answers_are_right_for_hardly_any_question() -> None:
     for difficulty in DIFFICULTIES:
-        env = ToolUse(difficulty=difficulty)  # type: ignore[arg-type]
+        env = ToolUse(difficulty=difficulty)
         answers: Counter[int] = Counter()
         for instance in range(500):
             env.reset(options={"instance": instance})
@@ -119,7 +119,7 @@ def test_constant_answers_are_right_for_hardly_any_question() -> None:
 
 def test_random_play_wins_hardly_anything() -> None:
     for difficulty in DIFFICULTIES:
-        env = ToolUse(difficulty=difficulty)  # type: ignore[arg-type]
+        env = ToolUse(difficulty=difficulty)
         games = [play(env, env.random_policy(i), options={"instance": i})[-1] for i in range(400)]
         assert fmean(step[2] for step in games) <= 0.02
 

@@ -110,7 +110,7 @@ def test_an_ending_that_declares_nothing_leaves_success_open(alone, ending, rewa
     env = make("External/TextWorld-v0", path=alone)
     env.reset(seed=0)
     last = env.unwrapped._state
-    monkeypatch.setattr(env.unwrapped._env, "step", lambda _: (last, None, False))
+    monkeypatch.setattr(env.unwrapped._game, "step", lambda _: (last, None, False))
     last.feedback = f"It is over.\n\n{ending}\n"
     *step, info = env.step("look")
     assert step[1:] == [reward, True, False]
