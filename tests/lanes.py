@@ -3,7 +3,7 @@
 from hypothesis import settings
 
 FAST_EXAMPLES = 12
-"""Examples of a property test in the fast lane, of which the full lane tries all."""
+"""Most examples of a property test in the fast lane; the full lane tries all."""
 # The duration of an example depends on the load of the machine.
 settings.register_profile("full", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=FAST_EXAMPLES)
@@ -20,5 +20,5 @@ def in_full(number: int, *, fast: int) -> int:
 
 
 def examples(number: int) -> settings:
-    """Return settings of a property test that tries so many examples, and fewer in the fast lane."""
-    return settings(max_examples=in_full(number, fast=min(number, FAST_EXAMPLES)))
+    """Return settings of a property test that tries so many examples, and a fifth of them in the fast lane."""
+    return settings(max_examples=in_full(number, fast=max(2, min(number // 5, FAST_EXAMPLES))))

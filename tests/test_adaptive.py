@@ -120,6 +120,7 @@ SLOW = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shell", SLOW.values(), ids=SLOW)
 def test_slow_environments_wait_beside_each_other_without_options(shell, caplog):
     with caplog.at_level(logging.WARNING, "gym_trl.executors.adaptive"):
@@ -174,6 +175,7 @@ def test_an_episode_whose_game_cannot_be_begun_again_stays_where_it_is():
     assert all(reason is StopReason.SUCCESS for reason, _ in played)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("needs_main", [("reset",), ("step",), ("reset", "step")], ids=str)
 @pytest.mark.parametrize("slow", ["reset", "step"])
 def test_one_that_cannot_live_in_a_thread_goes_on_without(slow, needs_main, caplog):

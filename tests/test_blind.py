@@ -91,6 +91,7 @@ def budgeted(make: Any, steps: int = 20_000, **more: Any) -> Any:
     return search_blind(make, steps=steps, seconds=60, **{"episodes": 200, **more})
 
 
+@pytest.mark.full
 @settings(max_examples=4, deadline=None, phases=[Phase.generate])
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.booleans())
 def test_a_path_that_is_always_the_same_is_found_without_looking(path: list[int], says: bool) -> None:
@@ -150,12 +151,14 @@ class Wager(Corridor):
         return 0, reward, self.np_random.random() < 0.5, False, {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_no_constant_policy_beats_what_is_found_where_rewards_are_noisy(seed: int) -> None:
     found = budgeted(Wager, 20_000, seed=seed)
     assert found.actions == ("0",)
 
 
+@pytest.mark.full
 def test_the_best_constant_policy_of_frozen_lake_is_found() -> None:
     """Down wins 0.0495 of the slippery lake; no cycle of up to five moves wins more, and random play wins 0.014."""
     found = budgeted(partial(gym.make, "FrozenLake-v1"), 60_000, episodes=1_000)
@@ -244,6 +247,7 @@ def test_the_report_on_any_environment_has_the_blind_baseline_in_words_and_in_nu
     assert (found.numbers["optimum"], found.numbers["actions"]) == (1.0, ["heads"])
 
 
+@pytest.mark.full
 def test_validate_takes_several_ids_and_prints_the_blind_baseline_of_each() -> None:
     ids = ["TrlEnv/GuessNumber-v0", "FrozenLake-v1"]
     ran = CliRunner().invoke(app, ["validate", *ids, "--episodes", "4", "--blind-steps", "4000", "--jobs", "1"])
@@ -350,6 +354,7 @@ def test_no_constant_policy_of_any_preset_beats_the_published_blind_baseline(gam
     constants(game)
 
 
+@pytest.mark.full
 @settings(max_examples=2, deadline=None, phases=[Phase.generate])
 @given(st.lists(st.sampled_from(["1 1", "1 2", "2 1", "2 2"]), min_size=2, max_size=6))
 def test_measuring_again_never_lowers_what_is_published(actions: list[str]) -> None:

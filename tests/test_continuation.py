@@ -216,6 +216,7 @@ def test_a_tokenizer_that_renders_in_its_own_way_is_checked_too() -> None:
         TemplateChat(Forgetful())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(TEMPLATES)[::3])
 @examples(2)
 @given(

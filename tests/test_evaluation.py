@@ -173,6 +173,7 @@ def tables(rows: list[Row]) -> list[Row]:
     return [replace(row, model_seconds=None, env_seconds=None) for row in rows]
 
 
+@pytest.mark.full
 def test_solver_and_random_agree_with_the_references_that_the_game_was_measured_with(tmp_path: Path) -> None:
     found = evaluate([GUESS_ID, "TrlEnv/Blackjack-v0"], ["solver", "random"], episodes=1_000)
     for row in found.rows:

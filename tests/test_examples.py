@@ -1,15 +1,13 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """The examples run from first to last line; the one for a server in ``engines/test_server_with_vllm.py``."""
 
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import vllm_run
+import warm
 
 from gym_trl.testing import save_tiny
 
@@ -33,13 +31,7 @@ def logged(printed, name):
 
 
 def test_with_transformers(options, tmp_path):
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "train_transformers.py", *options],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run(EXAMPLES / "train_transformers.py", *options)
     assert done.returncode == 0, done.stderr
     assert logged(done.stdout, "env/unscored") == [0, 0]
     assert (tmp_path / "out" / "model.safetensors").exists()

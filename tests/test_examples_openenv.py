@@ -1,15 +1,13 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """TRL's OpenEnv examples, rebuilt: each trains the tiny model for two steps on a real OpenEnv server."""
 
-import json
-import os
+import contextlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import openenv_run
 import pytest
+import warm
 from free_port import free_port
 
 from gym_trl.testing import save_tiny
@@ -29,14 +27,6 @@ SMALL = [
     '--generation_kwargs={"sequence_bias": [[[1], 5.0]]}',
 ]
 LENGTH = {"echo": 32, "sudoku": 500}
-# One process for all, because loading the trainer takes longer than the training.
-SCRIPT = """
-import json, runpy, sys
-for path, *options in json.loads(sys.argv[1]):
-    sys.argv = [path, *options]
-    runpy.run_path(path, run_name="__main__")
-    print("FINISHED", path, flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +53,13 @@ def printed(tmp_path_factory):
     sessions = {**own, "output_dir": folder / "sessions", "base_url": f"{url}/form"}
     options = [f"--{name}={value}" for name, value in sessions.items()]
     runs.append([str(Path(__file__).parent / "compat" / "openenv_sessions.py"), *options])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(runs)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip((*NAMES, "page", "sessions"), re.split(r"FINISHED .*\n", done.stdout), strict=False))
+    printed = {}
+    with contextlib.chdir(folder):
+        for name, run in zip((*NAMES, "page", "sessions"), runs, strict=True):
+            done = warm.run(*run, env={"TRL_EXPERIMENTAL_SILENCE": "1"})
+            assert done.returncode == 0, done.stderr[-3000:]
+            printed[name] = done.stdout
+    return printed
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -74,6 +74,7 @@ def test_pairs_are_the_best_and_the_worst_of_a_game() -> None:
     assert list(preference_rows(records, min_gap=1.0)) == []
 
 
+@pytest.mark.full
 @pytest.mark.trl
 def test_trl_trains_on_what_is_exported(tmp_path: Path) -> None:
     """One step of the real SFTTrainer on conversations, and one of the real DPOTrainer on pairs."""

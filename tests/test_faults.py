@@ -2,7 +2,6 @@
 """The small form of ``benchmarks/bench_faults.py``: real processes, a server that is killed, and nothing is lost."""
 
 import json
-import os
 import sys
 
 import bench_faults
@@ -51,7 +50,7 @@ def test_nothing_is_lost_whatever_environments_and_servers_do(capsys):
 def test_a_trainer_goes_on_through_faults_and_counts_them():
     lesson = {"steps": 4, "episodes": 32, "group_size": 8, "held_out": 8, "seed": 0, "workers": 4}
     words = json.dumps({"faults": {"disconnects": 0.1, "dies": 0.02, "garbage": 0.05}, **lesson})
-    done = warm.run(bench_faults.__file__, "learn", words, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
+    done = warm.run(bench_faults.__file__, "learn", words, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     learnt = json.loads(done.stderr.splitlines()[-1])
     assert learnt["steps"] == 4

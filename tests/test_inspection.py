@@ -418,6 +418,7 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=120)
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> None:
     path = written(tmp_path, "yes_game", act="print('[red]noise[/]')")
@@ -434,6 +435,7 @@ def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> Non
     assert "[red]noise[/]" in ran.stderr
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_path: Path) -> None:
     # The order of a set of strings is another one in every process.
@@ -446,6 +448,7 @@ def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_
     assert "\x1b" not in ran.stdout
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -483,6 +486,7 @@ def test_options_of_the_library_s_own_games_are_refused_for_others() -> None:
     assert "--env is for one environment, not for several" in ran.output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("env_id", ["TrlEnv/TicTacToe-v0", "TrlEnv/Wordle-v0", "TrlEnv/ToolUse-v0"])
 def test_the_librarys_own_games_have_no_problems(env_id: str) -> None:
     inspector = Inspector(partial(gym.make, env_id, disable_env_checker=True), episodes=5, blind_steps=2_000)

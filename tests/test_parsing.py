@@ -156,6 +156,7 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", FORMATS[:4])
 @pytest.mark.parametrize("piece", GARBAGE)
 @pytest.mark.parametrize("strict", [False, True])

@@ -3,7 +3,6 @@
 
 import json
 import math
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,8 +24,7 @@ needs_trl_env = pytest.mark.skipif(
 def reports(tmp_path_factory):
     target = tmp_path_factory.mktemp("ways")
     routes = [*ROUTES, *(["real_trl_env"] if (TRL_ENV / "trl_env").is_dir() else []), *(["tasks"] if OPENENV else [])]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_ENV": str(TRL_ENV)}
-    done = warm.run(FOLDER / "train_each_way.py", target, *routes, env=env, timeout=280)
+    done = warm.run(FOLDER / "train_each_way.py", target, *routes, env={"TRL_ENV": TRL_ENV}, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((target / "report.json").read_text())
 

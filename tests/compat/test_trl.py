@@ -7,7 +7,6 @@
 """
 
 import json
-import os
 import random
 import re
 import time
@@ -431,7 +430,7 @@ SCRIPT = Path(__file__).with_name("train_code_agent.py")
 def trained(tmp_path_factory):
     """Two steps of each, in a process of its own."""
     folder = tmp_path_factory.mktemp("trained")
-    done = warm.run(SCRIPT, folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=280)
+    done = warm.run(SCRIPT, folder, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "trained.json").read_text())
 

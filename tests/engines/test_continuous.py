@@ -89,6 +89,7 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(model, tem
         assert one.logprobs == pytest.approx(recomputed(model, request.prompt_ids, one.ids, temperature), abs=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "sampling", [{"top_k": 5}, {"top_p": 0.3}, {"min_p": 0.5}, {"top_k": 5, "top_p": 0.9, "temperature": 0.7}]
 )
@@ -106,6 +107,7 @@ def test_options_cut_the_distribution_as_in_the_static_engine(model, sampling):
     assert sum(math.exp(logprob) for logprob in found.values()) < 1.001
 
 
+@pytest.mark.full
 def test_the_most_probable_token_can_be_taken(model):
     asked = requests(8)
     for sampling in ({"temperature": 0}, {"do_sample": False, "top_k": 3}):
@@ -144,6 +146,7 @@ class Noting(ContinuousBatchingEngine):
         return finished
 
 
+@pytest.mark.full
 def test_whole_episodes_are_what_was_asked_and_answered(model):
     """Laws 1, 2, 4, 8 and 12."""
     episodes = [
@@ -174,6 +177,7 @@ def test_whole_episodes_are_what_was_asked_and_answered(model):
         assert all(abs(a - b) < 1e-4 for a, b, bit in zip(again, game.logprobs, game.mask, strict=True) if bit)
 
 
+@pytest.mark.full
 def test_each_engine_samples_from_the_weights_that_there_are():
     model = tiny_model(TOKENIZER).eval()
     asked = requests(4)
@@ -255,6 +259,7 @@ def test_options_that_change_nothing_are_taken(model):
     assert sample(engine(model, sampling=neutral), requests(2)).keys() == {"0-1", "1-1"}
 
 
+@pytest.mark.full
 def test_a_configuration_stays_the_users(model):
     batching = sizes()
     sample(engine(model, batching=batching), requests(1))

@@ -180,6 +180,7 @@ def test_what_every_prompt_was_is_what_is_trained_on(stack):
         assert sum(game.mask) == sum(turn.stop - turn.start for turn in game.turns)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pool", [InlinePool, ThreadPool])
 def test_of_256_episodes_none_is_lost_and_none_generates_after_its_end(stack, pool):
     """Laws 8 and 12."""
@@ -221,6 +222,7 @@ def test_what_was_not_answered_is_asked_again(stack, fault):
     assert vllm.bodies[0] == vllm.bodies[1] == vllm.bodies[2]
 
 
+@pytest.mark.full
 def test_a_server_with_every_fault_at_once_loses_no_episode(stack):
     chance = random.Random(0)
     vllm = double(stack, fault=lambda body, attempt: chance.choice([None, *FAULTS]) if attempt == 0 else None)

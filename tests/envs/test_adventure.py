@@ -427,6 +427,7 @@ def test_the_example_in_the_instructions_names_nothing_that_a_house_has() -> Non
         assert not any(re.search(rf"\b{name}\b", said) for name in names)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

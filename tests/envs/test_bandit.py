@@ -187,6 +187,7 @@ def test_where_the_gap_is_one_the_first_payment_says_all() -> None:
     assert play(env, env.solver(), seed=0)[-1][2] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments", [{"arms": 2, "turns": 1}, {"arms": 20, "gap": 1.0, "turns": 50}, {"summary": False, "turns": 7}]
 )

@@ -70,6 +70,7 @@ def exact(hits: Chance | None, *, natural: bool = False, sab: bool = False) -> f
     return sum(WEIGHTS[a] * WEIGHTS[b] * WEIGHTS[up] * value((min(a, b), max(a, b)), up) for a, b, up in deals)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "known"), [({}, -0.046556), ({"natural": True}, -0.025729), ({"sab": True}, -0.043113)]
 )

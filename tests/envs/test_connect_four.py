@@ -242,6 +242,7 @@ def test_nobody_claims_to_know_the_optimum_of_what_cannot_be_searched() -> None:
         assert ConnectFour(**arguments).optimal_return is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("difficulty", "least"), [("medium", 0.9), ("hard", 0.7)])
 def test_the_solver_wins_most_games(difficulty: Any, least: float) -> None:
     env = ConnectFour(difficulty=difficulty)
@@ -302,6 +303,7 @@ def test_whitespace_around_a_number_is_fine(said: str) -> None:
     assert env.step(said)[-1]["action_valid"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -7,6 +7,7 @@
 """
 
 import io
+import json
 import os
 import pickle
 import random
@@ -26,6 +27,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
+from lanes import in_full
 
 import gym_trl
 from gym_trl.envs.echo import Echo
@@ -47,12 +49,16 @@ def game_class(env_id: str) -> type[TextEnv]:
     return found
 
 
-PRESETS = [(env_id, difficulty) for env_id in IDS for difficulty in game_class(env_id).presets or ("medium",)]
+PRESETS = [
+    pytest.param(env_id, difficulty, marks=[pytest.mark.full] if number else [])  # the first is the easiest
+    for env_id in IDS
+    for number, difficulty in enumerate(game_class(env_id).presets or ("medium",))
+]
 every_preset = pytest.mark.parametrize(("env_id", "difficulty"), PRESETS)
 EASIEST = [
     pytest.param(env_id, {"difficulty": "easy"} if game_class(env_id).presets else {}, id=env_id) for env_id in IDS
 ]
-FUZZED = 10_000
+FUZZED = in_full(10_000, fast=1_000)
 FEWER = {"TrlEnv/CodeAgent-v0": 100}
 """How many times fewer actions are tried where an action may start a process."""
 
@@ -317,6 +323,7 @@ def test_actions_that_are_listed_are_legal_and_all_others_of_them_are_not(env_id
                 break
 
 
+@pytest.mark.both
 @pytest.mark.parametrize(("env_id", "arguments"), EASIEST)
 def test_no_text_is_too_strange(env_id: str, arguments: dict[str, Any]) -> None:
     """Fuzzed: whole and broken actions, Unicode, huge, empty, markup; never an exception, always in the space."""
@@ -376,8 +383,8 @@ def test_check_env_passes_with_no_warning(env_id: str) -> None:
     [
         ("sync", {}),
         ("async", {"shared_memory": True, "context": "fork"}),
-        ("async", {"shared_memory": False, "context": "fork"}),
-        ("async", {"shared_memory": True, "context": "spawn"}),
+        pytest.param("async", {"shared_memory": False, "context": "fork"}, marks=pytest.mark.full),
+        pytest.param("async", {"shared_memory": True, "context": "spawn"}, marks=pytest.mark.full),
     ],
 )
 def test_vectorised_it_plays_what_it_plays_alone(env_id: str, mode: str, arguments: dict[str, Any]) -> None:
@@ -414,24 +421,34 @@ def test_threads_see_the_same_games(env_id: str) -> None:
         assert list(threads.map(scrambled, seeds)) == [trajectory(env_id, seed) for seed in seeds]
 
 
-@every_env
-def test_another_process_sees_the_same_game(env_id: str) -> None:
+@pytest.fixture(scope="module")
+def elsewhere() -> dict[str, str]:
+    """Return the trajectories in another process with another hash seed, so that the order of a set matters."""
     script = (
-        "import gymnasium as gym, gym_trl, sys\n"
+        "import gymnasium as gym, gym_trl, json, sys\n"
         "from gym_trl.testing import play\n"
-        "env = gym.make(sys.argv[1], **dict(argument.split('=') for argument in sys.argv[2:]))\n"
-        "print(ascii([play(env, env.get_wrapper_attr('random_policy')(seed), seed=seed) for seed in range(5)]))\n"
+        "played = {}\n"
+        "for env_id, arguments in json.loads(sys.argv[1]).items():\n"
+        "    env = gym.make(env_id, **arguments)\n"
+        "    policies = [env.get_wrapper_attr('random_policy')(seed) for seed in range(5)]\n"
+        "    played[env_id] = ascii([play(env, policy, seed=seed) for seed, policy in enumerate(policies)])\n"
+        "print(json.dumps(played))\n"
     )
     path = str(Path(gym_trl.__file__).parents[1])
     ran = subprocess.run(
-        [sys.executable, "-c", script, env_id, *(f"{name}={value}" for name, value in gym.spec(env_id).kwargs.items())],
+        [sys.executable, "-c", script, json.dumps({env_id: gym.spec(env_id).kwargs for env_id in IDS})],
         capture_output=True,
         text=True,
         check=True,
-        # Another hash seed: the order of a set must not matter.
         env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "123"},
     )
-    assert ran.stdout.strip() == ascii([trajectory(env_id, seed) for seed in range(5)])
+    played: dict[str, str] = json.loads(ran.stdout)
+    return played
+
+
+@every_env
+def test_another_process_sees_the_same_game(env_id: str, elsewhere: dict[str, str]) -> None:
+    assert elsewhere[env_id] == ascii([trajectory(env_id, seed) for seed in range(5)])
 
 
 @every_env

@@ -332,6 +332,7 @@ def test_looking_ahead_makes_a_512_in_every_game_and_a_2048_in_most() -> None:
     assert moves > 0.97 * 938.8  # jdlm.info: the least that any play needs in the mean
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

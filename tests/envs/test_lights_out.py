@@ -159,6 +159,7 @@ def test_a_press_switches_its_cross_and_pressing_again_takes_it_back(size: int, 
         assert read(env.step(f"{row} {col}")[0], size) == lights
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("difficulty", ["easy", "medium"])
 def test_random_presses_win_what_they_must_and_pressing_the_same_light_wins_less(difficulty: Any) -> None:
     env = LightsOut(difficulty=difficulty)
@@ -212,6 +213,7 @@ def test_the_example_in_the_instructions_is_outside_the_board() -> None:
     assert 'written like "4 4" (which is outside the board)' in LightsOut().instructions
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [{"size": 1, "turns": 1}, {"size": 4, "turns": 5}, {"size": 9, "turns": 20}, {"size": 10, "reward": "shaped"}],

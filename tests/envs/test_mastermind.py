@@ -54,6 +54,7 @@ def test_knuths_strategy_needs_5801_guesses_for_1296_codes():
     assert mean(histogram) == 5801 / 1296
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "histogram", "expected"),
     [
@@ -100,6 +101,7 @@ def bits_left(sizes):
     return (sizes * np.log2(np.maximum(sizes, 1))).sum(1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("price", "total"),
     [
@@ -272,6 +274,7 @@ def test_a_game_of_5_of_8_is_small_and_its_potential_known():
     assert pickle.loads(pickle.dumps(env)).step("11111") == env.step("11111")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [{"pegs": 1, "colors": 1}, {"pegs": 4, "colors": 4, "repeats": False}, {"turns": 1}, {"reward": "shaped"}],

@@ -114,6 +114,7 @@ def test_loops_open_their_share_of_the_walls() -> None:
         assert opened / walls_left == pytest.approx(loops, abs=0.02)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("size", "shortest", "explored", "wandered"), [(4, 10.26, 16.89, 301.9), (5, 14.20, 27.12, 687.0)]
 )
@@ -214,6 +215,7 @@ def test_from_inside_the_solver_wins_every_maze_within_its_bound(number: int, si
     assert Maze(size=size, loops=loops, view="local", turns=env.turns - 1).optimal_success is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [3, 4])
 def test_random_moves_take_the_time_that_is_computed(number: int) -> None:
     env, maze = Maze(size=3, turns=10_000), seen(number, size=3, turns=10_000)
@@ -222,6 +224,7 @@ def test_random_moves_take_the_time_that_is_computed(number: int) -> None:
     assert fmean(taken) == pytest.approx(maze.hitting_time(), abs=4 * error)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("difficulty", "known"), [("easy", 0.535), ("medium", 0.212), ("hard", 0.306)])
 def test_random_moves_win_what_they_must_and_one_move_again_and_again_wins_less(difficulty: Any, known: float) -> None:
     env = Maze(difficulty=difficulty)
@@ -355,6 +358,7 @@ def test_a_move_inside_other_words_is_not_played(said: str) -> None:
     assert observation == "Answer north, east, south or west.\n" + before.replace("30 turns", "29 turns")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

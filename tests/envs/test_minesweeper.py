@@ -228,6 +228,7 @@ def test_the_solver_wins_102_of_the_105_easy_boards() -> None:
     assert env.optimal_success == 102 / 105
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("difficulty", "episodes", "share"), [("medium", 100, 0.823), ("hard", 25, 0.773)])
 def test_the_solver_wins_what_the_table_says(difficulty: Any, episodes: int, share: float) -> None:
     env = Minesweeper(difficulty=difficulty)
@@ -290,6 +291,7 @@ def test_shaping_follows_the_share_that_is_open() -> None:
     assert env.step("reveal 2 3")[1] == pytest.approx(1 - 4 / 5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -110,6 +110,7 @@ def test_the_optimum_is_that_of_the_other_program(opponent: str, seat: Any, mise
         assert env.optimal_success == pytest.approx(exact(env, None))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
 def test_the_solver_and_random_moves_win_what_they_must(difficulty: Any) -> None:
     env = Nim(difficulty=difficulty)
@@ -210,6 +211,7 @@ def test_piles_are_shown_in_their_own_order() -> None:
     assert env.solver()(env.reset(seed=0)[0]) == "A 3"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

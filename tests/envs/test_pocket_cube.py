@@ -187,6 +187,7 @@ def test_the_potential_is_one_less_the_distance_in_elevenths() -> None:
         assert env._potential() == 1 - away[read(observation)] / 11
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("difficulty", "exact"), [("easy", 1 / 9), ("medium", 0.003607)])
 def test_random_moves_win_what_they_must_and_the_same_move_again_and_again_no_more(
     difficulty: Any, exact: float
@@ -238,6 +239,7 @@ def test_the_example_in_the_instructions_is_no_move() -> None:
     assert "written like L' (but L does not turn)" in PocketCube().instructions
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments", [{"scramble": 1, "turns": 1}, {"scramble": 0, "turns": 8}, {"scramble": 30, "turns": 5}]
 )

@@ -58,6 +58,7 @@ def say(action: str, observation: str) -> str:
     return action
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rows", "cols", "count", "mean", "most"),
     [
@@ -184,6 +185,7 @@ def test_moves_go_where_the_rules_say_and_each_is_undone_by_the_same_tile(seed: 
             assert read(env.step(tile)[0], rows) == cells
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("difficulty", ["easy", "medium"])
 def test_random_moves_win_what_they_must_and_sliding_the_same_tile_wins_less(difficulty: Any) -> None:
     env = SlidingPuzzle(difficulty=difficulty)
@@ -277,6 +279,7 @@ def test_the_example_in_the_instructions_is_no_tile() -> None:
     assert "written like 9 (which no tile has)" in SlidingPuzzle(difficulty="hard").instructions
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -63,6 +63,7 @@ def success(env: Sokoban, policy: Policy, games: int = 100) -> float:
     return fmean(play(env, policy, options={"instance": i})[-1][-1]["success"] for i in range(games))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "games"),
     [
@@ -133,6 +134,7 @@ def test_a_room_is_well_formed_and_near_enough_to_its_end(
     assert reached == room.floor
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("difficulty", "games", "mean", "least", "most"),
     [("easy", 1_000, 5.4, 4, 8), ("medium", 1_000, 11.8, 3, 20), ("hard", 25, 17.5, 10, 30)],
@@ -147,6 +149,7 @@ def test_the_games_are_as_long_as_the_table_says(
     assert len({env.reset(options={"instance": number})[0] for number in range(games)}) > 0.9 * games
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("difficulty", "known", "games"), [("easy", 0.115, 1_000), ("medium", 0.009, 1_000)])
 def test_random_moves_win_what_they_should_and_one_move_again_and_again_wins_less(
     difficulty: Any, known: float, games: int
@@ -322,6 +325,7 @@ def test_nothing_that_is_said_or_told_holds_the_solution() -> None:
     assert env.step("up")[-1].keys() == {"action_valid", "success", "admissible_actions", "optimal_actions"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -130,6 +130,7 @@ def test_the_opponents_moves_are_those_of_the_program_of_these_tests() -> None:
     assert len(seen) == 4520
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("epsilon", [0.1, 0.5])
 @pytest.mark.parametrize("seat", ["first", "second"])
 @pytest.mark.parametrize("reward", ["payoff", "success"])

@@ -46,6 +46,7 @@ def turns_of_the_solver(difficulty: Any, count: int) -> list[int]:
     return turns
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("difficulty", "mean", "fewest", "most"), [("easy", 2.33, 2, 3), ("medium", 5.72, 5, 7), ("hard", 9.5, 8, 11)]
 )
@@ -83,6 +84,7 @@ def test_the_solver_is_right_whatever_the_arguments(instance: int, hops: int, mo
     assert len(env._question.hops) == hops
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hops", range(1, 7))
 def test_every_kind_of_question_of_so_many_hops_is_asked(hops: int) -> None:
     env = ToolUse(hops=hops, documents=30, turns=13)
@@ -117,6 +119,7 @@ def test_constant_answers_are_right_for_hardly_any_question() -> None:
         assert answers.most_common(1)[0][1] <= 4
 
 
+@pytest.mark.full
 def test_random_play_wins_hardly_anything() -> None:
     for difficulty in DIFFICULTIES:
         env = ToolUse(difficulty=difficulty)
@@ -472,6 +475,7 @@ def test_no_phrase_begins_like_another_one() -> None:
     assert len({fact.phrase for facts in _FACTS.values() for fact in facts}) == 12
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

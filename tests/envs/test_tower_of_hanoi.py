@@ -156,6 +156,7 @@ def test_presets_have_many_different_starts() -> None:
     assert [TowerOfHanoi(difficulty=name).num_instances for name in ("easy", "medium", "hard")] == [8, 26, 242]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
 def test_random_moves_win_what_they_must_and_doing_the_same_again_and_again_wins_less(difficulty: Any) -> None:
     env = TowerOfHanoi(difficulty=difficulty)
@@ -214,6 +215,7 @@ def test_many_disks_are_fine() -> None:
     assert TowerOfHanoi(disks=64, turns=10**30).optimal_success == 1.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments", [{"start": "tower"}, {"disks": 1, "turns": 1}, {"disks": 4, "turns": 7}, {"reward": "efficient"}]
 )

@@ -45,6 +45,7 @@ def first_free(observation: str) -> str:
     return next(char for char in observation if char.isdigit())
 
 
+@pytest.mark.full
 @every_game
 @pytest.mark.parametrize("seat", ["first", "second"])
 @pytest.mark.parametrize("opponent", ["self", "epsilon", "other", "factory"])
@@ -220,6 +221,7 @@ def test_a_policy_plays_through_gym_make_and_a_spec() -> None:
     assert play(env, lambda _: "9", seed=0)[:2] == play(again, lambda _: "9", seed=0)[:2]
 
 
+@pytest.mark.full
 def test_epsilon_goes_from_minimax_to_random() -> None:
     for name, epsilon in (("minimax", 0.0), ("random", 1.0)):
         for seed in range(20):

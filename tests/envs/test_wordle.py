@@ -33,6 +33,7 @@ def win_rate(env, make_policy, episodes):
     return sum(play(env, make_policy(seed), seed=seed)[-1][-1]["success"] for seed in range(episodes)) / episodes
 
 
+@pytest.mark.full
 def test_the_solver_finds_all_answers_in_five_guesses_and_3_372_in_the_mean():
     histogram = lengths([_Strategy(strict=False) for _ in words.answers()], words.answers())
     assert histogram == [1, 80, 1107, 741, 36]
@@ -330,6 +331,7 @@ def test_seeds_reach_many_words():
     assert len(answers) > 250
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [

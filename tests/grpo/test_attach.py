@@ -2,9 +2,6 @@
 """What the attachment does to a real GRPOTrainer, on one process and on two."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -38,14 +35,7 @@ def scored(request, tmp_path_factory):
     arguments = ["rewards", json.dumps({"rows": 12 // processes})]
     if request.param != "the oldest TRL":
         return warm.run_ranks(SCRIPT, folder, *arguments, processes=processes)
-    paths = [str(oldest_trl.FOLDER), str(SCRIPT.parent.parent)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, str(SCRIPT), str(folder), *arguments]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads((folder / "rank0.json").read_text())
-    assert report["trl"] == oldest_trl.VERSION
-    return [report]
+    return [oldest_trl.run(SCRIPT, folder, *arguments)]
 
 
 def test_an_unscored_episode_moves_no_weight(scored):

@@ -1,12 +1,10 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import warm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,23 +128,9 @@ def test_two_processes_climb_together_also_where_a_group_straddles_them(tmp_path
         "curriculum": {"levels": LEVELS, "rise": 0.0, "fall": -1.0, "episodes": 12},
         "grpo": {"per_device_train_batch_size": 6, "per_device_eval_batch_size": 6, "num_generations": 4},
     }
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            *launcher,
-            str(Path(__file__).parent / "train_some_steps.py"),
-            str(tmp_path),
-            json.dumps(options),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    ranks = [json.loads(path.read_text())["rollouts"] for path in sorted(tmp_path.glob("rank*.json"))]
+    script = Path(__file__).parent / "train_some_steps.py"
+    reports: list[Any] = warm.run_ranks(script, tmp_path, json.dumps(options), processes=2)  # type: ignore[no-untyped-call]
+    ranks = [report["rollouts"] for report in reports]
     assert len(ranks) == 2
     for rollouts in ranks:
         trained = [rollout for rollout in rollouts if rollout["split"] == "train"]

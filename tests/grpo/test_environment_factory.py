@@ -4,12 +4,9 @@
 import gc
 import inspect
 import json
-import os
 import pickle
 import re
 import runpy
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -242,6 +239,7 @@ class TestTheObject:
         assert game.act("go") == "There. The game is over."
         assert game.get_reward() == 1.0
 
+    @pytest.mark.full
     @pytest.mark.parametrize("executor", ["thread", "process"])
     def test_an_action_that_makes_its_environment_hang_is_a_loss_where_there_is_a_deadline(self, executor):
         limits = {"executor": executor, "step_timeout": 0.3, "reset_timeout": 60.0}
@@ -402,7 +400,7 @@ def test_rewards_are_the_environments_own_and_the_logs_get_the_rest():
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tools")
-    done = warm.run(SCRIPT, folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=200)
+    done = warm.run(SCRIPT, folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "report.json").read_text())
 
@@ -499,18 +497,12 @@ def test_the_example_trains_and_a_model_that_calls_nothing_is_scored_for_leaving
     tokenizer = runpy.run_path(str(SCRIPT))["tool_tokenizer"]()
     tokenizer.save_pretrained(tmp_path / "tiny")
     tiny_model(tokenizer, width=32, layers=1).save_pretrained(tmp_path / "tiny")
-    done = subprocess.run(
-        [
-            *(sys.executable, str(EXAMPLE), f"--model={tmp_path / 'tiny'}", f"--output_dir={tmp_path / 'out'}"),
-            *("--max_steps=1", "--per_device_train_batch_size=4", "--gradient_accumulation_steps=1"),
-            *("--num_generations=4", "--max_completion_length=16", "--use_cpu=true", "--bf16=false"),
-            "--disable_tqdm=true",
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    done = warm.run(
+        *(EXAMPLE, f"--model={tmp_path / 'tiny'}", f"--output_dir={tmp_path / 'out'}"),
+        *("--max_steps=1", "--per_device_train_batch_size=4", "--gradient_accumulation_steps=1"),
+        *("--num_generations=4", "--max_completion_length=16", "--use_cpu=true", "--bf16=false"),
+        "--disable_tqdm=true",
+        env={"TRL_EXPERIMENTAL_SILENCE": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name, expected in (("env/unfinished", 1.0), ("reward", -0.7), ("tools/call_frequency", 0.0)):

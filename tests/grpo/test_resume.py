@@ -2,14 +2,12 @@
 """A training that was killed plays, when it is resumed, what an uninterrupted one would have played."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 torch = pytest.importorskip("torch")
 
@@ -21,15 +19,7 @@ SCRIPT = Path(__file__).parent / "train_and_die.py"
 
 
 def run(folder, options, *what, processes=1):
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
-    return subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(folder), json.dumps(options), *what],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    return warm.end_ranks(SCRIPT, folder, json.dumps(options), *what, processes=processes)
 
 
 def lines(folder, rank, split="train"):
@@ -79,11 +69,11 @@ REUSE = {
 def test_a_killed_training_goes_on_with_the_tasks_and_the_weights_of_one_that_was_not(processes, grpo, tmp_path):
     dies_at = random.SystemRandom().randrange(4, 12)  # checkpoints are at 3, 6 and 9, and rollouts at 0, 4 and 8
     options = {"grpo": grpo, "dies_at": dies_at, "moves": processes == 1}
-    died = run(tmp_path, options, "whole", "killed", processes=processes)
-    assert died.returncode in (-signal.SIGKILL, 1), died.stderr[-3000:]  # 1 is what the launcher makes of it
+    for status, said in run(tmp_path, options, "whole", "killed", processes=processes):
+        assert status == -signal.SIGKILL, said[-3000:]
     assert not list((tmp_path / "killed").glob("result-*"))
-    done = run(tmp_path, options, "resumed", processes=processes)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for status, said in run(tmp_path, options, "resumed", processes=processes):
+        assert status == 0, said[-3000:]
     assert went_on_as_if_nothing_had_happened(tmp_path, processes) == dies_at // 3 * 3, f"died at {dies_at}"
 
 

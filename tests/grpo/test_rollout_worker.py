@@ -3,11 +3,8 @@
 
 import json
 import math
-import os
 import queue
 import re
-import subprocess
-import sys
 import threading
 import time
 from importlib.util import find_spec
@@ -17,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm
 from vllm_double import LOGPROB, VLLMDouble
 from vllm_serve import TRL, Server
 
@@ -416,14 +414,7 @@ class TestTheServer:
 
 
 def train(folder, **options):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), json.dumps(options)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = warm.run(SCRIPT, folder, json.dumps(options))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "report.json").read_text())
 

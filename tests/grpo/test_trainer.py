@@ -2,9 +2,6 @@
 """The real GRPOTrainer, on one process and on two, newest TRL and oldest."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,17 +17,9 @@ SCRIPT = Path(__file__).parent / "train_some_steps.py"
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 
-def run(folder, *launcher, environment=None, **options):
-    """Train in a process of its own (one process state per trainer, as users have) and read what it wrote."""
-    command = [*launcher, str(SCRIPT), str(folder), json.dumps(options)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
-    if launcher or environment:
-        command = [sys.executable, *command]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    else:
-        done = warm.run(*command, env=env, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
+def run(folder, *, processes=1, **options):
+    """Train in processes of their own (one process state per trainer, as users have) and read what they wrote."""
+    return warm.run_ranks(SCRIPT, folder, json.dumps(options), processes=processes)
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +31,8 @@ def alone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Two processes of six rows each: the second group of four straddles them."""
-    # What `accelerate launch` runs for several processes; itself it starts one on a CPU unless there is MPI.
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     grpo = {"per_device_train_batch_size": 6, "per_device_eval_batch_size": 6, "num_generations": 4}
-    return run(
-        tmp_path_factory.mktemp("pair"),
-        *launcher,
-        environment={"ACCELERATE_USE_CPU": "true"},
-        plain=True,
-        grpo=grpo,
-    )
+    return run(tmp_path_factory.mktemp("pair"), processes=2, plain=True, grpo=grpo)
 
 
 def groups(rollout, size=4):
@@ -179,8 +160,7 @@ def test_members_of_a_group_are_sampled_apart_on_every_process(pair):
 @pytest.mark.full
 @oldest_trl.installed
 def test_the_oldest_trl_trains_too(tmp_path):
-    report = run(tmp_path, environment={"PYTHONPATH": str(oldest_trl.FOLDER)})[0]
-    assert report["trl"] == oldest_trl.VERSION
+    report = oldest_trl.run(SCRIPT, tmp_path, "{}")
     assert [entry["env/unscored"] for entry in report["logs"] if "env/unscored" in entry] == [0.0, 0.0, 0.0]
 
 

@@ -6,15 +6,13 @@ many turns they play (trl#6673).
 """
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import warm
 from vllm_double import VLLMDouble
 
 from gym_trl.engines.server import ServerEngine
@@ -35,27 +33,13 @@ def answer(body):
     return [*(10 + byte % 60 for byte in digest), END]
 
 
-def run(folder, url, *launcher, **options):
-    done = subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(folder), url, json.dumps(options)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
-
-
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """Four rows each, in two groups of six: the second process has members of both."""
-    # What `accelerate launch` runs for several processes; itself it starts one on a CPU unless there is MPI.
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3"]
     grpo = {"per_device_train_batch_size": 4, "num_generations": 6}
     with VLLMDouble(answer, delay=lambda body: 0.05 * (body["max_tokens"] - 2)) as vllm:
-        return run(tmp_path_factory.mktemp("three"), vllm.url, *launcher, grpo=grpo)
+        folder = tmp_path_factory.mktemp("three")
+        return warm.run_ranks(SCRIPT, folder, vllm.url, json.dumps({"grpo": grpo}), processes=3)
 
 
 class TestThreeProcesses:

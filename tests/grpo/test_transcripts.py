@@ -108,7 +108,7 @@ def test_wandb_and_trackio_write_the_same_numbers_and_transcripts_without_a_netw
     # Nobody answers at this address, which is where anything that asks the network would be sent.
     away = "http://127.0.0.1:9"
     env = os.environ | {
-        "PYTHONPATH": f"{TRACKERS}{os.pathsep}{ROOT}",
+        "PYTHONPATH": f"{TRACKERS}{os.pathsep}{ROOT}{os.pathsep}{ROOT / 'tests'}",
         "HTTPS_PROXY": away,
         "HTTP_PROXY": away,
         "HF_HUB_OFFLINE": "1",

@@ -5,15 +5,11 @@ Arguments: a folder, and a JSON object of options (``grpo``, ``plain``, ``exact`
 """
 
 import json
-import os
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
-import torch
 from datasets import Dataset
 from train_with_failures import RANK, guess, make
 
@@ -23,7 +19,6 @@ from gym_trl.grpo.resume import ExactResume
 
 
 def main(folder: Path, options):
-    torch.set_num_threads(1)
     played = []
 
     def keep(rollout):

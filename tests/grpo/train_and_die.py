@@ -15,17 +15,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
-import torch
+import tiny_trainer
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.resume import ExactResume
-from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training.run_folder import last_checkpoint
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -45,7 +41,6 @@ class Die(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
 def train(folder: Path, options, *, dies=False, resumes=False):
     """Train, with a line for each rollout in ``played-RANK.jsonl``, and return the result."""
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"played-{RANK}.jsonl").open("a") as played:
 
@@ -67,34 +62,20 @@ def train(folder: Path, options, *, dies=False, resumes=False):
             cut_actions="accept",
             on_rollout=keep,
         )
-        tokenizer = tiny_tokenizer()
-        trainer = GRPOTrainer(
-            model=tiny_model(tokenizer),
-            processing_class=tokenizer,
-            args=GRPOConfig(
-                **{
-                    "output_dir": str(folder / ("later" if resumes and options.get("moves") else "checkpoints")),
-                    "use_cpu": True,
-                    "bf16": False,
-                    "report_to": [],
-                    "logging_steps": 1,
-                    "learning_rate": 0.01,
-                    "max_steps": 12,
-                    "save_steps": 3,
-                    "eval_strategy": "steps",
-                    "eval_steps": 5,
-                    "per_device_train_batch_size": 8,
-                    "per_device_eval_batch_size": 4,
-                    "num_generations": 4,
-                    "max_completion_length": 64,
-                    "disable_tqdm": True,
-                    **options.get("grpo", {}),
-                }
-            ),
-            train_dataset=spec.train_dataset,
-            eval_dataset=spec.eval_dataset,
-            reward_funcs=spec.reward_funcs,
-            rollout_func=spec.rollout_func,
+        grpo = {
+            "learning_rate": 0.01,
+            "max_steps": 12,
+            "save_strategy": "steps",
+            "save_steps": 3,
+            "eval_strategy": "steps",
+            "eval_steps": 5,
+            "per_device_train_batch_size": 8,
+            "per_device_eval_batch_size": 4,
+        }
+        trainer = tiny_trainer.make(
+            folder / ("later" if resumes and options.get("moves") else "checkpoints"),
+            spec,
+            grpo={**grpo, **options.get("grpo", {})},
             callbacks=[Die(options["dies_at"])] if dies else [],
         )
         if options.get("exact", True):

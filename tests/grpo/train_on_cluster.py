@@ -12,13 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
 import gymnasium as gym
 import ray
-import torch
+import tiny_trainer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
 from trl.generation import vllm_client, vllm_generation
 
 from gym_trl import GymSpec
@@ -69,7 +66,6 @@ def wait_for_cluster(nodes):
 
 
 def main(folder: Path, options):
-    torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     wait_for_cluster(options["nodes"])
     spec = GymSpec(
@@ -94,28 +90,13 @@ def main(folder: Path, options):
         rollouts.append({name: columns[name] for name in KEPT})
         return columns
 
-    trainer = GRPOTrainer(
+    server = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": options["urls"][rank]}
+    trainer = tiny_trainer.make(
+        folder / "out",
+        spec,
+        grpo={**server, "learning_rate": 1e-4, "max_completion_length": 128, **options["grpo"]},
         model=Qwen2ForCausalLM.from_pretrained(options["model"]),
         processing_class=AutoTokenizer.from_pretrained(options["model"]),
-        args=GRPOConfig(
-            **{
-                "output_dir": str(folder / "out"),
-                "use_vllm": True,
-                "vllm_mode": "server",
-                "vllm_server_base_url": options["urls"][rank],
-                "use_cpu": True,
-                "bf16": False,
-                "report_to": [],
-                "save_strategy": "no",
-                "logging_steps": 1,
-                "learning_rate": 1e-4,
-                "num_generations": 4,
-                "max_completion_length": 128,
-                "disable_tqdm": True,
-                **options["grpo"],
-            }
-        ),
-        train_dataset=spec.train_dataset,
         reward_funcs=[*spec.reward_funcs, small_ids],
         rollout_func=rollout_func,
     )

@@ -6,28 +6,24 @@ Arguments: a folder to write to, and a JSON object of options (``plain``, ``grpo
 """
 
 import json
-import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
+import tiny_trainer
 import torch
 import trl
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.rollout_func import Rollout
-from gym_trl.testing import FaultyEnv, tiny_model, tiny_tokenizer
+from gym_trl.testing import FaultyEnv, tiny_tokenizer
 
 
 def main(folder: Path, options):
-    torch.set_num_threads(1)
     rollouts: list[dict[str, Any]] = []
     returned: list[dict[str, Any]] = []
     differences: list[float | None] = []
@@ -69,31 +65,13 @@ def main(folder: Path, options):
         dataset = Dataset.from_dict({"prompt": [[{"role": "user", "content": "Play."}]] * 40})
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = options.get("template", tokenizer.chat_template)
-    trainer = GRPOTrainer(
-        model=tiny_model(tokenizer),
+    grpo = {"max_steps": 3, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8}
+    trainer = tiny_trainer.make(
+        folder / "out",
+        spec,
+        grpo={**grpo, **options.get("grpo", {})},
         processing_class=tokenizer,
-        args=GRPOConfig(
-            **{
-                "output_dir": str(folder / "out"),
-                "use_cpu": True,
-                "bf16": False,
-                "report_to": [],
-                "save_strategy": "no",
-                "logging_steps": 1,
-                "max_steps": 3,
-                "per_device_train_batch_size": 8,
-                "per_device_eval_batch_size": 8,
-                "num_generations": 4,
-                "max_completion_length": 64,
-                "log_completions": False,
-                "disable_tqdm": True,
-                "eval_strategy": "no",
-                **options.get("grpo", {}),
-            }
-        ),
         train_dataset=dataset,
-        eval_dataset=spec.eval_dataset,
-        reward_funcs=spec.reward_funcs,
         rollout_func=rollout_func,
     )
     trainer.train()

@@ -12,19 +12,17 @@ from functools import partial
 from pathlib import Path
 from zlib import crc32
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
 import gymnasium as gym
+import tiny_trainer
 import torch
 import trl
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.errors import InfrastructureError
 from gym_trl.grpo.processes import leave_process_group
-from gym_trl.testing import tiny_model, tiny_tokenizer
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -59,30 +57,8 @@ class Judge(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def make(folder, spec, reward_funcs, trainer_class=GRPOTrainer, **grpo):
-    tokenizer = tiny_tokenizer()
-    return trainer_class(
-        model=tiny_model(tokenizer),
-        processing_class=tokenizer,
-        args=GRPOConfig(
-            **{
-                "output_dir": str(folder / "out"),
-                "use_cpu": True,
-                "bf16": False,
-                "report_to": [],
-                "save_strategy": "no",
-                "logging_steps": 1,
-                "shuffle_dataset": False,
-                "num_generations": 4,
-                "max_completion_length": 64,
-                "disable_tqdm": True,
-                **grpo,
-            }
-        ),
-        train_dataset=spec.train_dataset,
-        eval_dataset=spec.eval_dataset,
-        reward_funcs=reward_funcs,
-        rollout_func=spec.rollout_func,
-    )
+    grpo = {"shuffle_dataset": False, **grpo}
+    return tiny_trainer.make(folder / "out", spec, trainer_class, grpo=grpo, reward_funcs=reward_funcs)
 
 
 def guess(**options):
@@ -219,7 +195,6 @@ def metrics(folder, options):
 
 
 def main(folder: Path, what, options):
-    torch.set_num_threads(1)
     warnings.simplefilter("default")
     report = {"rewards": rewards, "metrics": metrics}[what](folder, options)
     (folder / f"rank{RANK}.json").write_text(json.dumps({"trl": trl.__version__, **report}))

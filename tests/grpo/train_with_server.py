@@ -12,16 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
-import torch
+import tiny_trainer
 from transformers import Qwen2ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
 from trl.generation import vllm_client, vllm_generation
 
 from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
-from gym_trl.testing import tiny_model, tiny_tokenizer
 
 # The client needs no vLLM in its own process, except for the weights.
 vllm_client.is_vllm_available = vllm_generation.is_vllm_available = lambda *_, **__: True
@@ -30,7 +26,6 @@ vllm_generation.VLLMGeneration.sync_weights = lambda *_: None
 
 
 def main(folder: Path, url, options):
-    torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
     spec = GymSpec(
         "TrlEnv/Echo-v0",
@@ -50,33 +45,14 @@ def main(folder: Path, url, options):
         rollouts.append({"seconds": time.monotonic() - start, **{name: columns[name] for name in names}})
         return columns
 
-    tokenizer = tiny_tokenizer()
+    server = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": url}
+    grpo = {"max_steps": 3, "learning_rate": 0.0, "per_device_train_batch_size": 6, "max_completion_length": 128}
     saved = options.get("model")
-    trainer = GRPOTrainer(
-        model=Qwen2ForCausalLM.from_pretrained(saved) if saved else tiny_model(tokenizer),
-        processing_class=tokenizer,
-        args=GRPOConfig(
-            **{
-                "output_dir": str(folder / "out"),
-                "use_vllm": True,
-                "vllm_mode": "server",
-                "vllm_server_base_url": url,
-                "use_cpu": True,
-                "bf16": False,
-                "report_to": [],
-                "save_strategy": "no",
-                "logging_steps": 1,
-                "max_steps": 3,
-                "learning_rate": 0.0,
-                "per_device_train_batch_size": 6,
-                "num_generations": 4,
-                "max_completion_length": 128,
-                "disable_tqdm": True,
-                **options.get("grpo", {}),
-            }
-        ),
-        train_dataset=spec.train_dataset,
-        reward_funcs=spec.reward_funcs,
+    trainer = tiny_trainer.make(
+        folder / "out",
+        spec,
+        grpo={**server, **grpo, **options.get("grpo", {})},
+        model=Qwen2ForCausalLM.from_pretrained(saved) if saved else None,
         rollout_func=rollout_func,
     )
     trainer.train()

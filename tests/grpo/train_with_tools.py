@@ -6,16 +6,14 @@ rendering, the parsing of calls, the loop, the masks, the loss. Argument: a fold
 """
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
 import gymnasium as gym
+import tiny_trainer
 import torch
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
 from gym_trl import GymSpec
@@ -133,7 +131,6 @@ def generous(completions, **_):
 
 
 def main(folder):
-    torch.set_num_threads(1)
     report = train(folder, 2)
     [report["failing"]] = train(folder, 1, reward_funcs=[generous], wrappers=[FailsAtNine])["steps"]
     (folder / "report.json").write_text(json.dumps(report))
@@ -152,24 +149,15 @@ def train(folder, steps, *, reward_funcs=(), wrappers=()):
     model = tiny_model(tokenizer, width=32, layers=1)
     model.config.max_position_embeddings = 4096  # characters are many tokens
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    trainer = Recording(
+    grpo = {"max_steps": steps, "per_device_train_batch_size": 8, "max_completion_length": 2500}
+    trainer = tiny_trainer.make(
+        folder,
+        spec,
+        Recording,
+        grpo={**grpo, "shuffle_dataset": False},
         model=model,
         processing_class=tokenizer,
-        args=GRPOConfig(
-            output_dir=str(folder),
-            use_cpu=True,
-            bf16=False,
-            report_to=[],
-            save_strategy="no",
-            logging_steps=1,
-            max_steps=steps,
-            per_device_train_batch_size=8,
-            num_generations=4,
-            max_completion_length=2500,
-            disable_tqdm=True,
-            shuffle_dataset=False,
-        ),
-        train_dataset=spec.train_dataset,
+        rollout_func=None,
         environment_factory=spec.environment_factory,
         reward_funcs=[*spec.reward_funcs, *reward_funcs],
     )

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trl import GRPOConfig, GRPOTrainer
+import tiny_trainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.transcripts import LogTranscripts
-from gym_trl.testing import tiny_model, tiny_tokenizer
 
 folder = Path(sys.argv[1])
 transcripts = LogTranscripts(every=2, count=2)
@@ -29,29 +28,8 @@ spec = GymSpec(
     cut_actions="accept",
     action_format="plain",
 )
-tokenizer = tiny_tokenizer()
-trainer = GRPOTrainer(
-    model=tiny_model(tokenizer, width=16, layers=1),
-    processing_class=tokenizer,
-    args=GRPOConfig(
-        output_dir=str(folder),
-        run_name="tracked",
-        max_steps=3,
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=64,
-        use_cpu=True,
-        bf16=False,
-        report_to=["wandb", "trackio"],
-        project="gym-trl",
-        logging_steps=1,
-        save_strategy="no",
-        disable_tqdm=True,
-    ),
-    train_dataset=spec.train_dataset,
-    rollout_func=spec.rollout_func,
-    reward_funcs=spec.reward_funcs,
-)
+grpo = {"run_name": "tracked", "project": "gym-trl", "report_to": ["wandb", "trackio"]}
+trainer = tiny_trainer.make(folder, spec, grpo={**grpo, "max_steps": 3, "per_device_train_batch_size": 8})
 transcripts.attach(trainer)
 trainer.train()
 sys.modules["wandb"].finish()

@@ -11,12 +11,10 @@ import os
 import sys
 from pathlib import Path
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
+import tiny_trainer
 import torch
 import vllm_cpu
 from transformers import Qwen2ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
@@ -112,33 +110,22 @@ def main(folder: Path, options):
         )
         return columns
 
-    trainer = GRPOTrainer(
+    grpo = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_max_model_length": 256,
+        "max_steps": 3,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+    }
+    trainer = tiny_trainer.make(
+        folder / "out",
+        spec,
+        grpo={**grpo, **options.get("grpo", {})},
         model=Qwen2ForCausalLM.from_pretrained(saved),
         processing_class=tokenizer,
-        args=GRPOConfig(
-            **{
-                "output_dir": str(folder / "out"),
-                "use_vllm": True,
-                "vllm_mode": "colocate",
-                "vllm_max_model_length": 256,
-                "use_cpu": True,
-                "bf16": False,
-                "report_to": [],
-                "save_strategy": "no",
-                "logging_steps": 1,
-                "max_steps": 3,
-                "learning_rate": 1e-2,
-                "lr_scheduler_type": "constant",
-                "per_device_train_batch_size": 8,
-                "per_device_eval_batch_size": 8,
-                "num_generations": 4,
-                "max_completion_length": 64,
-                "disable_tqdm": True,
-                **options.get("grpo", {}),
-            }
-        ),
-        train_dataset=spec.train_dataset,
-        eval_dataset=spec.eval_dataset,
         reward_funcs=[*spec.reward_funcs, small_ids],
         rollout_func=rollout_func,
     )

@@ -1,15 +1,14 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 """Other people's environments train from one line."""
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 import gym_trl
 
@@ -48,15 +47,8 @@ def runs(tmp_path_factory, request):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("trained")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), json.dumps([spec for spec, _ in TRAINED.values()])],
-        cwd=request.getfixturevalue("textworld_games"),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    with contextlib.chdir(request.getfixturevalue("textworld_games")):
+        done = warm.run(SCRIPT, folder, json.dumps([spec for spec, _ in TRAINED.values()]), timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(TRAINED, json.loads((folder / "runs.json").read_text()), strict=True))
 

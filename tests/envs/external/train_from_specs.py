@@ -6,21 +6,14 @@ Arguments: a folder to write to, and a JSON list of ``GymSpec``'s arguments.
 
 import gc
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-if __name__ == "__main__":  # doctest collection imports this too
-    sys.modules["vllm"] = None  # type: ignore[assignment]  # which TRL would import for seconds, and which is not used
-
-import torch
-from trl import GRPOConfig, GRPOTrainer
+import tiny_trainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.rollout_func import Rollout
-from gym_trl.testing import tiny_model, tiny_tokenizer
 
 
 def train(folder: Path, arguments):
@@ -45,33 +38,13 @@ def train(folder: Path, arguments):
         max_tokens_per_turn=4,
         on_rollout=keep,
     )
-    tokenizer = tiny_tokenizer()
-    trainer = GRPOTrainer(
-        model=tiny_model(tokenizer),
-        processing_class=tokenizer,
-        args=GRPOConfig(
-            output_dir=str(folder / "out"),
-            max_steps=3,
-            per_device_train_batch_size=4,
-            num_generations=2,
-            max_completion_length=800,
-            logging_steps=1,
-            use_cpu=True,
-            bf16=False,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-        ),
-        train_dataset=spec.train_dataset,
-        rollout_func=spec.rollout_func,
-        reward_funcs=spec.reward_funcs,
-    )
+    grpo = {"max_steps": 3, "per_device_train_batch_size": 4, "num_generations": 2, "max_completion_length": 800}
+    trainer = tiny_trainer.make(folder / "out", spec, grpo=grpo)
     trainer.train()
     return {"logs": trainer.state.log_history, "episodes": episodes}
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     gc.freeze()  # what is imported stays, and each training looks through all the rest for garbage
     runs = [train(Path(sys.argv[1]), arguments) for arguments in json.loads(sys.argv[2])]
     gc.unfreeze()
