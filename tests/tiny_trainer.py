@@ -8,7 +8,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
-from gym_trl.tiny import tiny_model, tiny_tokenizer
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 QUIET = {
     "use_cpu": True,

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """Train three steps, report to W&B and Trackio without a network, and read back their files.
 
 Runs in a process that finds the two, with the folder as its argument; ``read.json`` there has what each was told,
