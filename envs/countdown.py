@@ -53,32 +53,26 @@ class Countdown(Puzzle):
     >>> env.step("2 * (3 + 11) - 4")[:3]
     ('That is 24. Solved.', 1.0, True)
 
-    ``form="steps"``: an action is one operation, such as ``7 - 4``, whose result replaces the two numbers; the game is
-    won when the result is the target, and lost when a single other number is left. Results are exact fractions and
+    ``form="steps"``: an action is one operation, such as ``7 - 4``, whose result replaces the two numbers; the episode
+    is won when the result is the target, and lost when a single other number is left. Results are exact fractions and
     never below zero, which excludes no solution. ``form="expression"``: an action is a whole expression with
-    parentheses, and a wrong one costs a turn and shows its value. An invalid action costs a turn and changes nothing;
-    the game is lost when no turns are left. Only solvable games are dealt.
+    parentheses, and a wrong one shows its value. Only solvable instances are dealt.
 
-    Easy is 3 numbers of 1 to 5 and a target of 1 to 10; medium the 24 game with cards of 1 to 13; hard the numbers
-    round of the television show: two of 25, 50, 75 and 100, four of 1 to 10 with each at most twice, and a target of
-    100 to 999.
+    The medium preset is the 24 game, the hard one the numbers round of the television show.
 
     Args:
-        difficulty: Which preset.
-        numbers: Number of numbers, from 2 to 6.
+        numbers: Number of numbers.
         low: Lowest number.
-        high: Highest number, at most 100.
+        high: Highest number.
         repeats: Most times that a number may be dealt.
         large: Number of them that are distinct numbers out of 25, 50, 75 and 100 instead.
-        target_low: The lowest target.
-        target_high: The highest target.
-        use_all: All numbers must be used.
+        target_low: Lowest target.
+        target_high: Highest target.
+        use_all: Require all numbers to be used.
         form: ``"steps"`` or ``"expression"``.
-        turns: Most actions of a game.
-        reward: ``"success"``, ``"efficient"`` (the fewest operations with these numbers, divided by the turns taken;
-            an expression takes one) or ``"shaped"`` (in the form of steps, the potential is 0 where the target can no
-            longer be made, else ``1 / (1 + operations needed)``).
-        render_mode: ``"ansi"`` or ``"human"``.
+        reward: ``"efficient"`` pays the fewest operations with these numbers, divided by the turns taken (an expression
+            takes one). The potential of ``"shaped"`` is, in the form of steps, 0 where the target can no longer be
+            made, else ``1 / (1 + operations needed)``.
 
     24 can be made of 1362 of the 1820 hands of four cards from 1 to 13, and of 566 of 715 from 1 to 10 (computed in
     the tests). The solver searches all expressions, so it always wins, with the fewest operations.
@@ -109,6 +103,7 @@ class Countdown(Puzzle):
     reward_modes = ("success", "efficient", "shaped")
     optimum_is_shortest = True
     garbage = "1 + + 1"
+    optimal_success = 1.0
 
     numbers: int
     low: int
@@ -156,11 +151,6 @@ class Countdown(Puzzle):
             f"in {counted(self.turns, 'turn')} in all. Anything else costs a turn. For example: "
             f"({top + 9} - {top + 2}) * {top + 1}"
         )
-
-    @property
-    def optimal_success(self) -> float:
-        """1.0: only solvable games are dealt."""
-        return 1.0
 
     @property
     def constant_action(self) -> str:
@@ -270,9 +260,6 @@ class Countdown(Puzzle):
         if used - dealt:
             return "It uses a number that is not there, or too often."
         return "It does not use all numbers." if self.use_all and dealt - used else None
-
-    def _is_solved(self) -> bool:
-        return False  # the target ends the episode at once
 
     def _fewest_actions(self) -> float:
         """Return the fewest operations that make the target, or 1 for expressions."""

@@ -56,25 +56,21 @@ class FrozenLake(Puzzle):
     >>> reward, terminated
     (0.0, True)
 
-    A move off the lake does not change the position and costs a turn, as does an invalid action. On slippery ice a move
-    goes in its direction with probability ``success_rate``, otherwise to one of the two sides with equal probability.
-    With the same seed and moves, a fixed map slips exactly as Gymnasium's. Only the goal is rewarded.
+    A move off the lake does not change the position. On slippery ice a move goes in its direction with probability
+    ``success_rate``, otherwise to one of the two sides with equal probability. With the same seed and moves, a fixed
+    map slips exactly as Gymnasium's.
 
     Args:
-        difficulty: ``"easy"`` is random maps of 3 by 3 that are not slippery, with 12 turns; ``"medium"`` Gymnasium's
-            slippery 4x4 with 100 turns and ``"hard"`` its slippery 8x8 with 200.
         map_name: ``"4x4"`` or ``"8x8"``, Gymnasium's maps, or ``"random"``: a new one for each game, start in the top
             left and goal in the bottom right corner.
-        size: Squares per side of a random map, 2 to 32.
-        holes: The probability of a hole, on all other squares of a random map. A map that cannot be crossed in
-            ``turns`` moves is drawn again; after 100 such maps, the holes on a shortest way over the last one are
-            removed.
+        size: Squares per side of a random map.
+        holes: Probability of a hole, on all other squares of a random map. A map that cannot be crossed in ``turns``
+            moves is drawn again; after 100 such maps, the holes on a shortest way over the last one are removed.
         is_slippery: Let moves slip to the sides.
-        success_rate: The probability that a move goes in its direction on slippery ice.
-        turns: The game is lost when they are used up; at most 10,000. Pass it together with ``map_name``.
-        reward: ``"efficient"`` pays the length of the shortest way over that of the way taken, including slips; the
-            potential of ``"shaped"`` falls with the shortest way that is left.
-        render_mode: ``"ansi"`` or ``"human"``.
+        success_rate: Probability that a move goes in its direction on slippery ice.
+        turns: Moves in an episode. Pass it together with ``map_name``.
+
+    ``reward="efficient"`` pays the length of the shortest way over that of the way taken, slips included.
 
     The solver plays the best move for the turns that are left (a dynamic program over squares and turns), so it
     reaches the optimum. Exact values, all computed in the tests:
@@ -91,11 +87,7 @@ class FrozenLake(Puzzle):
     always down, slippery               0.0495  0.0018
     =================================== ========= =========
 
-    Always moving right scores well on 8x8 because Gymnasium's map has no holes in its top row and its right column. On
-    easy random maps uniformly random moves win 0.1478, and the solver all.
-
-    Raises:
-        ConfigError: an argument of another type or out of its range, or too few ``turns`` for any random map.
+    Always moving right scores well on 8x8 because Gymnasium's map has no holes in its top row and its right column.
     """
 
     presets: ClassVar = {
@@ -115,6 +107,7 @@ class FrozenLake(Puzzle):
     }  # fmt: skip
     reward_modes = ("success", "efficient", "shaped")
     garbage = "forward"
+    constant_action = "left"
 
     map_name: str
     size: int
@@ -164,11 +157,6 @@ class FrozenLake(Puzzle):
     def optimum_is_shortest(self) -> bool:
         """True if moves never slip."""
         return not self.is_slippery
-
-    @property
-    def constant_action(self) -> str:
-        """Move off the map from the start; slips from there stay in the first column."""
-        return "left"
 
     def admissible_actions(self) -> list[str]:
         """Return all four moves, on every square."""

@@ -51,14 +51,12 @@ class Game2048(Puzzle):
 
     A move slides every tile as far as possible. Two equal tiles that meet merge into their sum, at most once per tile
     and move, beginning with those farthest in the direction of the move. Then a tile appears on a random empty cell: a
-    2 with probability 0.9, else a 4; the start has two such tiles. A move that changes nothing and an invalid action
-    cost a turn, and no tile appears. The game is won with the tile ``target``, and lost when nothing can move or after
-    ``turns`` turns. ``info["max_tile"]`` is the largest tile.
+    2 with probability 0.9, else a 4; the start has two such tiles. After a move that changes nothing no tile appears.
+    The episode is lost when nothing can move. ``info["max_tile"]`` is the largest tile.
 
-    Easy is 2x2 to 8 in 7 turns, medium 2x2 to 16 in 20 and hard 3x3 to 64 in 150: turns enough for every game of legal
-    moves. Arguments that are given replace the preset's, so pass ``turns`` together with ``target``; the classic game
-    is ``size=4, target=2048, turns=2000``. The shaped reward's potential is the logarithm of the largest tile as a
-    share of the target's.
+    The presets have turns enough for every sequence of legal moves, so pass ``turns`` together with ``target``; the
+    classic game is ``size=4, target=2048, turns=2000``. The shaped reward's potential is the logarithm of the largest
+    tile as a share of the target's.
 
     The solver minimises the probability of losing, by a table for all boards of up to 3x3 and 64; beyond that it looks
     two moves ahead and evaluates the boards heuristically. Perfect play and random legal moves win:
@@ -75,14 +73,9 @@ class Game2048(Puzzle):
     3     64       1.0      .0922
     ===== ======== ======== =======
 
-    Perfect play is computed exactly by the tests; 3x3 to 64 takes seconds and is marked ``full``: it loses less than
-    one game in 10**15, while 3x3 to 32 is won against any tiles. The wins of random moves are computed exactly for 2x2,
-    and measured for 3x3. Looking two moves ahead won all of 100 games of 4x4 to 256 and to 512, and 84 of 100 to 2048
-    (979 moves in the mean); the ``full`` tests play them.
-
-    Raises:
-        ConfigError: ``size`` is not from 2 to 4, ``target`` is no power of two from 8 to 65536, or ``turns`` is below
-            1.
+    Perfect play is computed exactly by the tests, random play exactly for 2x2. Perfect play loses less than one episode
+    in 10**15 of 3x3 to 64. Looking two moves ahead won all of 100 episodes of 4x4 to 256 and to 512, and 84 of 100 to
+    2048 (979 moves in the mean); the ``full`` tests play them.
     """
 
     presets: ClassVar = {
@@ -184,11 +177,6 @@ class Game2048(Puzzle):
         return (self._info["max_tile"].bit_length() - 1) / _levels(self.target)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The rules
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 class _Line(NamedTuple):
     """Precomputed results for a row, or for a column from its top."""
 
@@ -264,11 +252,6 @@ def _spawned(rows: Board, tile: int) -> list[Board]:
 def _read(observation: str) -> Board:
     shown = [row.split() for row in _SHOWN_ROW.findall(observation)]
     return tuple(tuple(0 if tile == "." else int(tile) for tile in row) for row in shown)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Perfect play
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Perfect:
@@ -465,11 +448,6 @@ class _Retrograde:
             smallest &= boards <= image
         chosen: Numbers = boards[smallest]
         return chosen
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Play on larger boards
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _worth(tiles: Row) -> float:

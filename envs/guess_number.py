@@ -27,9 +27,7 @@ class GuessNumber(Puzzle):
     >>> env.step("twenty")
     ('Not 1 to 50.', 0.0, False, False, {'action_valid': False, 'success': False})
 
-    The reward is 1.0 for the secret and 0.0 for everything else, also for close guesses. A guess that is not an integer
-    or out of range costs a turn and gives no hint. Whitespace around the integer is allowed. Easy is 1 to 10 in 4
-    tries, medium 1 to 50 in 6, hard 1 to 1000 in 10; arguments that are given replace the preset's.
+    A guess that is not an integer or out of range gives no hint. White space around the integer is allowed.
 
     Perfect play halves the range. It finds ``min(1, (2**turns - 1) / n)`` of ``n`` secrets, because ``turns`` guesses
     can distinguish ``2**turns - 1`` secrets. With enough turns its mean number of guesses is:
@@ -45,10 +43,7 @@ class GuessNumber(Puzzle):
     1024    9.0117  11
     ======= ======= =======
 
-    The numbers are exact (the tests enumerate the secrets). The default, 1 to 50 in 6 guesses, can always be won.
-
-    Raises:
-        ConfigError: ``low`` is above ``high``, ``turns`` is below 1, or one of them is not an integer.
+    The numbers are exact (the tests enumerate the secrets).
     """
 
     presets: ClassVar = {
@@ -148,9 +143,6 @@ class GuessNumber(Puzzle):
         """Return the share of the bits that are known."""
         left = self._most - self._least + 1
         return 1.0 - math.log(left) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
-
-    def _is_solved(self) -> bool:
-        return False  # the secret ends the episode at once
 
     def _observe(self) -> str:
         return ""

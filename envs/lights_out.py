@@ -40,15 +40,12 @@ class LightsOut(Puzzle):
     >>> env.step("2 2")[1:4]
     (1.0, True, False)
 
-    A light that is on is ``*``. An action is a row and a column, counted from 1 at the top left; anything else costs a
-    turn and switches nothing. The start is a uniformly random board that can be solved and is not dark. Easy is 2x2 in
-    8 turns, medium 3x3 in 18, hard 5x5 in 30: twice what the hardest board needs. Random presses win 0.367 of the easy
-    games and 0.030 of the medium ones. Arguments that are given replace the preset's.
+    A light that is on is ``*``. An action is a row and a column, counted from 1 at the top left. The start is drawn
+    uniformly from the boards that can be solved and are not dark.
 
     The order of presses does not matter and two equal presses cancel, so a solution is a set of lights that solves
     linear equations modulo 2. The solver adds every quiet pattern (a set that switches nothing) to one solution, and
-    plays the smallest. These numbers are exact, the dark board included (the tests compute them by elimination and by
-    breadth-first search):
+    plays the smallest. Exact numbers, the dark board included, which the tests compute:
 
     ==== ======= =============== ======== ====
     size boards  can be solved   mean     most
@@ -58,9 +55,6 @@ class LightsOut(Puzzle):
     4    2**16   2**12           4.4307   7
     5    2**25   2**23           9.9029   15
     ==== ======= =============== ======== ====
-
-    Raises:
-        ConfigError: ``size`` is not from 1 to 10, or ``turns`` is below 1.
     """
 
     presets: ClassVar = {
@@ -72,6 +66,7 @@ class LightsOut(Puzzle):
     reward_modes = ("success", "efficient", "shaped")
     optimum_is_shortest = True
     garbage = "0 0"
+    constant_action = "1 1"
 
     size: int
 
@@ -104,11 +99,6 @@ class LightsOut(Puzzle):
             return sum(math.comb(lights, presses) for presses in range(1, self.turns + 1)) / self.num_instances
         known = _BOARDS_BY_PRESSES.get(self.size)
         return None if known is None else sum(known[1 : self.turns + 1]) / self.num_instances
-
-    @property
-    def constant_action(self) -> str:
-        """Press of the top left light."""
-        return "1 1"
 
     def admissible_actions(self) -> tuple[str, ...]:
         """Presses of all lights, in every turn."""

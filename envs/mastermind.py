@@ -42,11 +42,8 @@ class Mastermind(Puzzle):
 
     A code has ``pegs`` numbers from 1 to ``colors``; with ``repeats=False`` they are all different, also in guesses.
     Black counts the positions where guess and code agree, white the other numbers that can be paired, each of them
-    once. An invalid action costs a guess. Spaces between the numbers may be left out. Only the code itself is rewarded.
-
-    Easy is 2 of 4 in 6 guesses, medium 4 of 6 in 10 and hard 5 of 8 in 10, with repeats; arguments that are given
-    replace the preset's. ``reward="efficient"`` divides the solver's number of guesses for this code by the number
-    taken, and the potential of ``reward="shaped"`` is the share of the bits that are known.
+    once. Spaces between the numbers may be left out. ``reward="efficient"`` divides the solver's number of guesses for
+    this code by the number taken, and the potential of ``reward="shaped"`` is the share of the bits that are known.
 
     Of up to 4096 codes the solver plays Knuth's strategy: the guess, of all codes, that minimizes the largest number of
     codes that can be left; ties go to a code that is still possible, then to the first. For more codes it compares at
@@ -64,14 +61,12 @@ class Mastermind(Puzzle):
     5 of 8       32768 5.5523              1 19 244 2255 11852 15961 2366 70
     ============ ===== =================== ==================================
 
-    The tests compute all of them, and for 4 of 6 what other strategies need: the first code that is possible 7471/1296,
-    maximal entropy 5722/1296, Irving's expected size 5696/1296, most parts (Kooi 2005) 5668/1296. The least mean is
-    5625/1296 = 4.3403 (Koyama and Lai 1993; quoted). The least mean for 5 of 8 is unknown, but 10 guesses are enough,
-    as the solver always wins in 8. Random codes win ``1 - (1 - 1/codes)**turns``.
+    The tests compute all of them, and other strategies' for 4 of 6. The least mean there is 5625/1296 = 4.3403 (Koyama
+    and Lai 1993; quoted). The least mean for 5 of 8 is unknown, but 10 guesses are enough, as the solver always wins in
+    8. Random codes win ``1 - (1 - 1/codes)**turns``.
 
     Raises:
-        ConfigError: ``pegs`` or ``colors`` is not from 1 to 9, ``turns`` is below 1, ``repeats`` is no bool, there are
-            more pegs than colors without repeats, or there are more than 100,000 codes.
+        ConfigError: an invalid argument, more pegs than colors without repeats, or more than 100,000 codes.
     """
 
     presets: ClassVar = {
@@ -160,9 +155,6 @@ class Mastermind(Puzzle):
         black, paired = _compare(guess, self._secret)
         self._answers.append((guess, black * (self.pegs + 1) + paired))
         return self._end_turn(f"{' '.join(guess)}: {black} black, {paired - black} white.")
-
-    def _is_solved(self) -> bool:
-        return False  # the secret ends the episode at once
 
     def _observe(self) -> str:
         return f"{counted(self._turns_left, 'guess')} left."

@@ -43,24 +43,16 @@ class Minesweeper(Puzzle):
     ' 2 0 0 2 F'
 
     An action is ``reveal ROW COLUMN`` or ``flag ROW COLUMN``, both from 1. The first cell that is revealed is never a
-    mine; all other cells are equally likely to have one. Revealing a 0 also reveals the cells around it. The game is
+    mine; all other cells are equally likely to have one. Revealing a 0 also reveals the cells around it. The episode is
     won when all cells without a mine are open, regardless of flags, and lost on a mine. Flagging a cell again removes
-    its flag; a flagged cell cannot be revealed. Every action costs a turn; an invalid one changes nothing else. The
-    game is lost when no turns are left.
+    its flag; a flagged cell cannot be revealed.
 
     The board is a function of the instance and of the first cell: number ``instance`` of the
     ``comb(rows * columns - 1, mines)`` ways to lay the mines on the other cells, in the order of combinations.
 
-    Args:
-        difficulty: ``"easy"`` is 4 x 4 with 2 mines, ``"medium"`` the beginner's 8 x 8 with 10, ``"hard"`` 16 x 16 with
-            40. The expert board is ``rows=16, columns=30, mines=99, turns=480``.
-        rows: From 1 to 40.
-        columns: From 1 to 40.
-        mines: From 1 to all cells but one.
-        turns: Most actions of a game.
-        reward: ``"success"``, ``"efficient"`` (the fewest reveals that open this board from the first cell on, divided
-            by the turns taken) or ``"shaped"`` (the potential is the share of the safe cells that are open).
-        render_mode: ``"ansi"`` or ``"human"``.
+    The presets' medium board is the beginner's; the expert board is ``rows=16, columns=30, mines=99, turns=480``.
+    ``reward="efficient"`` pays the fewest reveals that open the board from the first cell on, divided by the turns
+    taken.
 
     The optimum is unknown on large boards; for up to 600 instances (easy) it is computed here. The solver computes
     every cell's risk exactly. Where it has to guess it searches the rest of the game if few boards are left; otherwise
@@ -79,9 +71,6 @@ class Minesweeper(Puzzle):
     4000, 1000 and 300 games were measured; the tests measure fewer, ``pytest -m nightly`` more. The other two columns
     are quoted from Tu et al. (AAAI-17 workshop) for the beginner, intermediate and expert boards. Their rule for the
     first cell may differ; here it is safe but need not be a 0.
-
-    Raises:
-        ConfigError: an argument out of its range.
     """
 
     presets: ClassVar = {
@@ -92,6 +81,7 @@ class Minesweeper(Puzzle):
     ranges: ClassVar = {"rows": (1, 40), "columns": (1, 40), "mines": (1, None), "turns": (1, None)}
     reward_modes = ("success", "efficient", "shaped")
     garbage = "reveal 0 0"
+    constant_action = "reveal 1 1"
 
     rows: int
     columns: int
@@ -132,11 +122,6 @@ class Minesweeper(Puzzle):
         if self.num_instances > _SMALL or self.turns < cells - self.mines:
             return None
         return _small_board(cells, _neighbours(self.rows, self.columns), self.mines)[1] / self.num_instances
-
-    @property
-    def constant_action(self) -> str:
-        """Reveal of a corner."""
-        return "reveal 1 1"
 
     def solver(self) -> Policy:
         """Return a policy that is perfect on at most 600 instances; else of least risk (wins 0.823 of medium).

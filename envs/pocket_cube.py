@@ -45,15 +45,12 @@ class PocketCube(Puzzle):
     A sticker is named by the face it belongs on, and a face is shown from its top left to its bottom right, as it lies
     in the usual net (R, L and B beside F, U above F, D below). A move turns a face clockwise as seen from outside:
     ``U``, ``R``, ``F``; ``'`` turns it the other way and ``2`` twice. Turns of the other faces would only change the
-    orientation of the whole cube, so the corner of D, L and B stays fixed. An invalid action costs a turn and changes
-    nothing.
+    orientation of the whole cube, so the corner of D, L and B stays fixed.
 
     With ``scramble=0`` the start is drawn uniformly from the 3,674,159 unsolved positions. Otherwise it is the result
     of ``scramble`` moves, drawn uniformly from the sequences that never turn a face twice in a row; a sequence that
-    ends at the solved position is shortened by one move. Easy is 1 move and 1 turn, so that a constant move wins no
-    more than random ones; medium is 3 moves and 6 turns, and hard any position and 22 turns, twice the largest
-    distance. Random moves win 1/9 of the easy games and 0.0036 of the medium ones. Arguments that are given replace the
-    preset's.
+    ends at the solved position is shortened by one move. Easy has one turn for one move, so that a constant move wins
+    no more than random ones.
 
     The solver plays a shortest solution, from a table of all distances (3.7 MB, computed in a second or two at first
     use). The number of positions by distance, where a half turn counts as one move:
@@ -66,9 +63,6 @@ class PocketCube(Puzzle):
 
     The mean is 8.7556. The tests compute these, and the largest distance in quarter turns, 14; 11 and 14 are the known
     God's numbers.
-
-    Raises:
-        ConfigError: ``scramble`` is not from 0 to 30, or ``turns`` is below 1.
     """
 
     presets: ClassVar = {
@@ -80,6 +74,7 @@ class PocketCube(Puzzle):
     reward_modes = ("success", "efficient", "shaped")
     optimum_is_shortest = True
     garbage = "L"
+    constant_action = "U"
 
     scramble: int
 
@@ -111,11 +106,6 @@ class PocketCube(Puzzle):
         if self.scramble:
             return None
         return (list(accumulate(_BY_DISTANCE))[self.turns] - 1) / self.num_instances
-
-    @property
-    def constant_action(self) -> str:
-        """Turn of the upper face."""
-        return "U"
 
     def admissible_actions(self) -> tuple[str, ...]:
         """Return all nine moves, in every turn."""

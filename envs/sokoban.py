@@ -3,6 +3,7 @@
 import heapq
 import random
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count, permutations
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +17,6 @@ from gym_trl.types import Policy
 
 _MOST_BOXES = 4
 _SQUARES_PER_BOX = 4
-_LEVELS = 2**32
 _MOST_POSITIONS = 20_000
 """Number of positions after which reverse play in a room stops, at the end of the current depth."""
 _MOST_ROOMS = 8
@@ -66,23 +66,19 @@ class Sokoban(Puzzle):
     from the end is at least half of ``depth`` (or of the depth that was searched); a room without one is generated
     again, and the eighth room uses its farthest position.
 
-    A move into a wall or against a blocked box costs a turn and changes nothing, as does an invalid action. With
-    ``moves_per_answer`` an action can be several moves, each of which is a turn; an action that cannot be played to its
-    end is not begun and costs one turn. An unsolvable game continues until the turns are used up.
+    An unsolvable position is not reported; the episode continues until the turns are used up.
 
     Args:
-        difficulty: ``"easy"`` is 6 by 6 with one box at most 8 moves from the end, in 20 turns; ``"medium"`` is 6 by 6
-            with two boxes, common in work with language models, at most 20 moves in 40 turns; ``"hard"`` is 8 by 8 with
-            three boxes, at most 30 moves in 60 turns.
-        width: Squares from left to right, 5 to 12.
-        height: Squares from top to bottom, 5 to 12.
-        boxes: 1 to 4, and no more than a fourth of the squares inside the walls.
+        width: Squares from left to right.
+        height: Squares from top to bottom.
+        boxes: No more than 4, and than a fourth of the squares inside the walls.
         depth: Most moves of the shortest solution; never more than ``turns``.
-        turns: Moves after which the game is lost.
-        moves_per_answer: Most moves in one action.
+        moves_per_answer: Most moves in one action. Each is a turn; an action that cannot be played to its end is not
+            begun and costs one turn.
         reward: ``"efficient"`` pays the moves of a shortest solution over the turns taken; the potential of
             ``"shaped"`` is the share of boxes on goals.
-        render_mode: ``"ansi"`` or ``"human"``.
+
+    The medium preset, 6 by 6 with two boxes, is common in work with language models.
 
     The solver plays a shortest solution (A*), so it wins every game; the tests compare it with the number from reverse
     play, and both with a separate breadth-first search. Of the first 1,000 games (hard: 100):
@@ -94,9 +90,6 @@ class Sokoban(Puzzle):
     fewest moves, range     4-8     3-20    10-30
     random moves win        0.115   0.009   0.000
     ======================= ======= ======= =======
-
-    Raises:
-        ConfigError: an argument is no integer or out of its range.
     """
 
     presets: ClassVar = {
@@ -111,6 +104,8 @@ class Sokoban(Puzzle):
     reward_modes = ("success", "efficient", "shaped")
     optimum_is_shortest = True
     garbage = "push"
+    optimal_success = 1.0
+    num_instances = 2**32
 
     width: int
     height: int
@@ -128,8 +123,7 @@ class Sokoban(Puzzle):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        row = self.width + 1
-        self._steps = dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))
+        self._steps = _steps(self.width + 1)
 
     @property
     def instructions(self) -> str:
@@ -147,16 +141,6 @@ class Sokoban(Puzzle):
             "that needs a free square behind it, and boxes cannot be pulled. A move that is not possible costs a turn, "
             f"and so does anything else. Answer with {answer}."
         )
-
-    @property
-    def num_instances(self) -> int:
-        """Number of rooms, each generated from its number."""
-        return _LEVELS
-
-    @property
-    def optimal_success(self) -> float:
-        """1.0: every room can be solved within the turns."""
-        return 1.0
 
     @property
     def constant_action(self) -> str:
@@ -245,7 +229,12 @@ class Sokoban(Puzzle):
         return self._squares.count("*") / self.boxes
 
 
-def _can_move(squares: list[str], player: int, step: int) -> bool:
+def _steps(row: int) -> dict[str, int]:
+    """Return the offset of each move in a text with rows of this length, line break included."""
+    return dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))
+
+
+def _can_move(squares: Sequence[str], player: int, step: int) -> bool:
     ahead = squares[player + step]
     return ahead in "-." or (ahead != "#" and squares[player + 2 * step] in "-.")
 
@@ -266,44 +255,24 @@ def _find_player(room: str) -> int:
 
 
 class _Room(NamedTuple):
-    """Floor squares by number, each with the squares beside it or -1; sets of squares are bits of an integer."""
+    """Floor squares by number; sets of squares are bits of an integer."""
 
     places: list[int]
-    beside: list[tuple[int, int, int, int]]
-    """In the order of ``_DIRECTIONS``: opposite directions differ by 2."""
+    beside: list[list[int]]
+    """Squares beside each, or -1, in the order of ``_DIRECTIONS``: opposite directions differ by 2."""
     goals: int
-
-    @classmethod
-    def of(cls, places: list[int], goals: set[int], row: int) -> "_Room":
-        number = {place: i for i, place in enumerate(places)}
-        beside = [
-            (
-                number.get(place - row, -1),
-                number.get(place + 1, -1),
-                number.get(place + row, -1),
-                number.get(place - 1, -1),
-            )
-            for place in places
-        ]
-        return cls(places, beside, sum(1 << number[goal] for goal in goals))
-
-    def numbers(self, squares: int) -> list[int]:
-        return [i for i in range(len(self.places)) if squares >> i & 1]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Generation of rooms
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
-def _make_room(width: int, height: int, boxes: int, depth: int, number: int) -> tuple[str, int]:
+def _make_room(width: int, height: int, boxes: int, depth: int, instance: int) -> tuple[str, int]:
     """Return a room as text and the moves of its shortest solution."""
-    rng = random.Random(number)
+    rng = random.Random(instance)
     for attempt in count(1):
         floor = _grow_floor(width, height, boxes, rng)
-        goals = set(rng.sample(floor, boxes))
-        room = _Room.of(floor, goals, width + 1)
+        number = {place: i for i, place in enumerate(floor)}
+        goals = sum(1 << number[goal] for goal in rng.sample(floor, boxes))
+        beside = [[number.get(place + step, -1) for step in _steps(width + 1).values()] for place in floor]
+        room = _Room(floor, beside, goals)
         starts = _play_backwards(room, depth)
         far = starts[-1][2] if len(starts) >= _MOST_POSITIONS else depth
         wanted = [start for start in starts if not start[0] & room.goals and 2 * start[2] >= far]
@@ -369,72 +338,49 @@ def _draw(width: int, height: int, room: _Room, boxes: int, player: int) -> str:
     return "".join(squares)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Solver
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 class _Solver:
     """Policy that follows a shortest solution of the first observation, and replans after a deviation."""
 
     def __init__(self) -> None:
-        self._plan: list[str] = []
+        self._plan: list[tuple[str, str]] = []
         self._expected = ""
 
     def __call__(self, observation: str) -> str:
         room = "".join(f"{row}\n" for row in _ROW.findall(observation))
         if not self._plan or room != self._expected:
-            self._plan = _shortest_solution(room)[::-1]
-        squares, row = list(room), room.index("\n") + 1
-        move = self._plan.pop() if self._plan else "up"
-        step = dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))[move]
-        if _can_move(squares, _find_player(room), step):
-            _move(squares, _find_player(room), step)
-        self._expected = "".join(squares)
+            self._plan = _shortest_solution(room)[::-1] or [("up", room)]
+        move, self._expected = self._plan.pop()
         return move
 
 
-def _shortest_solution(text: str) -> list[str]:
-    """Return a shortest solution by A*; no moves if there is none."""
-    room, boxes, player = _read_room(text)
-    pushes_left = _PushesLeft(room)
-    start = (boxes, player)
-    came_from: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
-    cost, order, done = {start: 0}, count(), set()
-    waiting = [(pushes_left.of(boxes), 0, start)]
+def _shortest_solution(room: str) -> list[tuple[str, str]]:
+    """Return the moves of a shortest solution by A*, each with the room after it; no moves if there is none."""
+    steps = _steps(room.index("\n") + 1)
+    pushes_left = _PushesLeft(room, steps)
+    came_from: dict[str, tuple[str, tuple[str, str]]] = {}
+    cost, order, done = {room: 0}, count(), set()
+    waiting = [(pushes_left.of(room), 0, room)]
     while waiting:
-        _, _, position = heapq.heappop(waiting)
-        if position in done:
+        estimate, _, before = heapq.heappop(waiting)
+        if before in done:
             continue
-        if position[0] == room.goals:
-            return path(came_from, position)
-        done.add(position)
-        for after, move in _after(room, position):
-            left = pushes_left.of(after[0])
-            moves = cost[position] + 1
+        if "$" not in before:
+            return path(came_from, before)
+        done.add(before)
+        player, moves = _find_player(before), cost[before] + 1
+        for move, step in steps.items():
+            if not _can_move(before, player, step):
+                continue
+            squares = list(before)
+            _move(squares, player, step)
+            after = "".join(squares)
+            left = pushes_left.of(after) if before[player + step] in "$*" else estimate - cost[before]
             if left < _NEVER and moves < cost.get(after, _NEVER):
                 cost[after] = moves
-                came_from[after] = (position, move)
+                came_from[after] = (before, (move, after))
                 # Positions of equal estimate are expanded last in, first out.
                 heapq.heappush(waiting, (moves + left, -next(order), after))
     return []
-
-
-def _after(room: _Room, position: tuple[int, int]) -> list[tuple[tuple[int, int], str]]:
-    """Return all positions one move later."""
-    boxes, player = position
-    found = []
-    for direction, there in enumerate(room.beside[player]):
-        move = _DIRECTIONS[direction]
-        if there < 0:
-            continue
-        if not boxes >> there & 1:
-            found.append(((boxes, there), move))
-            continue
-        beyond = room.beside[there][direction]
-        if beyond >= 0 and not boxes >> beyond & 1:
-            found.append(((boxes ^ 1 << there ^ 1 << beyond, there), move))
-    return found
 
 
 _NEVER = 10**9
@@ -443,33 +389,18 @@ _NEVER = 10**9
 class _PushesLeft:
     """Fewest pushes that bring each box to a goal of its own, if boxes did not block each other."""
 
-    def __init__(self, room: _Room) -> None:
-        self._room = room
-        self._from_goal = [_pushes_to(room, goal) for goal in room.numbers(room.goals)]
-        self._known: dict[int, int] = {}
+    def __init__(self, room: str, steps: dict[str, int]) -> None:
+        def pushed_from(box: int) -> list[int]:
+            return [box + step for step in steps.values() if room[box + step] != "#" != room[box + 2 * step]]
 
-    def of(self, boxes: int) -> int:
+        self._from_goal = [distances(goal, pushed_from) for goal, mark in enumerate(room) if mark in ".*+"]
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def of(self, room: str) -> int:
+        boxes = tuple([place for place, mark in enumerate(room) if mark in "$*"])
         if boxes not in self._known:
-            places = self._room.numbers(boxes)
             self._known[boxes] = min(
                 sum(pushes.get(place, _NEVER) for pushes, place in zip(self._from_goal, order, strict=True))
-                for order in permutations(places)
+                for order in permutations(boxes)
             )
         return self._known[boxes]
-
-
-def _pushes_to(room: _Room, goal: int) -> dict[int, int]:
-    """Return the fewest pushes to this goal from every square from which a box can reach it."""
-
-    def pushed_from(box: int) -> list[int]:
-        sides = enumerate(room.beside[box])
-        return [before for side, before in sides if before >= 0 and room.beside[before][side] >= 0]
-
-    return distances(goal, pushed_from)
-
-
-def _read_room(text: str) -> tuple[_Room, int, int]:
-    places = [place for place, mark in enumerate(text) if mark not in "#\n"]
-    room = _Room.of(places, {place for place in places if text[place] in ".*+"}, text.index("\n") + 1)
-    boxes = sum(1 << number for number, place in enumerate(places) if text[place] in "$*")
-    return room, boxes, places.index(_find_player(text))
