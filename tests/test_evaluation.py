@@ -28,7 +28,7 @@ from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.policies.model import Model
-from gym_trl.policies.protocol import Words
+from gym_trl.policies.protocol import TextPolicy
 from gym_trl.records.files import read_records
 from gym_trl.records.schema import Record
 from gym_trl.rollout.episode import Episode
@@ -253,7 +253,7 @@ def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
     assert evaluate(GUESS_ID, "solver", episodes=2, out=tmp_path, on_episode=while_it_plays).played == 2
 
 
-MARKING = Words("marking", lambda env, seed: lambda observation: "<action>25</action>", marks=True)
+MARKING = TextPolicy("marking", lambda env, seed: lambda observation: "<action>25</action>", marks=True)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_threads_play_what_one_plays(tmp_path: Path) -> None:
     def make(env: Any, seed: int) -> Any:
         return env.get_wrapper_attr("random_policy")(seed)
 
-    alone, together = (Words("random", make, concurrency=count) for count in (1, 9))
+    alone, together = (TextPolicy("random", make, concurrency=count) for count in (1, 9))
     names = {"alone": alone, "together": together}
     for name, player in names.items():
         evaluate(GUESS_ID, player, episodes=200, out=tmp_path / name)
@@ -410,7 +410,7 @@ def test_what_a_thread_raises_ends_the_evaluation() -> None:
         raise EngineError("the server is gone")
 
     with pytest.raises(EngineError, match="the server is gone"):
-        evaluate(GUESS_ID, Words("gone", make, concurrency=3), episodes=20)
+        evaluate(GUESS_ID, TextPolicy("gone", make, concurrency=3), episodes=20)
 
 
 def test_time_is_split_between_policy_and_environment() -> None:
@@ -489,7 +489,7 @@ def test_an_evaluation_killed_twenty_times_loses_and_repeats_nothing(tmp_path: P
     assert 20 < before < 1000
     assert eval_command(tmp_path, *options).wait(timeout=120) == 0
     assert len(keys(tmp_path)) == len(set(keys(tmp_path))) == 1000
-    player = Words("slow_policy:solver", lambda env, seed: slow_policy.solver(env))
+    player = TextPolicy("slow_policy:solver", lambda env, seed: slow_policy.solver(env))
     undisturbed = evaluate(GUESS_ID, player, episodes=1000, attempts=2)
     assert tables(Scoreboard(read_records(tmp_path)).rows()) == tables(undisturbed.rows)
 

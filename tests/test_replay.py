@@ -12,7 +12,7 @@ from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
-from gym_trl.policies.protocol import Words
+from gym_trl.policies.protocol import TextPolicy
 from gym_trl.records.files import read_records
 from gym_trl.records.schema import Record, as_record
 from gym_trl.testing import play
@@ -106,7 +106,7 @@ def test_what_a_language_model_said_is_parsed_again(tmp_path: Path) -> None:
         policy = slow_policy.solver(env)
         return lambda observation: f"<action>{policy(observation)}</action>" if seed % 3 else "25"
 
-    records = played(policy=Words("marks", make, marks=True), episodes=9, spec={"end_after_invalid": 2})
+    records = played(policy=TextPolicy("marks", make, marks=True), episodes=9, spec={"end_after_invalid": 2})
     assert {record["stop_reason"] for record in records} == {"success", "parse_error"}
     assert [found.differences for found in replay(records)] == [()] * 9
 

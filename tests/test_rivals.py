@@ -24,9 +24,9 @@ from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.interactive import PlayedGame
 from gym_trl.evaluation.opponents import Challenger, Opposing, Race, Said, winner
-from gym_trl.evaluation.play import as_player
 from gym_trl.executors.step import read_instructions
-from gym_trl.policies.protocol import Words
+from gym_trl.policies.functions import as_policy
+from gym_trl.policies.protocol import TextPolicy
 from gym_trl.testing import save_tiny
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run_folder import trained
@@ -61,7 +61,7 @@ def against(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> tuple[Played
 @pytest.mark.parametrize("env_id", TWO)
 @pytest.mark.parametrize("who", ["solver", "random", "constant"])
 def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str, who: str) -> None:
-    game, opposing = against(env_id, as_player(who))
+    game, opposing = against(env_id, as_policy(who))
     game.start()
     while not game.over:
         before = list(game.played)
@@ -76,7 +76,7 @@ def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str,
 
 def test_the_solver_is_not_beaten_at_tic_tac_toe() -> None:
     for seed in range(20):
-        game, _ = against("TrlEnv/TicTacToe-v0", as_player("solver"), seed)
+        game, _ = against("TrlEnv/TicTacToe-v0", as_policy("solver"), seed)
         game.start()
         while not game.over:
             game.step(game.env.get_wrapper_attr("random_policy")(seed)(game.observation))
@@ -98,7 +98,7 @@ def test_an_opponent_is_asked_again_only_where_the_game_took_another_way() -> No
 
         return policy
 
-    game, opposing = against("TrlEnv/TicTacToe-v0", Words("fickle", make), seat="first")
+    game, opposing = against("TrlEnv/TicTacToe-v0", TextPolicy("fickle", make), seat="first")
     game.start()
     first = game.step("9").observation
     game.step("8" if "8" in first else "7")
@@ -156,7 +156,7 @@ def test_who_races_plays_the_same_game_whatever_the_person_does() -> None:
     seen = set()
     for actions in (["1"], ["8", "8", "2"]):
         make = partial(gym.make, "TrlEnv/GuessNumber-v0", high=8)
-        race = Race(Challenger(as_player("random")), make, 5)
+        race = Race(Challenger(as_policy("random")), make, 5)
         for turn in range(len(actions)):
             race.play(turn + 1)
         seen.add(tuple(exchange.action for exchange in race.play().played))
@@ -307,7 +307,7 @@ def test_what_cannot_play_is_named(env_id: str, who: str, options: tuple[str, ..
 
 def test_a_policy_that_an_environment_does_not_have_is_refused_before_the_game() -> None:
     with pytest.raises(ConfigError, match="has no policy 'solver'"):
-        Race(Challenger(as_player("solver")), partial(gym.make, "FrozenLake-v1"), 0)
+        Race(Challenger(as_policy("solver")), partial(gym.make, "FrozenLake-v1"), 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The application ``gym-trl`` and its commands."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -11,6 +12,13 @@ from gym_trl.cli.terminal import say
 
 def _examples(lines: str) -> str:
     return "\n\n".join(["Examples:", *lines.strip().splitlines()])
+
+
+def _add(name: str, command: Callable[..., None], examples: str) -> None:
+    """Add a command with the paragraphs of its docstring as the help text."""
+    paragraphs = (command.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(name, help=text, epilog=_examples(examples))(command)
 
 
 app = typer.Typer(
@@ -39,14 +47,14 @@ def _root(
         raise typer.Exit
 
 
-app.command("list", epilog=_examples(list_envs.EXAMPLES))(list_envs.list_envs)
-app.command("info", epilog=_examples(info.EXAMPLES))(info.info)
-app.command("play", epilog=_examples(play.EXAMPLES))(play.play)
-app.command("validate", epilog=_examples(validate.EXAMPLES))(validate.validate)
-app.command("view", epilog=_examples(view.EXAMPLES))(view.view)
-app.command("serve", epilog=_examples(serve.EXAMPLES))(serve.serve)
-app.command("eval", epilog=_examples(evaluate.EXAMPLES))(evaluate.evaluate)
-app.command("compare", epilog=_examples(compare.EXAMPLES))(compare.compare)
-app.command("replay", epilog=_examples(replay.EXAMPLES))(replay.replay)
-app.command("export", epilog=_examples(export.EXAMPLES))(export.export)
-app.command("train", epilog=_examples(train.EXAMPLES))(train.train)
+_add("list", list_envs.list_envs, list_envs.EXAMPLES)
+_add("info", info.info, info.EXAMPLES)
+_add("play", play.play, play.EXAMPLES)
+_add("validate", validate.validate, validate.EXAMPLES)
+_add("view", view.view, view.EXAMPLES)
+_add("serve", serve.serve, serve.EXAMPLES)
+_add("eval", evaluate.evaluate, evaluate.EXAMPLES)
+_add("compare", compare.compare, compare.EXAMPLES)
+_add("replay", replay.replay, replay.EXAMPLES)
+_add("export", export.export, export.EXAMPLES)
+_add("train", train.train, train.EXAMPLES)

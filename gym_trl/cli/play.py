@@ -156,7 +156,7 @@ class _Rival:
 
 def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _Rival:
     from gym_trl.evaluation.opponents import Challenger, Opposing, Race, check_against, is_for_two
-    from gym_trl.evaluation.play import as_player
+    from gym_trl.policies.functions import as_policy
     from gym_trl.policies.model import Model
     from gym_trl.policies.server import server
 
@@ -173,7 +173,7 @@ def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _
     elif is_run(Path(against)):
         player = trained(Path(against))
     else:
-        player = as_player(against)
+        player = as_policy(against)
     if isinstance(player, Model):
         say_aside(f"Loading {player.name}")
     challenger = Challenger(player)

@@ -15,12 +15,12 @@ def read_policy(name: str) -> Any:
     Raises:
         ConfigError: there is no such policy, or it is a model on the hub.
     """
-    from gym_trl.evaluation.play import as_player
+    from gym_trl.policies.functions import as_policy
     from gym_trl.policies.model import Model
 
     if is_run(Path(name)):
         return trained(Path(name))
-    policy = as_player(name)
+    policy = as_policy(name)
     if isinstance(policy, Model) and not Path(name).exists():
         raise ConfigError(f"there is no policy {name!r}; for a model on the hub, use --model {name}")
     return policy

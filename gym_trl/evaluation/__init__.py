@@ -11,9 +11,6 @@ if TYPE_CHECKING:
         Score as Score,
     )
     from gym_trl.evaluation.play import (
-        as_player as as_player,
-    )
-    from gym_trl.evaluation.play import (
         optimum as optimum,
     )
     from gym_trl.evaluation.play import (
@@ -33,7 +30,6 @@ _MODULES = {
     "Score": "gym_trl.evaluation.play",
     "play_policy": "gym_trl.evaluation.play",
     "play_tasks": "gym_trl.evaluation.play",
-    "as_player": "gym_trl.evaluation.play",
     "random_score": "gym_trl.evaluation.play",
     "optimum": "gym_trl.evaluation.play",
     "replay": "gym_trl.evaluation.replay",

@@ -14,15 +14,16 @@ from typing import Any, Self, TypeAlias
 
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
-from gym_trl.evaluation.play import Exchange, Instances, Player, as_player, play_task
+from gym_trl.evaluation.play import Exchange, Instances, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import read_declares_success, read_instructions
+from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
-from gym_trl.policies.protocol import Attempt, ModelStopped, Words
+from gym_trl.policies.protocol import Attempt, ModelStopped, TextPolicy
 from gym_trl.policies.server import Conversation
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import keep_json_lines, replace_text, to_json
@@ -64,7 +65,7 @@ class Evaluation:
 
 def evaluate(
     env: EnvSource | Sequence[EnvSource],
-    policy: "str | Callable[[TextEnvironment], Policy] | Player | Sequence[str | Player]",
+    policy: "str | Callable[[TextEnvironment], Policy] | NamedPolicy | Sequence[str | NamedPolicy]",
     *,
     episodes: int = 100,
     attempts: int = 1,
@@ -120,7 +121,7 @@ def evaluate(
     envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
-    players = [as_player(one) for one in given]
+    players = [as_policy(one) for one in given]
     players = [replace(one, spec={**one.spec, **(spec or {})}) if isinstance(one, Model) else one for one in players]
     _check_counts(episodes, attempts)
     if len({player.name for player in players}) < len(players):
@@ -182,7 +183,7 @@ def _check_counts(episodes: int, attempts: int) -> None:
         raise ConfigError(f"{episodes} episodes cannot be divided into games of {attempts} attempts each")
 
 
-def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
+def _wrapping(player: NamedPolicy, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the wrapping of a policy's environments, by the names of ``GymSpec``'s arguments."""
     if not player.marks:
         declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
@@ -191,14 +192,14 @@ def _wrapping(player: Player, action_format: str | None, spec: Mapping[str, Any]
     return {"action_format": action_format, **{name: it for name, it in given.items() if name not in EXECUTOR_ARGS}}
 
 
-def _stepping(player: Player) -> dict[str, Any]:
+def _stepping(player: NamedPolicy) -> dict[str, Any]:
     """Return the executor arguments for a model's environments; other policies step theirs in their own threads."""
     if not isinstance(player, Model):
         return {}
     return {"executor": None, **{name: it for name, it in player.spec.items() if name in EXECUTOR_ARGS}}
 
 
-def _settings(player: Player, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
+def _settings(player: NamedPolicy, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
     """Return the settings that a policy's episodes must share to be counted together."""
     wrapping = next(plan.wrapping for plan in plans if plan.player is player)
     settings = {**player.settings, "seed": seed, "attempts": attempts, "spec": wrapping}
@@ -223,7 +224,7 @@ def _key(record: Record) -> _Key:
 class _Plan:
     """One policy on one environment."""
 
-    player: Player
+    player: NamedPolicy
     env_id: str
     env_kwargs: Mapping[str, Any]
     wrapping: Mapping[str, Any]
@@ -231,7 +232,12 @@ class _Plan:
 
     @classmethod
     def of(
-        cls, player: Player, env_id: str, env: EnvSource, env_kwargs: Mapping[str, Any], wrapping: Mapping[str, Any]
+        cls,
+        player: NamedPolicy,
+        env_id: str,
+        env: EnvSource,
+        env_kwargs: Mapping[str, Any],
+        wrapping: Mapping[str, Any],
     ) -> Self:
         if mine := sorted({"num_tasks", "num_eval_tasks", "seed", "spread", "curriculum"} & wrapping.keys()):
             raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
@@ -245,7 +251,7 @@ class _Plan:
         """Check the arguments before anything is played."""
         stepping = _stepping(self.player)
         self.spec.probe(**(stepping if any(stepping.values()) else {"executor": "inline"}))
-        if isinstance(self.player, Words):
+        if isinstance(self.player, TextPolicy):
             with self.spec.checked(self.env_id) as env:
                 self.player.check(env)
 
@@ -364,7 +370,7 @@ def _locked(path: Path) -> Any:
     return file
 
 
-_OnWords: TypeAlias = Callable[..., None]
+_OnText: TypeAlias = Callable[..., None]
 
 
 _log = logging.getLogger(__name__)
@@ -373,7 +379,7 @@ _BESIDE = 64
 
 
 def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
-    player: Words, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnWords
+    player: TextPolicy, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnText
 ) -> None:
     """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread.
 
@@ -447,7 +453,7 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
 
 
 def _play_attempt(
-    instances: Instances, one: Attempt, player: Words, seed: int, on_wait: Callable[[Spent], None] | None = None
+    instances: Instances, one: Attempt, player: TextPolicy, seed: int, on_wait: Callable[[Spent], None] | None = None
 ) -> tuple[Trajectory, dict[str, Any]]:
     """Play one episode of a text policy; an exception of the environment or the policy becomes its result.
 

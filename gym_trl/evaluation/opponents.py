@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.evaluation.play import Exchange, Player
+from gym_trl.evaluation.play import Exchange
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, read_step
+from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import ModelStopped
 from gym_trl.seeding import derive_seed
@@ -40,7 +41,7 @@ class Challenger:
         ConfigError: there is no such model.
     """
 
-    def __init__(self, player: Player, action_format: str | None = "tag") -> None:
+    def __init__(self, player: NamedPolicy, action_format: str | None = "tag") -> None:
         self.name = player.name
         self._player = player
         trained = player.spec if isinstance(player, Model) else {}
@@ -93,8 +94,8 @@ class Opposing:
     """Opponent in a game for two; its responses are stored, so that they are the same after an undo.
 
     >>> import gymnasium as gym
-    >>> from gym_trl.evaluation.play import as_player
-    >>> opposing = Opposing(Challenger(as_player("solver")), lambda **more: gym.make("TrlEnv/TicTacToe-v0", **more), 0)
+    >>> from gym_trl.policies.functions import as_policy
+    >>> opposing = Opposing(Challenger(as_policy("solver")), lambda **more: gym.make("TrlEnv/TicTacToe-v0", **more), 0)
     >>> env = gym.make("TrlEnv/TicTacToe-v0", seat="first", **opposing.arguments)
     >>> _ = env.reset(seed=0), env.step("1")
     >>> opposing.spoken  # only the middle does not lose
@@ -179,8 +180,8 @@ class Race:
     """Episode of the same task, played by another policy turn by turn.
 
     >>> import gymnasium as gym
-    >>> from gym_trl.evaluation.play import as_player
-    >>> race = Race(Challenger(as_player("solver")), lambda: gym.make("TrlEnv/GuessNumber-v0", high=8), 1)
+    >>> from gym_trl.policies.functions import as_policy
+    >>> race = Race(Challenger(as_policy("solver")), lambda: gym.make("TrlEnv/GuessNumber-v0", high=8), 1)
     >>> race.play(1).turns, race.play().over, race.total
     (1, True, 1.0)
 

@@ -6,16 +6,12 @@ import statistics
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
+from gym_trl.errors import InfrastructureError, ModelFaultError
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, close_env, read_declares_success, take_step
-from gym_trl.policies.functions import environment_policy, function_policy
-from gym_trl.policies.model import Model
-from gym_trl.policies.protocol import Words
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
     EnvFailure,
@@ -38,9 +34,6 @@ class Result(NamedTuple):
     """``None`` if success is not declared."""
     turns: int
     invalid_actions: int
-
-
-_BASELINES = ("solver", "random", "constant", "garbage", "noop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,35 +238,3 @@ def _result(exchanges: list[Exchange | Exception]) -> Result:
 
 def _mean(values: list[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Evaluations, which are recorded while they run
-# ---------------------------------------------------------------------------------------------------------------------
-
-Player: TypeAlias = Words | Model
-
-
-def as_player(given: "str | Callable[[TextEnvironment], Policy] | Player") -> Player:
-    """Return the policy for an argument of ``evaluate``.
-
-    >>> as_player("solver").name, as_player("math:sqrt").name, as_player("Qwen/Qwen3-0.6B").path
-    ('solver', 'math:sqrt', 'Qwen/Qwen3-0.6B')
-
-    Raises:
-        ConfigError: there is no such function, or it is the address of a server.
-    """
-    if isinstance(given, Words | Model):
-        return given
-    if not isinstance(given, str):
-        return Words(getattr(given, "__name__", type(given).__name__), lambda env, seed: given(env))
-    if given in _BASELINES:
-        return environment_policy(given)
-    if given.startswith(("http://", "https://")):
-        raise ConfigError(f"{given} is a server: give gym_trl.policies.server({given!r}), or --base-url")
-    module, colon, _ = given.partition(":")
-    if colon and module.replace(".", "").isidentifier() and not Path(given).exists():
-        return function_policy(given)
-    if "/" not in given and not Path(given).exists():  # checked when the environment is made
-        return environment_policy(given)
-    return Model(given)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
+    from gym_trl.policies.functions import as_policy as as_policy
     from gym_trl.policies.functions import (
         environment_policy as environment_policy,
     )
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
         person as person,
     )
     from gym_trl.policies.model import Model as Model
-    from gym_trl.policies.protocol import Words as Words
+    from gym_trl.policies.protocol import TextPolicy as TextPolicy
     from gym_trl.policies.server import server as server
 
 _MODULES = {
-    "Words": "gym_trl.policies.protocol",
+    "TextPolicy": "gym_trl.policies.protocol",
+    "as_policy": "gym_trl.policies.functions",
     "environment_policy": "gym_trl.policies.functions",
     "function_policy": "gym_trl.policies.functions",
     "person": "gym_trl.policies.functions",

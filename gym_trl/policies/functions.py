@@ -1,21 +1,23 @@
-"""Policies that need no model: an environment's own, Python functions, a person."""
+"""Policies by name: an environment's own, Python functions, a person, models."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
+from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
-from gym_trl.policies.protocol import OWN, Words
-from gym_trl.types import (
-    Policy,
-)
+from gym_trl.policies.model import Model
+from gym_trl.policies.protocol import ENV_METHODS, TextPolicy
+from gym_trl.types import Policy
 from gym_trl.wrappers.inner import load_function
 
-"""Policies that are methods of any environment, with the methods' names."""
+NamedPolicy: TypeAlias = TextPolicy | Model
+_BASELINES = ("solver", "random", "constant", "garbage", "noop")
 
 
-def environment_policy(name: str) -> Words:
+def environment_policy(name: str) -> TextPolicy:
     """Return a policy that environments provide: ``"solver"``, ``"random"``, and those in their ``baselines``.
 
     >>> import gymnasium as gym
@@ -29,13 +31,13 @@ def environment_policy(name: str) -> Words:
         if name in known:
             policy: Policy = known[name].policy(seed)
         else:
-            policy = env.get_wrapper_attr(OWN[name])(*([seed] if name == "random" else []))
+            policy = env.get_wrapper_attr(ENV_METHODS[name])(*([seed] if name == "random" else []))
         return policy
 
-    return Words(name, make, of_environment=True)
+    return TextPolicy(name, make, of_environment=True)
 
 
-def function_policy(name: str) -> Words:
+def function_policy(name: str) -> TextPolicy:
     """Return the policy that a function named ``"package.module:function"`` makes from an environment.
 
     The function is called after each reset, and returns a function from observation to action.
@@ -46,10 +48,10 @@ def function_policy(name: str) -> Words:
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     function = load_function(name)
-    return Words(name, lambda env, seed: function(env))
+    return TextPolicy(name, lambda env, seed: function(env))
 
 
-def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> Words:
+def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> TextPolicy:
     """Return the policy of a person at a terminal.
 
     Args:
@@ -68,4 +70,29 @@ def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> Word
 
         return policy
 
-    return Words("person", make)
+    return TextPolicy("person", make)
+
+
+def as_policy(given: "str | Callable[[TextEnvironment], Policy] | NamedPolicy") -> NamedPolicy:
+    """Return the policy for an argument of ``evaluate``.
+
+    >>> as_policy("solver").name, as_policy("math:sqrt").name, as_policy("Qwen/Qwen3-0.6B").path
+    ('solver', 'math:sqrt', 'Qwen/Qwen3-0.6B')
+
+    Raises:
+        ConfigError: there is no such function, or it is the address of a server.
+    """
+    if isinstance(given, TextPolicy | Model):
+        return given
+    if not isinstance(given, str):
+        return TextPolicy(getattr(given, "__name__", type(given).__name__), lambda env, seed: given(env))
+    if given in _BASELINES:
+        return environment_policy(given)
+    if given.startswith(("http://", "https://")):
+        raise ConfigError(f"{given} is a server: give gym_trl.policies.server({given!r}), or --base-url")
+    module, colon, _ = given.partition(":")
+    if colon and module.replace(".", "").isidentifier() and not Path(given).exists():
+        return function_policy(given)
+    if "/" not in given and not Path(given).exists():  # checked when the environment is made
+        return environment_policy(given)
+    return Model(given)

@@ -18,7 +18,8 @@ from gym_trl.types import (
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
 """Function that makes the policy of one episode, from the environment after its reset and the episode's seed."""
-OWN = {"solver": "solver", "random": "random_policy"}
+ENV_METHODS = {"solver": "solver", "random": "random_policy"}
+"""Names of policies that are methods of any environment, and the methods."""
 
 
 class Attempt(NamedTuple):
@@ -40,7 +41,7 @@ OnPlayed: TypeAlias = Callable[[Attempt, Trajectory, Callable[[TokenIds], str] |
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TextPolicy:
     """Text policy: maps observations to actions as text, such as a function, a server or a person."""
 
     name: str
@@ -64,14 +65,14 @@ class Words:
             return
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         known = sorted(env.get_wrapper_attr("baselines")) if env.has_wrapper_attr("baselines") else []
-        known += [own for own, method in OWN.items() if own not in known and env.has_wrapper_attr(method)]
+        known += [own for own, method in ENV_METHODS.items() if own not in known and env.has_wrapper_attr(method)]
         if self.name not in known:
             raise ConfigError(
                 f"{name} has no policy {self.name!r}{did_you_mean(self.name, known)}; "
                 f"it has {', '.join(known) or 'none'}, and "
                 + (
-                    f"would have this one with a method {OWN[self.name]}()"
-                    if self.name in OWN
+                    f"would have this one with a method {ENV_METHODS[self.name]}()"
+                    if self.name in ENV_METHODS
                     else "others are given as package.module:function or as the folder of a model"
                 )
             )

@@ -8,7 +8,7 @@ from typing import Any
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
-from gym_trl.policies.protocol import ModelStopped, Words
+from gym_trl.policies.protocol import ModelStopped, TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.text.credentials import bearer, hidden, without_password
 from gym_trl.text.parsing import split_thinking
@@ -37,7 +37,7 @@ def server(
     system_prompt: str | None = None,
     concurrency: int = 16,
     timeout_s: float = 600.0,
-) -> Words:
+) -> TextPolicy:
     """Return the policy of a model on an OpenAI-compatible server (``POST {base_url}/chat/completions``).
 
     ::
@@ -90,7 +90,7 @@ def server(
 
     weakref.finalize(make, client.close)  # the last episode keeps make alive
     settings = {"base_url": without_password(base_url), "sampling": dict(sampling or {}), "max_tokens": max_tokens}
-    return Words(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
+    return TextPolicy(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
 
 
 def _first_model(client: Any) -> str:
