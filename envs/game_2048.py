@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from itertools import pairwise
+from functools import cache, partial
+from itertools import pairwise, product
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -130,7 +130,7 @@ class Game2048(Puzzle):
 
     def solver(self) -> Policy:
         """Return a policy that is perfect on boards of up to 3x3 and 64, and looks two moves ahead on larger ones."""
-        policy = _Perfect(self.size, self.target) if self._has_table else _look_ahead
+        policy = partial(_least_loss, self.size, self.target) if self._has_table else _look_ahead
         return Steady(policy, _SHOWN_ROW.search)
 
     @property
@@ -254,23 +254,18 @@ def _read(observation: str) -> Board:
     return tuple(tuple(0 if tile == "." else int(tile) for tile in row) for row in shown)
 
 
-class _Perfect:
-    """Policy that makes the move with the smallest probability of losing."""
+def _least_loss(size: int, target: int, observation: str) -> str:
+    """Return the move with the smallest probability of losing."""
 
-    def __init__(self, size: int, target: int) -> None:
-        self._size, self._target = size, target
+    def loss(move: tuple[str, Board]) -> float:
+        won = max(map(max, move[1])) >= target
+        return -1.0 if won else _mean_loss(_losses(size, target), move[1], _levels(target))
 
-    def __call__(self, observation: str) -> str:
-        return min(_moves(_read(observation)), key=lambda move: self._loss(move[1]))[0]
-
-    def _loss(self, rows: Board) -> float:
-        """Return the probability of losing from a board on which a tile is about to appear."""
-        if max(map(max, rows)) >= self._target:
-            return -1.0
-        return _mean_loss(_losses(self._size, self._target), rows, _levels(self._target))
+    return min(_moves(_read(observation)), key=loss)[0]
 
 
 def _mean_loss(losses: Losses, rows: Board, levels: int) -> float:
+    """Return the probability of losing from a board on which a tile is about to appear."""
     number, empty, place = 0, [], 1
     for row in reversed(rows):
         for tile in reversed(row):
@@ -298,156 +293,65 @@ def _loss_at_start(size: int, target: int) -> float:
     return total / size**2
 
 
-class _Rows(NamedTuple):
-    """Tables by the number of a row, whose digits in base ``levels`` are the powers of two of its tiles."""
-
-    left: Numbers
-    """Row after a slide to the left."""
-    wins: npt.NDArray[np.bool_]
-    """True if that slide makes the target."""
-    reverse: Numbers
-    column: Numbers
-    """Board on which the row is the last column."""
-    half_sum: Numbers
-    empty: Numbers
-    """A bit for each empty cell, the lowest for the last cell."""
-
-
-def _row_tables(size: int, levels: int) -> _Rows:
-    places = [levels**place for place in reversed(range(size))]
-    tables: list[tuple[int, ...]] = []
-    for row in range(levels**size):
-        digits = [row // place % levels for place in places]
-        slid = [
-            tile.bit_length() - 1 if tile else 0
-            for tile in _slid(tuple(1 << digit if digit else 0 for digit in digits))
-        ]
-        wins = max(slid) == levels
-        tables.append(
-            (
-                0 if wins else _number(slid, levels),
-                wins,
-                _number(digits[::-1], levels),
-                _number(digits, levels**size),
-                sum(1 << digit - 1 for digit in digits if digit),
-                _number([digit == 0 for digit in digits], 2),
-            )
-        )
-    left, wins_, reverse, column, half_sum, empty = np.array(tables, dtype=np.int32).T
-    return _Rows(left, wins_.astype(bool), reverse, column, half_sum, empty)
-
-
-def _number(digits: list[Any], base: int) -> int:
-    number = 0
-    for digit in digits:
-        number = number * base + int(digit)
-    return number
-
-
 @cache
 def _losses(size: int, target: int) -> Losses:
-    """Return the probability with which perfect play loses from every board, by its number.
+    """Return the probability with which perfect play loses from every board.
 
-    A move keeps the sum of the tiles and a new tile increases it, so boards are processed by their sum, the largest
-    first. Of eight boards that are equal up to rotation and reflection only one is computed. The table holds the
-    probability of losing, not of winning, because 32-bit floats keep full precision near 0.
+    The digits of a board's number in base ``levels`` are the powers of two of its tiles. A move keeps the sum of the
+    tiles and a new tile increases it, so boards are processed by their sum, the largest first. Of eight boards that are
+    equal up to rotation and reflection only the smallest is computed. The table holds the probability of losing, not of
+    winning, because 32-bit floats keep full precision near 0.
     """
-    levels = _levels(target)
-    return _Retrograde(size, levels, _row_tables(size, levels)).solve()
-
-
-class _Retrograde:
-    def __init__(self, size: int, levels: int, rows: _Rows) -> None:
-        self._size, self._levels, self._rows = size, levels, rows
-        self._row_base = levels**size
-        boards = levels**size**2
-        self._losses: Losses = np.ones(boards, dtype=np.float32 if boards > _MANY_BOARDS else np.float64)
-        self._moved = np.ones_like(self._losses)
-        """Probabilities of losing for boards on which a tile is about to appear."""
-
-    def solve(self) -> Losses:
-        boards = self._one_of_each_eight()
-        sums = np.sum([self._rows.half_sum[row] for row in self._split(boards)], axis=0)
-        order = np.argsort(sums, kind="stable")
-        ends = np.flatnonzero(np.diff(sums[order])) + 1
-        for layer in reversed(np.split(boards[order], ends)):
-            if layer[0] > 0:
-                self._solve_layer(layer)
-        return self._losses
-
-    def _solve_layer(self, boards: Numbers) -> None:
-        turned = list(self._images(self._split(boards)))
-        moved = self._mean_over_spawns(boards)
-        for image in turned:
-            self._moved[image] = moved
-        fewest = np.ones(len(boards))
-        # Sliding each of these four to the left is sliding the board in one of the four directions.
-        for image in turned[:4]:
-            np.minimum(fewest, self._loss_of_left(image), out=fewest)
-        for image in turned:
-            self._losses[image] = fewest
-
-    def _mean_over_spawns(self, boards: Numbers) -> npt.NDArray[np.float64]:
-        empty = np.zeros_like(boards)
-        for row in self._split(boards):
-            empty = empty << self._size | self._rows.empty[row]
-        total: npt.NDArray[np.float64] = np.zeros(len(boards))
-        count = np.zeros(len(boards))
-        for cell in range(self._size**2):
-            here = np.flatnonzero(empty >> cell & 1)
-            place = self._levels**cell
-            total[here] += 0.9 * self._losses[boards[here] + place] + 0.1 * self._losses[boards[here] + 2 * place]
-            count[here] += 1
-        np.divide(total, count, out=total, where=count > 0)
-        return total
-
-    def _loss_of_left(self, boards: Numbers) -> npt.NDArray[np.float64]:
-        after, wins = np.zeros_like(boards), np.zeros(len(boards), dtype=bool)
-        for row in self._split(boards):
-            after = after * self._row_base + self._rows.left[row]
-            wins |= self._rows.wins[row]
-        loss: npt.NDArray[np.float64] = np.where(after == boards, 1.0, self._moved[after])
-        loss[wins] = 0.0
-        return loss
-
-    def _split(self, boards: Numbers) -> list[Numbers]:
-        return [boards // self._row_base**place % self._row_base for place in reversed(range(self._size))]
-
-    def _images(self, rows: list[Numbers]) -> Iterator[Numbers]:
-        """Yield a board, given as rows, in all rotations and reflections; the first four show each side at the left."""
-        mirrored = [self._rows.reverse[row] for row in rows]
-        yield self._joined(rows)
-        yield self._joined(mirrored)
-        yield self._transposed(rows)
-        yield self._transposed(rows[::-1])
-        yield self._joined(rows[::-1])
-        yield self._joined(mirrored[::-1])
-        yield self._transposed(mirrored)
-        yield self._transposed(mirrored[::-1])
-
-    def _joined(self, rows: list[Numbers]) -> Numbers:
-        boards = rows[0]
-        for row in rows[1:]:
-            boards = boards * self._row_base + row
-        return boards
-
-    def _transposed(self, rows: list[Numbers]) -> Numbers:
-        boards = self._rows.column[rows[0]]
-        for row in rows[1:]:
-            boards = boards * self._levels + self._rows.column[row]
-        return boards
-
-    def _one_of_each_eight(self) -> Numbers:
-        """Return the smallest board number of each symmetry class."""
-        every_row = np.arange(self._row_base, dtype=np.int32)
-        axes = range(self._size)
-        images = self._images([every_row.reshape([-1 if axis == place else 1 for axis in axes]) for place in axes])
-        boards = next(images)
-        smallest = np.ones(boards.shape, dtype=bool)
+    levels, cells = _levels(target), size**2
+    grid = np.arange(cells).reshape(size, size)
+    turns = [np.rot90(side, quarters).ravel() for side in (grid, grid.T) for quarters in range(4)]
+    every = np.arange(levels**cells, dtype=np.int32).reshape((levels,) * cells)
+    smallest = np.ones(every.shape, dtype=bool)
+    for turn in turns[1:]:
+        smallest &= every <= every.transpose(turn)
+    boards = every[smallest]
+    places = levels ** np.arange(cells, dtype=np.int32)[::-1]
+    left, wins = _slides(size, levels)
+    losses: Losses = np.ones(every.size, dtype=np.float32 if every.size > _MANY_BOARDS else np.float64)
+    moved = np.ones_like(losses)  # the same for boards on which a tile is about to appear
+    half_sums = sum((1 << boards // place % levels) >> 1 for place in places)
+    order = np.argsort(half_sums, kind="stable")
+    ends = np.flatnonzero(np.diff(half_sums[order])) + 1
+    for layer in reversed(np.split(boards[order], ends)):
+        tiles = layer // places[:, None] % levels
+        images = [places @ tiles[turn] for turn in turns]
+        mean = _mean_over_spawns(losses, layer, tiles, places)
         for image in images:
-            smallest &= boards <= image
-        chosen: Numbers = boards[smallest]
-        return chosen
+            moved[image] = mean
+        fewest = np.ones(len(layer))
+        # Sliding each rotation to the left is sliding the board in one of the four directions.
+        for turn, image in zip(turns[:4], images, strict=False):
+            rows = [places[-size:] @ row for row in tiles[turn].reshape(size, size, -1)]
+            after = places[size - 1 :: size] @ np.array([left[row] for row in rows])
+            loss = np.where(after == image, 1.0, moved[after])
+            loss[np.any([wins[row] for row in rows], axis=0)] = 0.0
+            np.minimum(fewest, loss, out=fewest)
+        for image in images:
+            losses[image] = fewest
+    return losses
+
+
+def _slides(size: int, levels: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Return for every row, by its number, the row after a slide to the left, and whether that makes the target."""
+    rows = [_slid(tuple(1 << digit if digit else 0 for digit in row)) for row in product(range(levels), repeat=size)]
+    digits = np.array([[tile.bit_length() - 1 if tile else 0 for tile in row] for row in rows], dtype=np.int32)
+    return digits % levels @ (levels ** np.arange(size, dtype=np.int32)[::-1]), digits.max(axis=1) == levels
+
+
+def _mean_over_spawns(losses: Losses, boards: Numbers, tiles: Numbers, places: Numbers) -> npt.NDArray[np.float64]:
+    total: npt.NDArray[np.float64] = np.zeros(len(boards))
+    count = np.zeros(len(boards))
+    for place, cell in zip(places[::-1], tiles[::-1], strict=True):
+        here = np.flatnonzero(cell == 0)
+        total[here] += 0.9 * losses[boards[here] + place] + 0.1 * losses[boards[here] + 2 * place]
+        count[here] += 1
+    np.divide(total, count, out=total, where=count > 0)
+    return total
 
 
 def _worth(tiles: Row) -> float:
