@@ -39,7 +39,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, EnvReply, Request, Task, TokenIds, Trajectory
+from gym_trl.types import Completion, EnvFailure, Request, StepResult, Task, TokenIds, Trajectory
 from gym_trl.wrappers.parse_action import ParseAction
 
 COUNTS = (64, 256) if QUICK else (64, 256, 1024, 4096, 16_384)
@@ -54,18 +54,18 @@ class Nothing(ClosingPool):
     """Environments that respond at once and end after ``TURNS`` steps."""
 
     def __init__(self) -> None:
-        self._replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        self._replies: list[tuple[str, StepResult | EnvFailure]] = []
         self._left: dict[str, int] = {}
 
     def reset(self, key: str, task: Task) -> None:
         self._left[key] = TURNS
-        self._replies.append((key, EnvReply("x")))
+        self._replies.append((key, StepResult("x")))
 
     def step(self, key: str, action: str) -> None:
         self._left[key] -= 1
-        self._replies.append((key, EnvReply("x", terminated=not self._left[key])))
+        self._replies.append((key, StepResult("x", terminated=not self._left[key])))
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         replies, self._replies = self._replies, []
         return replies
 

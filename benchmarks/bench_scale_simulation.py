@@ -40,7 +40,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, EnvReply, Request, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, Request, StepResult, Task, Trajectory
 
 _T = TypeVar("_T")
 HERE = Path(__file__).parent
@@ -387,7 +387,7 @@ class SimulatedPool(ClosingPool):
         self._prompt, self._observation = "x" * prompt, "x" * observation
         self.workers = Queue(clock, workers)
         self._taken: dict[str, int] = {}
-        self._ready: list[tuple[str, EnvReply | EnvFailure]] = []
+        self._ready: list[tuple[str, StepResult | EnvFailure]] = []
         self.began: dict[str, float] = {}
         self.ended: dict[str, float] = {}
         self.alive_s = 0.0  # the area under the number of episodes that are alive
@@ -397,15 +397,15 @@ class SimulatedPool(ClosingPool):
     def reset(self, key: str, task: Task) -> None:
         self._count(1)
         self.began[key], self._taken[key] = self._clock.now, 0
-        self._clock.at(self._clock.now, lambda: self._ready.append((key, EnvReply(self._prompt))))
+        self._clock.at(self._clock.now, lambda: self._ready.append((key, StepResult(self._prompt))))
 
     def step(self, key: str, action: str) -> None:
         taken = self._taken[key] = self._taken[key] + 1
         self.steps += 1
-        reply = EnvReply(self._observation, terminated=taken >= self._turns(int(key)))
+        reply = StepResult(self._observation, terminated=taken >= self._turns(int(key)))
         self.workers.serve(self._delay(int(key), taken - 1), lambda: self._ready.append((key, reply)))
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         while block and not self._ready and self._clock.advance():
             pass
         ready, self._ready = self._ready, []

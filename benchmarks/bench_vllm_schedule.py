@@ -30,7 +30,7 @@ from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, EnvFailure, EnvReply, Request, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, Request, StepResult, Task, Trajectory
 
 EPISODES = 64
 LATENCIES_MS, ROUNDS = ((0, 20), 1) if QUICK else ((0, 20, 100), 3)
@@ -61,10 +61,10 @@ class SlowPool(InlinePool):
         super().__init__(lambda _: Talk())
         self._latency_s = latency_s
         self._first = first
-        self._due: dict[str, tuple[float, EnvReply | EnvFailure]] = {}
+        self._due: dict[str, tuple[float, StepResult | EnvFailure]] = {}
         self._steps: dict[str, int] = {}
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the due results; if ``block``, wait for one."""
         for key, reply in super().collect(block=True):
             self._due[key] = (self.now() + self._delay(key), reply)
@@ -156,8 +156,8 @@ def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngin
     return [finished[str(index)] for index in range(len(episodes))]
 
 
-def _all(pool: InlinePool, count: int) -> list[tuple[str, EnvReply | EnvFailure]]:
-    replies: list[tuple[str, EnvReply | EnvFailure]] = []
+def _all(pool: InlinePool, count: int) -> list[tuple[str, StepResult | EnvFailure]]:
+    replies: list[tuple[str, StepResult | EnvFailure]] = []
     while len(replies) < count:
         replies += pool.collect(block=True)
     return replies

@@ -332,7 +332,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvReply:
+class StepResult:
     """Result of an environment's reset or step."""
 
     observation: str
@@ -378,26 +378,28 @@ def add_reward(so_far: float, reward: float) -> float:
     return total
 
 
-def as_turn(observation: str, answer: Answer, reply: EnvReply, start: int = 0, stop: int = 0) -> Turn:
-    """Return the turn of an observation, the model's answer and the environment's reply."""
-    action = reply.info.get("action")
-    valid = bool(reply.info.get("action_valid", True))
-    cut = bool(reply.info.get("action_cut", False))
-    return Turn(observation, answer, reply.reward, valid, start, stop, action if isinstance(action, str) else None, cut)
+def as_turn(observation: str, answer: Answer, result: StepResult, start: int = 0, stop: int = 0) -> Turn:
+    """Return the turn of an observation, the model's answer and the result of its step."""
+    action = result.info.get("action")
+    valid = bool(result.info.get("action_valid", True))
+    cut = bool(result.info.get("action_cut", False))
+    return Turn(
+        observation, answer, result.reward, valid, start, stop, action if isinstance(action, str) else None, cut
+    )
 
 
-def reason_to_stop(reply: EnvReply) -> StopReason:
-    """Return the stop reason of an episode that the environment ended with this reply."""
-    return why_it_ended(reply.info, terminated=reply.terminated or not reply.truncated)
+def reason_to_stop(result: StepResult) -> StopReason:
+    """Return the stop reason of an episode that ended with this result."""
+    return why_it_ended(result.info, terminated=result.terminated or not result.truncated)
 
 
-def declared_success(replies: Sequence[EnvReply], reason: StopReason) -> bool | None:
-    """Return the success of an episode with these replies that ended for ``reason``; see ``success_of``.
+def declared_success(results: Sequence[StepResult], reason: StopReason) -> bool | None:
+    """Return the success of an episode with these results that ended for ``reason``; see ``success_of``.
 
-    >>> declared_success([EnvReply("Not yet.", info={"success": False}), EnvReply("?")], StopReason.TOKEN_LIMIT)
+    >>> declared_success([StepResult("Not yet.", info={"success": False}), StepResult("?")], StopReason.TOKEN_LIMIT)
     False
-    >>> declared_success([EnvReply("Over.", reward=1.0, terminated=True)], StopReason.TERMINATED) is None
+    >>> declared_success([StepResult("Over.", reward=1.0, terminated=True)], StopReason.TERMINATED) is None
     True
     """
-    declares = any(reply.declares_success or reply.info.get("success") is not None for reply in replies)
-    return success_of(reason, replies[-1].info if replies else {}, declares=declares)
+    declares = any(result.declares_success or result.info.get("success") is not None for result in results)
+    return success_of(reason, results[-1].info if results else {}, declares=declares)

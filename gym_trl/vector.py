@@ -24,7 +24,7 @@ except ImportError:  # Gymnasium 1.0, whose own vectors support the first only
     )
 
 Maker: TypeAlias = Callable[[], gym.Env[Any, Any]]
-StepResult: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
+EnvStep: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
 """Result of ``Env.step``; with autoreset in the same step, ``info`` has ``final_obs``."""
 _Order: TypeAlias = tuple[int, str, tuple[Any, ...]]
 """Index of an environment, name of a method of ``_Inline``, and its arguments."""
@@ -155,7 +155,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             self._infos(every, infos),
         )
 
-    def step_some(self, actions: Mapping[int, Any]) -> dict[int, StepResult]:
+    def step_some(self, actions: Mapping[int, Any]) -> dict[int, EnvStep]:
         """Execute actions in some environments only, and return the results of ``Env.step`` by index."""
         results = self._advance(list(actions), list(actions.values()))
         for index, result in zip(actions, results, strict=True):
@@ -192,7 +192,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         if self.closed:
             raise gym.error.ClosedEnvironmentError(f"TextVectorEnv.{method} was called after close(): make a new one")
 
-    def _advance(self, indexes: Sequence[int], actions: Sequence[Any]) -> list[StepResult]:
+    def _advance(self, indexes: Sequence[int], actions: Sequence[Any]) -> list[EnvStep]:
         self._check_open("step")
         if not self._began:
             raise gym.error.ResetNeeded("TextVectorEnv has no games to play yet: call reset() before step()")
@@ -224,9 +224,9 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 class _Crew(Protocol):
     def about(self) -> list[dict[str, Any]]: ...
 
-    def run(self, orders: list[_Order]) -> list[StepResult]: ...
+    def run(self, orders: list[_Order]) -> list[EnvStep]: ...
 
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]: ...
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]: ...
 
     def close(self) -> None: ...
 
@@ -243,7 +243,7 @@ class _Inline:
         names = ("observation_space", "action_space", "metadata", "render_mode")
         return [{name: getattr(env, name) for name in names} for env in self._envs]
 
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
         envs, results = self._envs, []
         for index, action in zip(indexes, actions, strict=True):
             if over[index] or envs[index] is None:
@@ -258,7 +258,7 @@ class _Inline:
             results.append(result)
         return results
 
-    def run(self, orders: list[_Order]) -> list[StepResult]:
+    def run(self, orders: list[_Order]) -> list[EnvStep]:
         return [getattr(self, f"_{what}")(index, *with_) for index, what, with_ in orders]
 
     def close(self) -> None:
@@ -271,14 +271,14 @@ class _Inline:
             env = self._envs[index] = self._makers[index]()
         return env
 
-    def _begun(self, index: int, seed: int | None = None, options: dict[str, Any] | None = None) -> StepResult:
+    def _begun(self, index: int, seed: int | None = None, options: dict[str, Any] | None = None) -> EnvStep:
         try:
             observation, info = self._env(index).reset(seed=seed, options=options)
         except Exception as error:
             return self._failed(index, error)
         return observation, 0.0, False, False, info
 
-    def _begun_anew(self, index: int, result: StepResult) -> StepResult:
+    def _begun_anew(self, index: int, result: EnvStep) -> EnvStep:
         observation, reward, terminated, truncated, info = result
         try:
             began, begun = self._env(index).reset()
@@ -287,19 +287,19 @@ class _Inline:
             began, begun = "", {"error": f"{type(error).__name__}: {error}"}
         return began, reward, terminated, truncated, {"final_obs": observation, "final_info": info, **begun}
 
-    def _stepped(self, index: int, action: Any) -> StepResult:
+    def _stepped(self, index: int, action: Any) -> EnvStep:
         return self.step([index], [action], [False] * (index + 1))[0]
 
-    def _called(self, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepResult:
+    def _called(self, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EnvStep:
         env = self._env(index)
         found = getattr(env, name) if name in ("render", "reset", "step") else env.get_wrapper_attr(name)
         return found(*args, **kwargs) if callable(found) else found, 0.0, False, False, {}
 
-    def _set(self, index: int, name: str, value: Any) -> StepResult:
+    def _set(self, index: int, name: str, value: Any) -> EnvStep:
         self._env(index).set_wrapper_attr(name, value)
         return None, 0.0, False, False, {}
 
-    def _failed(self, index: int, error: Exception) -> StepResult:
+    def _failed(self, index: int, error: Exception) -> EnvStep:
         self._drop(index)
         return _failed(error)
 
@@ -320,10 +320,10 @@ class _Threads:
     def about(self) -> list[dict[str, Any]]:
         return self._inline.about()
 
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
         return self.run(_orders(indexes, actions, over))
 
-    def run(self, orders: list[_Order]) -> list[StepResult]:
+    def run(self, orders: list[_Order]) -> list[EnvStep]:
         return list(chain.from_iterable(self._pool.map(self._inline.run, [[order] for order in orders])))
 
     def close(self) -> None:
@@ -345,10 +345,10 @@ class _Processes:
         count, workers = sum(map(len, shares)), len(shares)
         return [shares[index % workers][index // workers] for index in range(count)]
 
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[StepResult]:
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
         return self.run(_orders(indexes, actions, over))
 
-    def run(self, orders: list[_Order]) -> list[StepResult]:
+    def run(self, orders: list[_Order]) -> list[EnvStep]:
         count = len(self._workers)
         shares: dict[int, list[int]] = {}
         for place, (index, _, _) in enumerate(orders):
@@ -360,7 +360,7 @@ class _Processes:
         for number, message in asked.items():
             with suppress(WorkerError):  # reading its answer raises
                 self._workers[number].send(message)
-        results: dict[int, StepResult] = {}
+        results: dict[int, EnvStep] = {}
         raised: WorkerError | None = None
         try:
             for number, places in shares.items():
@@ -384,9 +384,9 @@ class _Processes:
         for worker in self._workers:
             worker.close()
 
-    def _answer(self, number: int, count: int) -> list[StepResult]:
+    def _answer(self, number: int, count: int) -> list[EnvStep]:
         try:
-            answer: list[StepResult] = self._workers[number].answer()
+            answer: list[EnvStep] = self._workers[number].answer()
         except WorkerEnded as error:  # its episodes are lost, too
             self._renew(number)
             return [_failed(error)] * count
@@ -428,7 +428,7 @@ def _orders(indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) ->
     return [(index, "begun", ()) if over[index] else (index, "stepped", (action,)) for index, action in pairs]
 
 
-def _failed(error: Exception) -> StepResult:
+def _failed(error: Exception) -> EnvStep:
     info = {"error": f"{type(error).__name__}: {error}", "action_valid": False}
     return "", 0.0, False, True, info
 

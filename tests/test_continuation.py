@@ -13,7 +13,7 @@ from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
 from gym_trl.rollout.episode import Episode, Sample
 from gym_trl.rollout.limits import Limits
-from gym_trl.types import Completion, EnvReply, Message, Task
+from gym_trl.types import Completion, Message, StepResult, Task
 
 REMINDER = "Keep to the rules.\n"
 SYSTEM = Message("system", "Play well.")
@@ -37,7 +37,7 @@ def play(template: str, turns: int, *, system: bool = False, words: Sequence[str
         return 0
     opening = [SYSTEM] * (system and not chat._folds_system)
     episode = Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=Limits(tokens_per_turn=9), preamble=opening)
-    messages, wanted = [*opening, Message("user", "Guess.")], episode.started(EnvReply("Guess."))
+    messages, wanted = [*opening, Message("user", "Guess.")], episode.started(StepResult("Guess."))
     answer = encode(tokenizer, "It is 7.<|im_end|>")
     for turn in range(turns):
         said = [message.as_dict() for message in messages]
@@ -50,7 +50,7 @@ def play(template: str, turns: int, *, system: bool = False, words: Sequence[str
         observation = words[turn % len(words)]
         messages += [Message("assistant", "It is 7."), Message("user", observation)]
         try:
-            wanted = episode.stepped(EnvReply(observation))
+            wanted = episode.stepped(StepResult(observation))
         except ChatTemplateError:
             return turn + 1
     return turns

@@ -25,7 +25,7 @@ from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, EnvReply, StopReason, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, StepResult, StopReason, Task, Trajectory
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
 
@@ -36,10 +36,10 @@ INFO = st.sampled_from([{}, {"success": None}, {"success": True}, {"success": Fa
 assert gym_trl
 
 
-def ended(replies: list[EnvReply | EnvFailure], *, declares: bool, reason: StopReason | None = None) -> Trajectory:
+def ended(replies: list[StepResult | EnvFailure], *, declares: bool, reason: StopReason | None = None) -> Trajectory:
     """An episode of these replies, stopped for ``reason`` after them."""
     episode = Episode(Task("Any-v0", 0), chat=CHAT, limits=Limits(tokens_per_turn=99))
-    todo: Sample | Act | Trajectory = episode.started(EnvReply("go", declares_success=declares))
+    todo: Sample | Act | Trajectory = episode.started(StepResult("go", declares_success=declares))
     for reply in replies:
         assert isinstance(todo, Sample)
         ids = CHAT.say("x")
@@ -65,9 +65,9 @@ def test_success_is_declared_never_guessed(
     infos: list[dict[str, Any]], rewards: list[float], declares: bool, ending: StopReason | None
 ) -> None:
     """By the last step; a cut-off episode is none where success is known to be declared."""
-    replies: list[Any] = [EnvReply("", reward, info=info) for reward, info in zip(rewards, infos, strict=False)]
+    replies: list[Any] = [StepResult("", reward, info=info) for reward, info in zip(rewards, infos, strict=False)]
     if ending is None:
-        replies[-1] = EnvReply("", rewards[-1], terminated=True, info=infos[-1])
+        replies[-1] = StepResult("", rewards[-1], terminated=True, info=infos[-1])
     one = ended(replies, declares=declares, reason=ending)
     last = infos[-1].get("success")
     if ending is None:
@@ -81,7 +81,7 @@ def test_success_is_declared_never_guessed(
         known = declares or any(info.get("success") is not None for info in infos)
         assert one.success is (False if known else None)
     # No reward has any part in it.
-    unpaid: list[Any] = [EnvReply("", 0.0, reply.terminated, reply.truncated, reply.info) for reply in replies]
+    unpaid: list[Any] = [StepResult("", 0.0, reply.terminated, reply.truncated, reply.info) for reply in replies]
     assert ended(unpaid, declares=declares, reason=ending).success is one.success
 
 
@@ -167,7 +167,7 @@ def records(successes: list[bool | None]) -> list[Any]:
     made = []
     for seed, success in enumerate(successes):
         info = {} if success is None else {"success": success}
-        one = ended([EnvReply("", 1.0, terminated=True, info=info)], declares=False)
+        one = ended([StepResult("", 1.0, terminated=True, info=info)], declares=False)
         made.append(as_record(Trajectory(**{**_fields(one), "task": Task("Any-v0", seed)}), policy="p"))
     return made
 
@@ -201,7 +201,7 @@ def test_what_shows_records_shows_no_undeclared_success(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.refresh()
     assert run.columns["success"] == [True, None, False]
-    row = as_row(ended([EnvReply("", 1.0, terminated=True)], declares=False))
+    row = as_row(ended([StepResult("", 1.0, terminated=True)], declares=False))
     assert "success" not in row["evaluation_result"]["metrics"]
 
 

@@ -10,10 +10,10 @@ from gym_trl.testing import ByteChat
 from gym_trl.types import (
     Completion,
     EnvFailure,
-    EnvReply,
     FinishReason,
     Message,
     RefusedResponse,
+    StepResult,
     StopReason,
     Task,
     Trajectory,
@@ -34,7 +34,7 @@ def said(text, finish=FinishReason.STOP):
 
 def play(game, answers, replies):
     """Drive an episode and keep what the engine was asked for."""
-    todo, asked = game.started(EnvReply("begin")), []
+    todo, asked = game.started(StepResult("begin")), []
     for answer, reply in zip(answers, replies, strict=False):
         if isinstance(todo, Trajectory):
             break
@@ -48,7 +48,7 @@ def play(game, answers, replies):
 
 
 texts = st.text(max_size=20)
-replies = st.lists(st.builds(EnvReply, texts, st.floats(-1, 1)), min_size=1, max_size=6)
+replies = st.lists(st.builds(StepResult, texts, st.floats(-1, 1)), min_size=1, max_size=6)
 limits = st.fixed_dictionaries(
     {"tokens": st.integers(1, 200)},
     optional={"tokens_per_turn": st.integers(1, 20), "context": st.integers(1, 200)},
@@ -87,36 +87,36 @@ def test_a_completion_ends_on_a_sampled_token(budget, answers, observations):
 
 def test_rules_and_the_first_observation_join_the_users_message():
     game = Episode(TASK, chat=CHAT, limits=Limits(tokens=9), preamble=[Message("system", "S"), Message("user", "U")])
-    asked = game.started(EnvReply("O", instructions="I"))
+    asked = game.started(StepResult("O", instructions="I"))
     assert CHAT.show(asked.prompt_ids) == "<system>S<end><user>U\n\nI\n\nO<end><assistant>"
 
 
 def test_a_turn_cut_short_is_closed_by_the_environment():
     game = episode(tokens_per_turn=2)
-    game.started(EnvReply("go"))
+    game.started(StepResult("go"))
     game.sampled(Completion("r", [104, 105], [-1.0, -1.0], FinishReason.LENGTH))
-    asked = game.stepped(EnvReply("on"))
+    asked = game.stepped(StepResult("on"))
     assert CHAT.show(asked.prompt_ids).endswith("<assistant>hi<end><user>on<end><assistant>")
 
 
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (EnvReply("", 1.0, terminated=True), StopReason.TERMINATED),
-        (EnvReply("", 0.0, terminated=True, info={"success": None}), StopReason.TERMINATED),
-        (EnvReply("", 1.0, terminated=True, info={"success": False}), StopReason.FAILURE),
-        (EnvReply("", -1.0, terminated=True, info={"success": True}), StopReason.SUCCESS),
-        (EnvReply("", 1.0, truncated=True), StopReason.TURN_LIMIT),
-        (EnvReply("", terminated=True, info={"stop_reason": "parse_error"}), StopReason.PARSE_ERROR),
-        (EnvReply("", truncated=True, info={"stop_reason": "bored"}), StopReason.TURN_LIMIT),
-        (EnvReply("", terminated=True, info={"stop_reason": ["odd"]}), StopReason.TERMINATED),
+        (StepResult("", 1.0, terminated=True), StopReason.TERMINATED),
+        (StepResult("", 0.0, terminated=True, info={"success": None}), StopReason.TERMINATED),
+        (StepResult("", 1.0, terminated=True, info={"success": False}), StopReason.FAILURE),
+        (StepResult("", -1.0, terminated=True, info={"success": True}), StopReason.SUCCESS),
+        (StepResult("", 1.0, truncated=True), StopReason.TURN_LIMIT),
+        (StepResult("", terminated=True, info={"stop_reason": "parse_error"}), StopReason.PARSE_ERROR),
+        (StepResult("", truncated=True, info={"stop_reason": "bored"}), StopReason.TURN_LIMIT),
+        (StepResult("", terminated=True, info={"stop_reason": ["odd"]}), StopReason.TERMINATED),
         (EnvFailure("it broke"), StopReason.ENV_ERROR),
         (EnvFailure("it hung", StopReason.TIMEOUT), StopReason.TIMEOUT),
     ],
 )
 def test_an_episode_says_why_it_ended(reply, reason):
     game = episode()
-    game.started(EnvReply("go"))
+    game.started(StepResult("go"))
     game.sampled(said("x"))
     assert game.stepped(reply).stop_reason is reason
 
@@ -131,7 +131,7 @@ def test_an_episode_says_why_it_ended(reply, reason):
 )
 def test_an_answer_that_the_engine_could_not_give_leaves_no_score(finish, reason):
     game = episode()
-    game.started(EnvReply("go"))
+    game.started(StepResult("go"))
     trajectory = game.sampled(Completion("r", [], [], finish, error="the socket closed"))
     assert (trajectory.stop_reason, trajectory.error) == (reason, "the socket closed")
     assert trajectory.episode_return is None
@@ -139,13 +139,13 @@ def test_an_answer_that_the_engine_could_not_give_leaves_no_score(finish, reason
 
 def test_an_empty_answer_is_a_fault_of_the_engine():
     game = episode()
-    game.started(EnvReply("go"))
+    game.started(StepResult("go"))
     trajectory = game.sampled(Completion("r", [], []))
     assert (trajectory.stop_reason, trajectory.scored) == (StopReason.CANCELLED, False)
 
 
 def test_a_first_observation_that_does_not_fit_is_named_and_not_scored():
-    trajectory = episode(context=5).started(EnvReply("a long beginning"))
+    trajectory = episode(context=5).started(StepResult("a long beginning"))
     assert trajectory.stop_reason is StopReason.CONTEXT_OVERFLOW
     assert trajectory.error == "the first observation needs 19 tokens and one for the answer, the context holds 5"
     assert not trajectory.scored
@@ -153,9 +153,9 @@ def test_a_first_observation_that_does_not_fit_is_named_and_not_scored():
 
 def test_each_turn_is_sampled_from_a_seed_of_its_own():
     game = episode()
-    first = game.started(EnvReply("go"))
+    first = game.started(StepResult("go"))
     game.sampled(said("x"))
-    second = game.stepped(EnvReply("on"))
+    second = game.stepped(StepResult("on"))
     assert isinstance(first, Sample)
     assert first.seed != second.seed
 
@@ -168,9 +168,9 @@ def test_an_episode_needs_a_limit():
 @pytest.mark.parametrize(
     ("reply", "terminated"),
     [
-        (EnvReply("over", terminated=True), True),
-        (EnvReply("over", terminated=True, info={"stop_reason": "parse_error"}), True),
-        (EnvReply("over", truncated=True), False),
+        (StepResult("over", terminated=True), True),
+        (StepResult("over", terminated=True, info={"stop_reason": "parse_error"}), True),
+        (StepResult("over", truncated=True), False),
     ],
 )
 def test_a_trajectory_says_whether_its_environment_ended_it(reply, terminated):
@@ -180,7 +180,11 @@ def test_a_trajectory_says_whether_its_environment_ended_it(reply, terminated):
 
 
 def test_what_a_wrapper_read_from_an_answer_is_kept_if_it_is_text():
-    replies = [EnvReply("on", info={"action": "25"}), EnvReply("on", info={"action": 3}), EnvReply("", terminated=True)]
+    replies = [
+        StepResult("on", info={"action": "25"}),
+        StepResult("on", info={"action": 3}),
+        StepResult("", terminated=True),
+    ]
     trajectory, _ = play(episode(), ["a", "b", "c"], replies)
     assert [turn.action for turn in trajectory.turns] == ["25", None, None]
 
@@ -204,19 +208,19 @@ def test_no_more_of_an_observation_is_shown_than_may_be_and_what_is_cut_is_count
 
 def test_an_action_that_is_too_long_is_refused_with_the_reason():
     game = episode(tokens=200, action=3)
-    game.started(EnvReply("go"))
+    game.started(StepResult("go"))
     asked = game.sampled(said("four"))
     assert isinstance(asked.action, RefusedResponse)
     assert asked == Act("An action has at most 3 characters.")
-    game.stepped(EnvReply(asked.action, info={"action_valid": False}))
+    game.stepped(StepResult(asked.action, info={"action_valid": False}))
     assert game.sampled(said("yes")) == Act("yes")
-    ended = game.stepped(EnvReply("", 1.0, terminated=True))
+    ended = game.stepped(StepResult("", 1.0, terminated=True))
     assert (ended.invalid_actions, [turn.reward for turn in ended.turns]) == (1, [0.0, 1.0])
 
 
 @given(limits, st.integers(1, 5), st.lists(texts, min_size=1, max_size=6), replies)
 def test_no_environment_gets_an_action_that_is_longer_than_may_be(budget, most, answers, observations):
-    game, todo = episode(**budget, action=most), EnvReply("begin")
+    game, todo = episode(**budget, action=most), StepResult("begin")
     todo = game.started(todo)
     for answer, reply in zip(answers, observations, strict=False):
         if isinstance(todo, Trajectory):

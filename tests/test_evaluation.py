@@ -23,7 +23,7 @@ from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import Exchange, Result, Score, optimum, play_policy, play_task, random_score
+from gym_trl.evaluation.play import PlayedTurn, Result, Score, optimum, play_policy, play_task, random_score
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.spec import GymSpec
@@ -129,8 +129,8 @@ def test_an_environment_that_raised_is_not_played_again() -> None:
 def test_what_an_environment_raises_is_the_last_of_the_exchanges() -> None:
     words = iter(["a", "raise"])
     first, crash, error = play_task(Bare(turns=9), BARE[0], lambda env: lambda observation: next(words))
-    assert isinstance(first, Exchange)
-    assert isinstance(crash, Exchange)
+    assert isinstance(first, PlayedTurn)
+    assert isinstance(crash, PlayedTurn)
     assert first.action == "a"
     assert str(error) == "step raised RuntimeError: it broke"
 

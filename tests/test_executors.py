@@ -25,7 +25,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
-from gym_trl.types import EnvFailure, EnvReply, Message, StopReason, Task
+from gym_trl.types import EnvFailure, Message, StepResult, StopReason, Task
 
 pytestmark = pytest.mark.processes
 on_ray = [pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")]
@@ -85,7 +85,7 @@ def step(pool, action, key="a"):
 
 
 def collect(pool, number):
-    replies: dict[str, EnvReply | EnvFailure] = {}
+    replies: dict[str, StepResult | EnvFailure] = {}
     while len(replies) < number:
         replies.update(pool.collect(block=True))
     return replies
@@ -155,7 +155,7 @@ class TestAProcess:
     def test_steps_environments_elsewhere_and_brings_back_what_is_plain(self, shared):
         reply = begin(shared)
         assert int(reply.observation) != os.getpid()
-        assert step(shared, "go") == EnvReply(reply.observation, 1.5, info={"success": False, "note": "plain"})
+        assert step(shared, "go") == StepResult(reply.observation, 1.5, info={"success": False, "note": "plain"})
         shared.release("a")
 
     def test_carries_observations_of_any_size(self, shared):
@@ -170,7 +170,7 @@ class TestAProcess:
     def test_brings_back_as_plain_text_what_is_of_a_class_that_exists_only_there(self, shared):
         begin(shared)
         reply = step(shared, "derive")
-        assert reply == EnvReply("mine", info={"own": "mine", "reason": "success", "mine": 0.5})
+        assert reply == StepResult("mine", info={"own": "mine", "reason": "success", "mine": 0.5})
         assert {type(it) for it in [reply.observation, *reply.info, *reply.info.values()]} == {str, float}
         shared.release("a")
 
@@ -192,7 +192,7 @@ class TestAProcess:
     def test_does_not_lose_its_questions_to_an_environment_that_reads_its_input(self, shared):
         begin(shared)
         assert step(shared, "read").observation == "read ''"
-        assert isinstance(step(shared, "go"), EnvReply)
+        assert isinstance(step(shared, "go"), StepResult)
         shared.release("a")
 
     def test_takes_long_actions_and_gives_long_answers_to_many_at_once(self, shared):
@@ -224,7 +224,7 @@ class TestAProcess:
         try:
             with kind(gym.make, workers=1) as pool:
                 pool.reset("a", Task("TrlEnv/Echo-v0", 1))
-                assert isinstance(collect(pool, 1)["a"], EnvReply)
+                assert isinstance(collect(pool, 1)["a"], StepResult)
         finally:
             del gym.registry["Here/Only-v0"], sys.modules["only_here"]
 
@@ -233,7 +233,7 @@ class TestAProcess:
         try:
             with kind(gym.make, workers=1) as pool:
                 pool.reset("a", Task("Here/Obedient-v0", 0))
-                assert isinstance(collect(pool, 1)["a"], EnvReply)
+                assert isinstance(collect(pool, 1)["a"], StepResult)
         finally:
             del gym.registry["Here/Obedient-v0"]
 
@@ -279,7 +279,7 @@ class TestAProcessThatEnds:
         assert isinstance(step(pool, "die", "a"), EnvFailure)
         pool.step("b", "go")  # it has failed as well, and nobody has asked for that yet
         pool.release("b")
-        assert isinstance(begin(pool, "b"), EnvReply)
+        assert isinstance(begin(pool, "b"), StepResult)
         for key in "ab":
             pool.release(key)
 
@@ -423,7 +423,7 @@ class TestAGuardedPool:
     def test_tries_again_what_does_not_start(self):
         tries: list[int] = []
         with GuardedPool(InlinePool(lambda env_id: Stubborn(tries))) as pool:
-            assert begin(pool) == EnvReply("begin")
+            assert begin(pool) == StepResult("begin")
         assert len(tries) == 3
 
     def test_never_tries_a_step_again(self):

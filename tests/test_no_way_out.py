@@ -20,7 +20,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import EnvReply, StopReason, Task
+from gym_trl.types import StepResult, StopReason, Task
 from gym_trl.wrappers import (
     CutoffReturn,
     Discount,
@@ -74,7 +74,7 @@ WRAPPERS: dict[str, Any] = {
 
 def take_step(env, action):
     reply = take(env, action)
-    assert isinstance(reply, EnvReply)
+    assert isinstance(reply, StepResult)
     return reply
 
 

@@ -44,11 +44,11 @@ def test_every_game_can_be_undone_to_its_beginning_and_played_again(env_id: str)
     while not game.over and len(game.played) < 5:
         game.step(policy(game.observation))
     before = list(game.played)
-    for exchange in reversed(before):
-        assert game.undo() == exchange.observation
+    for turn in reversed(before):
+        assert game.undo() == turn.observation
     assert (game.played, game.observation, game.undo()) == ([], game.first, game.first)
-    for exchange in before:
-        game.step(exchange.action)
+    for turn in before:
+        game.step(turn.action)
     assert game.played == before
     game.close()
 
@@ -68,7 +68,7 @@ def test_following_the_hints_wins_also_after_a_move_of_ones_own(env_id: str) -> 
         game.step(hint.action)
         if game.over:
             break
-    assert game.played[-1].reply.info["success"]
+    assert game.played[-1].result.info["success"]
     assert game.hint() is None
     game.close()
 

@@ -12,7 +12,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.step import read_step
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.types import EnvFailure, EnvReply, StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 
 class Scripted(gym.Env):
@@ -60,7 +60,7 @@ def step(pool, action, key="a"):
 
 def test_a_step_is_answered_with_text_and_a_float(pool):
     begin(pool)
-    assert step(pool, "go") == EnvReply("on", 1.0, False, False, {})
+    assert step(pool, "go") == StepResult("on", 1.0, False, False, {})
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_step_with_too_few_values_is_a_failure(pool):
 
 def test_a_reset_that_raises_is_a_failure_and_the_instance_is_not_used_again(pool):
     assert begin(pool, fail=True) == EnvFailure("reset raised RuntimeError: no game today")
-    assert isinstance(begin(pool, "b"), EnvReply)
+    assert isinstance(begin(pool, "b"), StepResult)
     assert (Scripted.made, Scripted.closed) == (2, 1)
 
 
@@ -110,7 +110,7 @@ def test_an_environment_that_cannot_be_made_fails_its_episode_only():
         replies = dict(pool.collect(block=True))
     assert isinstance(replies["a"], EnvFailure)
     assert "NamespaceNotFound" in replies["a"].error
-    assert isinstance(replies["b"], EnvReply)
+    assert isinstance(replies["b"], StepResult)
 
 
 class Slow(gym.Env):
@@ -228,7 +228,7 @@ def test_a_rollout_that_was_given_up_leaves_no_work_to_the_next():
         for seed in range(4):
             pool.release(str(seed))
         pool.reset("2", Task("Interrupting", 7))
-        assert pool.collect(block=True) == [("2", EnvReply("7"))]
+        assert pool.collect(block=True) == [("2", StepResult("7"))]
         assert Interrupting.closed == 1
 
 
@@ -282,15 +282,15 @@ class TestAThreadThatHangs:
         begin(pool)
         step(pool, "hang")
         pool.release("a")
-        assert isinstance(begin(pool, "a"), EnvReply)
-        assert isinstance(step(pool, "go"), EnvReply)
+        assert isinstance(begin(pool, "a"), StepResult)
+        assert isinstance(step(pool, "go"), StepResult)
 
     def test_answers_nobody_when_it_wakes_up(self, pool):
         begin(pool)
         step(pool, "hang")
         begin(pool, "b")
         Hanging.let_go.set()
-        assert step(pool, "go", "b") == EnvReply("on")
+        assert step(pool, "go", "b") == StepResult("on")
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_whatever_ends_a_thread_is_its_episodes_failure_and_the_thread_goes_on(k
         begin(pool)
         assert step(pool, "leave") == EnvFailure(f"step raised {kind.__name__}: bye", reason)
         pool.release("a")
-        assert begin(pool, "b") == EnvReply("begin")
-        assert step(pool, "on", "b") == EnvReply("on", 1.0)
+        assert begin(pool, "b") == StepResult("begin")
+        assert step(pool, "on", "b") == StepResult("on", 1.0)
 
 
 def test_a_thread_that_hangs_after_its_episode_was_given_up_gets_no_more(monkeypatch):
@@ -320,7 +320,7 @@ def test_a_thread_that_hangs_after_its_episode_was_given_up_gets_no_more(monkeyp
         time.sleep(0.1)  # until it does
         pool.release("a")  # as a Cutoff does
         time.sleep(0.4)
-        assert isinstance(begin(pool, "b"), EnvReply)
+        assert isinstance(begin(pool, "b"), StepResult)
         Hanging.let_go.set()
 
 

@@ -16,7 +16,7 @@ from gym_trl.errors import MissingDependencyError
 from gym_trl.executors import ray as ray_pool
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.ray import RayPool
-from gym_trl.types import EnvFailure, EnvReply, StopReason
+from gym_trl.types import EnvFailure, StepResult, StopReason
 
 __all__ = ["cluster"]  # a fixture
 
@@ -70,7 +70,7 @@ class TestAnActorThatIsLost:
         assert step(pool, "go") == EnvFailure("its actor did not answer for 3 s", StopReason.TIMEOUT)
         assert gone(actor)
         pool.release("a")
-        assert isinstance(begin(pool), EnvReply)
+        assert isinstance(begin(pool), StepResult)
 
     def test_can_be_one_that_no_machine_has_room_for(self, cluster, monkeypatch):
         monkeypatch.setattr(ray_pool, "_START_S", 1.0)

@@ -159,7 +159,7 @@ def test_who_races_plays_the_same_game_whatever_the_person_does() -> None:
         race = Race(Challenger(as_policy("random")), make, 5)
         for turn in range(len(actions)):
             race.play(turn + 1)
-        seen.add(tuple(exchange.action for exchange in race.play().played))
+        seen.add(tuple(turn.action for turn in race.play().played))
         assert race.over
     assert len(seen) == 1
 
@@ -258,7 +258,7 @@ def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions:
     assert read_instructions(race._env) == (f"{instructions} Answer with your action alone." if instructions else "")
     race.play(3)
     # Its run lets an answer end where its tokens do.
-    assert [exchange.reply.info.get("action_cut") for exchange in race.played] == [None] * 3
+    assert [turn.result.info.get("action_cut") for turn in race.played] == [None] * 3
     race.close()
 
 

@@ -20,9 +20,9 @@ from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.text.parsing import CUT, ActionFormat
 from gym_trl.types import (
     Completion,
-    EnvReply,
     FinishReason,
     RefusedResponse,
+    StepResult,
     StopReason,
     Task,
     Trajectory,
@@ -113,7 +113,7 @@ def test_an_action_may_end_at_the_cut_where_the_spec_accepts_it(how: Any) -> Non
 def test_an_answer_that_its_end_closed_within_the_limit_is_whole(how: Any) -> None:
     whole = MARKED[how].format(42)
     episode = Episode(Task("Heard", 0), chat=CHAT, limits=Limits(tokens_per_turn=99))
-    assert isinstance(episode.started(EnvReply("go")), Sample)
+    assert isinstance(episode.started(StepResult("go")), Sample)
     ids = CHAT.say(whole)
     todo = episode.sampled(Completion("0", ids, [-1.0] * len(ids), FinishReason.LENGTH))
     assert isinstance(todo, Act)
@@ -139,7 +139,7 @@ def test_an_environment_that_reads_no_responses_never_gets_an_unfinished_one(res
     env = Heard()
     env.reset()
     reply = take_step(env, response)
-    assert isinstance(reply, EnvReply)
+    assert isinstance(reply, StepResult)
     assert (env.heard, reply.info["action_valid"]) == ([], False)
 
 

@@ -12,7 +12,7 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
 from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import TextEnv
-from gym_trl.evaluation.play import Exchange, optimum, play_task, random_score
+from gym_trl.evaluation.play import PlayedTurn, optimum, play_task, random_score
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.seeding import task_seed
@@ -96,7 +96,7 @@ def _level(success: float | None, mean_return: float | None) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in known.items() if value is not None) or "unknown"
 
 
-def _show(turn: Exchange | Exception) -> None:
+def _show(turn: PlayedTurn | Exception) -> None:
     if isinstance(turn, Exception):
         say(f"  {type(turn).__name__}: {turn}")
         return

@@ -133,8 +133,8 @@ class _Rival:
             return
         other = self.race.play()
         say(f"\n{self.name}, the same game:")
-        for exchange in other.played:
-            say(f"{coloured(f'> {exchange.action}', fg='magenta')}\n{exchange.reply.observation}")
+        for turn in other.played:
+            say(f"{coloured(f'> {turn.action}', fg='magenta')}\n{turn.result.observation}")
         say(f"\n{self._standing()}.")
         if other.stopped is None:
             better = winner((game.total, solved, len(game.played)), (other.total, other.solved, other.turns))
@@ -199,10 +199,10 @@ def _hint(game: "PlayedGame") -> str:
 
 def _history(game: "PlayedGame") -> str:
     lines = [game.first]
-    for exchange in game.played:
-        lines += [coloured(f"> {exchange.action}", fg="cyan"), exchange.reply.observation]
-        if exchange.reply.reward:
-            lines.append(coloured(f"(reward {exchange.reply.reward:g})", dim=True))
+    for turn in game.played:
+        lines += [coloured(f"> {turn.action}", fg="cyan"), turn.result.observation]
+        if turn.result.reward:
+            lines.append(coloured(f"(reward {turn.result.reward:g})", dim=True))
     return "\n".join(lines)
 
 

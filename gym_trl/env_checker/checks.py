@@ -347,12 +347,12 @@ class Inspector:
                 env.reset(seed=0, options=None)
                 said = repr(action) if len(action) < 50 else f"{len(action):,} characters"
                 try:
-                    reply = read_step(*env.step(action))
+                    result = read_step(*env.step(action))
                 except Exception as error:
                     fix = "accept any text: return an observation that describes valid actions"
                     return _Told(PROBLEM, f"step({said}) raised {describe_error(error)}", fix)
-                refused += reply.info.get("action_valid") is False
-                counted_ = counted_ or "action_valid" in reply.info
+                refused += result.info.get("action_valid") is False
+                counted_ = counted_ or "action_valid" in result.info
         if not counted_:
             fix = "set info['action_valid'] to True or False in every step, so that invalid actions are counted"
             return _Told(WARNING, "none raised, but info has no 'action_valid'", fix)

@@ -81,11 +81,11 @@ def play_one(env: TextEnvironment, seed: int, act: Actor | Sequence[str], most: 
             began = perf_counter()
             step = env.step(action)
             game.step_s.append(perf_counter() - began)
-            reply = read_step(*step)
-            observation, info, game.success = reply.observation, dict(reply.info), reply.info.get("success")
-            flags = reply.terminated, reply.truncated
-            said = reply.info.get("action_valid"), reply.info.get("success")
-            game.seen.append((action, observation, reply.reward, *flags, *said))
+            result = read_step(*step)
+            observation, info, game.success = result.observation, dict(result.info), result.info.get("success")
+            flags = result.terminated, result.truncated
+            said = result.info.get("action_valid"), result.info.get("success")
+            game.seen.append((action, observation, result.reward, *flags, *said))
             if any(flags):
                 game.ended = True
                 break

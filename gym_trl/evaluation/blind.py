@@ -538,15 +538,15 @@ class _Search:
     def _answer(self, action: str, number: int) -> object:
         try:
             self.arena.reset(self.arena.training(number))
-            reply = read_step(*self.arena.step(action))
+            result = read_step(*self.arena.step(action))
         except _Spent:
             raise
         except Exception:
             self.arena._renew()
             return None
-        if reply.info.get("action_valid") is False:
+        if result.info.get("action_valid") is False:
             return False
-        return reply.observation.replace(action, ""), reply.reward, reply.terminated, reply.truncated
+        return result.observation.replace(action, ""), result.reward, result.terminated, result.truncated
 
     def _settle(self) -> None:
         """Order the actions by how often they were played and listed, and choose the objective."""

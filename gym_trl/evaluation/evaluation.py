@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
-from gym_trl.evaluation.play import Exchange, Instances, play_task
+from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
 from gym_trl.executors.guards import GuardedPool, OrderedPool
@@ -32,9 +32,9 @@ from gym_trl.registration import EnvSource, did_you_mean, env_name
 from gym_trl.seeding import task_seed
 from gym_trl.types import (
     Answer,
-    EnvReply,
     Message,
     Policy,
+    StepResult,
     StopReason,
     Task,
     TokenIds,
@@ -468,17 +468,17 @@ def _play_attempt(
 
     began = perf_counter()
     try:
-        exchanges = play_task(instances.of(one.task), one.task, policy_for)
+        turns = play_task(instances.of(one.task), one.task, policy_for)
     except Exception as raised:  # the environment cannot be made
-        exchanges = [raised]
+        turns = [raised]
     seconds = perf_counter() - began
-    failure = exchanges[-1] if isinstance(exchanges[-1], Exception) else None
+    failure = turns[-1] if isinstance(turns[-1], Exception) else None
     if isinstance(failure, EngineError):
         raise failure
     if failure is not None and not isinstance(failure, ModelStopped):
         instances.give_up(one.task)
-    replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
-    played = watched.trajectory(one.task, replies, failure)
+    results = [turn.result for turn in turns if isinstance(turn, PlayedTurn)]
+    played = watched.trajectory(one.task, results, failure)
     timed = replace(played, model_seconds=watched.seconds, env_seconds=seconds - watched.seconds)
     if not isinstance(watched.policy, Conversation):
         return timed, {}
@@ -525,38 +525,38 @@ class _Watched:
             on_wait(spent)
             self._on_wait = None
 
-    def trajectory(self, task: Task, replies: Sequence[EnvReply], failure: Exception | None) -> Trajectory:
+    def trajectory(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> Trajectory:
         """Return the trajectory of an episode that has texts but no tokens."""
         thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
         answers = [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
         turns = tuple(
-            as_turn(observation, answer, reply)
-            for (observation, _), answer, reply in zip(self._said, answers, replies, strict=False)
+            as_turn(observation, answer, result)
+            for (observation, _), answer, result in zip(self._said, answers, results, strict=False)
         )
         if failure is None:
-            reason, error = reason_to_stop(replies[-1]), None
+            reason, error = reason_to_stop(results[-1]), None
         elif isinstance(failure, ModelStopped):
             reason, error = failure.reason, str(failure)
             if turns and reason.scored:
                 last = turns[-1]
-                turns = (*turns[:-1], replace(last, reward=last.reward + replies[-1].settlement))
+                turns = (*turns[:-1], replace(last, reward=last.reward + results[-1].settlement))
         elif isinstance(failure, ModelFaultError):
             reason, error = StopReason.CRASHED, str(failure)
         elif isinstance(failure, InfrastructureError):
             reason, error = StopReason.ENV_ERROR, str(failure)
         else:
             reason, error = StopReason.ENV_ERROR, f"{type(failure).__name__}: {failure}"
-        ended = failure is None and replies[-1].terminated
-        declared = declared_success([EnvReply("", declares_success=self.declares), *replies], reason)
-        said = tuple(self._messages(replies if reason is not StopReason.CRASHED else replies[:-1]))
+        ended = failure is None and results[-1].terminated
+        declared = declared_success([StepResult("", declares_success=self.declares), *results], reason)
+        said = tuple(self._messages(results if reason is not StopReason.CRASHED else results[:-1]))
         return Trajectory(task, reason, [], [], [], [], turns, said, error, terminated=ended, declared=declared)
 
-    def _messages(self, replies: Sequence[EnvReply]) -> Iterator[Message]:
+    def _messages(self, results: Sequence[StepResult]) -> Iterator[Message]:
         if isinstance(self.policy, Conversation) and self.policy.system_prompt is not None:
             yield Message("system", self.policy.system_prompt)
         for index, (observation, action) in enumerate(self._said):
             rules = "" if index else self.instructions
             yield Message("user", "\n\n".join(part for part in (rules, observation) if part))
             yield Message("assistant", action)
-        if replies and len(replies) == len(self._said):
-            yield Message("user", replies[-1].observation)
+        if results and len(results) == len(self._said):
+            yield Message("user", results[-1].observation)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gym_trl.errors import GymTRLError
-from gym_trl.evaluation.play import Exchange
+from gym_trl.evaluation.play import PlayedTurn
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step
-from gym_trl.types import EnvReply, Policy
+from gym_trl.types import Policy, StepResult
 
 _MOST_TURNS = 500  # of a solver's play for a hint
 
@@ -53,7 +53,7 @@ class PlayedGame:
     seed: int
     env: TextEnvironment = field(init=False)
     first: str = field(init=False, default="")
-    played: list[Exchange] = field(init=False, default_factory=list)
+    played: list[PlayedTurn] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Make the environment."""
@@ -67,24 +67,24 @@ class PlayedGame:
     @property
     def observation(self) -> str:
         """Last observation."""
-        return self.played[-1].reply.observation if self.played else self.first
+        return self.played[-1].result.observation if self.played else self.first
 
     @property
     def total(self) -> float:
         """Undiscounted return so far."""
-        return sum(exchange.reply.reward for exchange in self.played)
+        return sum(turn.result.reward for turn in self.played)
 
     @property
     def over(self) -> bool:
         """True if the last action ended the episode."""
-        return bool(self.played) and (self.played[-1].reply.terminated or self.played[-1].reply.truncated)
+        return bool(self.played) and (self.played[-1].result.terminated or self.played[-1].result.truncated)
 
-    def step(self, action: str) -> EnvReply:
+    def step(self, action: str) -> StepResult:
         """Execute an action."""
         before = self.observation
-        reply = read_step(*self.env.step(action))
-        self.played.append(Exchange(before, action, reply))
-        return reply
+        result = read_step(*self.env.step(action))
+        self.played.append(PlayedTurn(before, action, result))
+        return result
 
     def undo(self) -> str:
         """Undo the last action and return the observation before it; at the start, do nothing.
@@ -117,7 +117,7 @@ class PlayedGame:
         self.env.close()
 
     def _told(self) -> list[str]:
-        return [self.first, *(exchange.reply.observation for exchange in self.played)]
+        return [self.first, *(turn.result.observation for turn in self.played)]
 
     def _followed(self, told: list[str]) -> Hint | None:
         """Return the result of a solver that received these observations; ``None`` if it fails."""
@@ -128,10 +128,10 @@ class PlayedGame:
                     policy(observation)
                 action = first = policy(told[-1])
                 for turn in range(1, _MOST_TURNS + 1):
-                    reply = read_step(*env.step(action))
-                    if reply.terminated or reply.truncated:
-                        return Hint(first, reply.info.get("success"), turn)
-                    action = policy(reply.observation)
+                    result = read_step(*env.step(action))
+                    if result.terminated or result.truncated:
+                        return Hint(first, result.info.get("success"), turn)
+                    action = policy(result.observation)
             except Exception:  # a solver may raise on observations of a game that it did not play
                 return None
         return None
@@ -146,9 +146,9 @@ class PlayedGame:
         finally:
             env.close()
 
-    def _replay(self, env: TextEnvironment, played: list[Exchange]) -> None:
-        said = [self._reset(env), *(read_step(*env.step(exchange.action)).observation for exchange in played)]
-        if said != [self.first, *(exchange.reply.observation for exchange in played)]:
+    def _replay(self, env: TextEnvironment, played: list[PlayedTurn]) -> None:
+        said = [self._reset(env), *(read_step(*env.step(turn.action)).observation for turn in played)]
+        if said != [self.first, *(turn.result.observation for turn in played)]:
             raise ReplayError("the same seed and the same actions gave another game: this environment cannot be undone")
 
     def _reset(self, env: TextEnvironment) -> str:

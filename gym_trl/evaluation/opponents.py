@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.evaluation.play import Exchange
+from gym_trl.evaluation.play import PlayedTurn
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, read_step
 from gym_trl.policies.functions import NamedPolicy
@@ -196,7 +196,7 @@ class Race:
 
     def __init__(self, challenger: Challenger, make: Callable[[], TextEnvironment], seed: int) -> None:
         self.name = challenger.name
-        self.played: list[Exchange] = []
+        self.played: list[PlayedTurn] = []
         self.stopped: str | None = None
         """Reason why it cannot continue, if any."""
         self._env = challenger.dressed(make)
@@ -211,20 +211,20 @@ class Race:
     @property
     def over(self) -> bool:
         """True if the episode has ended."""
-        last = self.played[-1].reply if self.played else None
+        last = self.played[-1].result if self.played else None
         return self.stopped is not None or (last is not None and (last.terminated or last.truncated))
 
     @property
     def total(self) -> float:
         """Undiscounted return so far."""
-        return math.fsum(exchange.reply.reward for exchange in self.played)
+        return math.fsum(turn.result.reward for turn in self.played)
 
     @property
     def solved(self) -> bool | None:
         """True if it has solved the task; ``None`` if success is not declared."""
         if not self.over or self.stopped is not None:
             return False
-        said: bool | None = self.played[-1].reply.info.get("success")
+        said: bool | None = self.played[-1].result.info.get("success")
         return said
 
     def play(self, turns: int = MAX_TURNS) -> "Race":
@@ -236,14 +236,14 @@ class Race:
         while not self.over and self.turns < turns:
             try:
                 action = self._policy(self._observation)
-                reply = read_step(*self._env.step(action))
+                result = read_step(*self._env.step(action))
             except EngineError:
                 raise
             except Exception as error:  # a policy can raise anything; the person continues
                 self.stopped = f"{type(error).__name__}: {error}"
                 return self
-            self.played.append(Exchange(self._observation, action, reply))
-            self._observation = reply.observation
+            self.played.append(PlayedTurn(self._observation, action, result))
+            self._observation = result.observation
         return self
 
     def close(self) -> None:

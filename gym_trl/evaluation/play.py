@@ -15,8 +15,8 @@ from gym_trl.executors.step import MAX_TURNS, close_env, read_declares_success, 
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
     EnvFailure,
-    EnvReply,
     Policy,
+    StepResult,
     StopReason,
     Task,
     add_reward,
@@ -70,12 +70,12 @@ class Score:
         )
 
 
-class Exchange(NamedTuple):
-    """One turn of a policy: the observation, the action, and the reply of the environment."""
+class PlayedTurn(NamedTuple):
+    """One turn of a policy: the observation, the action, and the result of its step."""
 
     observation: str
     action: str
-    reply: EnvReply
+    result: StepResult
 
 
 def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]) -> Score:
@@ -149,39 +149,39 @@ class Instances:
 
 def play_task(
     env: TextEnvironment, task: Task, policy_for: Callable[[TextEnvironment], Policy]
-) -> list[Exchange | Exception]:
+) -> list[PlayedTurn | Exception]:
     """Play one episode; an exception of the environment or the policy ends it, and is the last item.
 
     A ``ModelFaultError`` follows the turn that caused it.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/Echo-v0")
-    >>> [exchange] = play_task(env, Task("TrlEnv/Echo-v0", 0), lambda env: lambda observation: "woodw")
-    >>> exchange.observation, exchange.action, exchange.reply.observation, exchange.reply.reward
+    >>> [turn] = play_task(env, Task("TrlEnv/Echo-v0", 0), lambda env: lambda observation: "woodw")
+    >>> turn.observation, turn.action, turn.result.observation, turn.result.reward
     ('woadw', 'woodw', '4 of 5 right.', 0.8)
     """
-    exchanges: list[Exchange | Exception] = []
+    turns: list[PlayedTurn | Exception] = []
     try:
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
         policy, total, owed = policy_for(env), 0.0, settlement(env)
         declares = read_declares_success(env)
         for _ in range(MAX_TURNS):
             action = policy(observation)
-            reply = take_step(env, action)
-            if isinstance(reply, EnvFailure) and reply.reason.scored:
-                crash = EnvReply("", owed, info={"action_valid": False}, declares_success=declares)
-                return [*exchanges, Exchange(observation, action, crash), ModelFaultError(reply.error)]
-            if isinstance(reply, EnvFailure):
-                raise InfrastructureError(reply.error)
-            total, owed = add_reward(total, reply.reward), reply.settlement
-            if reply.terminated or reply.truncated:
-                reply = replace(reply, declares_success=declares)
-                return [*exchanges, Exchange(observation, action, reply)]
-            exchanges.append(Exchange(observation, action, reply))
-            observation = reply.observation
+            result = take_step(env, action)
+            if isinstance(result, EnvFailure) and result.reason.scored:
+                crash = StepResult("", owed, info={"action_valid": False}, declares_success=declares)
+                return [*turns, PlayedTurn(observation, action, crash), ModelFaultError(result.error)]
+            if isinstance(result, EnvFailure):
+                raise InfrastructureError(result.error)
+            total, owed = add_reward(total, result.reward), result.settlement
+            if result.terminated or result.truncated:
+                result = replace(result, declares_success=declares)
+                return [*turns, PlayedTurn(observation, action, result)]
+            turns.append(PlayedTurn(observation, action, result))
+            observation = result.observation
         raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
     except Exception as error:  # any exception becomes its episode's result
-        return [*exchanges, error]
+        return [*turns, error]
 
 
 def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> Score | None:
@@ -226,14 +226,14 @@ def _all_play_at_random(make: EnvFactory, tasks: list[Task]) -> bool:
     return True
 
 
-def _result(exchanges: list[Exchange | Exception]) -> Result:
-    replies = [exchange.reply for exchange in exchanges if isinstance(exchange, Exchange)]
-    invalid = sum(not reply.info.get("action_valid", True) for reply in replies)
-    crashed = isinstance(exchanges[-1], ModelFaultError)
-    if len(replies) < len(exchanges) and not crashed:
-        return Result(None, None, len(replies), invalid)
-    success = declared_success(replies, StopReason.CRASHED if crashed else reason_to_stop(replies[-1]))
-    return Result(math.fsum(reply.reward for reply in replies), success, len(replies), invalid)
+def _result(turns: list[PlayedTurn | Exception]) -> Result:
+    results = [turn.result for turn in turns if isinstance(turn, PlayedTurn)]
+    invalid = sum(not result.info.get("action_valid", True) for result in results)
+    crashed = isinstance(turns[-1], ModelFaultError)
+    if len(results) < len(turns) and not crashed:
+        return Result(None, None, len(results), invalid)
+    success = declared_success(results, StopReason.CRASHED if crashed else reason_to_stop(results[-1]))
+    return Result(math.fsum(result.reward for result in results), success, len(results), invalid)
 
 
 def _mean(values: list[float]) -> float | None:

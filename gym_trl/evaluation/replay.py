@@ -13,7 +13,7 @@ from gym_trl.executors.step import take_step
 from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record
 from gym_trl.rollout.episode import as_response
-from gym_trl.types import EnvFailure, EnvReply, StopReason, reason_to_stop
+from gym_trl.types import EnvFailure, StepResult, StopReason, reason_to_stop
 from gym_trl.wrappers.settlement import settlement
 
 _CUT_OFF = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT)
@@ -95,39 +95,39 @@ def _replay(env: TextEnvironment, record: Record, *, paid: bool) -> Replayed:
             differences.append(f"{where}: {what} {now!r:.200}, and {then!r:.200} when it was recorded")
 
     rewards: list[float] = []
-    reply = EnvReply("")
+    result = StepResult("")
     try:
         observation, _ = env.reset(seed=task["seed"], options=dict(task["options"]) or None)
-        reply = EnvReply(observation, settlement=settlement(env))
+        result = StepResult(observation, settlement=settlement(env))
         for index, turn in enumerate(turns):
             where = f"turn {index}"
-            if reply.terminated or reply.truncated:
+            if result.terminated or result.truncated:
                 differences.append(f"{where}: the episode was over, and went on when it was recorded")
                 break
-            compare(where, "the observation was", reply.observation, turn["observation"])
-            answer, last, owed = turn["answer"], index == len(turns) - 1, reply.settlement
+            compare(where, "the observation was", result.observation, turn["observation"])
+            answer, last, owed = turn["answer"], index == len(turns) - 1, result.settlement
             response = as_response(answer, cut=turn["action_cut"], longest=record["spec"].get("max_action"))
             answered = take_step(env, response)
             if isinstance(answered, EnvFailure):
                 if not (last and answered.reason is StopReason.CRASHED and record["stop_reason"] == "crashed"):
                     raise RuntimeError(answered.error)
-                answered = EnvReply("", owed, info={"action_valid": False})
+                answered = StepResult("", owed, info={"action_valid": False})
             elif last and record["stop_reason"] in _CUT_OFF:
                 answered = replace(answered, reward=answered.reward + answered.settlement)
-            reply = answered
-            rewards.append(reply.reward)
-            compare(where, "action_valid was", bool(reply.info.get("action_valid", True)), turn["action_valid"])
+            result = answered
+            rewards.append(result.reward)
+            compare(where, "action_valid was", bool(result.info.get("action_valid", True)), turn["action_valid"])
             if paid:
-                compare(where, "the reward was", reply.reward, turn["reward"])
+                compare(where, "the reward was", result.reward, turn["reward"])
     except Exception as error:  # any exception becomes a difference
         differences.append(f"turn {len(rewards)}: it raised {type(error).__name__}: {error}")
     else:
         if turns and record["last_observation"] is not None:
-            compare("the end", "the observation was", reply.observation, record["last_observation"])
+            compare("the end", "the observation was", result.observation, record["last_observation"])
         if len(rewards) == len(turns) and record["return"] is not None:
-            compare("the end", "terminated was", reply.terminated, record["terminated"])
-            if reply.terminated or reply.truncated:
-                compare("the end", "the stop reason was", reason_to_stop(reply).value, record["stop_reason"])
+            compare("the end", "terminated was", result.terminated, record["terminated"])
+            if result.terminated or result.truncated:
+                compare("the end", "the stop reason was", reason_to_stop(result).value, record["stop_reason"])
     return Replayed(_paid(record, rewards), tuple(differences))
 
 

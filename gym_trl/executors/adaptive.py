@@ -14,7 +14,7 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import ClosingPool, EnvFactory
 from gym_trl.executors.step import name_of
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.types import EnvFailure, EnvReply, StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 _log = logging.getLogger(__name__)
 
@@ -103,13 +103,13 @@ class _Played:
     kind: _Kind
     asked: list[Task | str]
     """Its task, followed by its actions."""
-    replies: list[EnvReply] = field(default_factory=list)
+    results: list[StepResult] = field(default_factory=list)
     """Results of these in the calling thread."""
     in_thread: bool = False
     caught_up: int | None = None
-    """Number of these replies that the instance in the thread has reproduced; ``None`` if no move is in progress."""
+    """Number of these results that the instance in the thread has reproduced; ``None`` if no move is in progress."""
     stays: bool = False
-    """The instance in the thread gave another reply, or does not work there."""
+    """The instance in the thread gave another result, or does not work there."""
     doubt: str | None = None
     """Error of an instance in a thread, until it is known if the thread caused it."""
 
@@ -120,14 +120,14 @@ class AdaptivePool(ClosingPool):
     >>> import gymnasium as gym
     >>> with AdaptivePool(gym.make) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
-    ...     [(key, reply)] = pool.collect(block=True)
-    >>> key, type(reply).__name__, pool.executor("TrlEnv/Echo-v0")
-    ('a', 'EnvReply', 'inline')
+    ...     [(key, result)] = pool.collect(block=True)
+    >>> key, type(result).__name__, pool.executor("TrlEnv/Echo-v0")
+    ('a', 'StepResult', 'inline')
 
     Every reset and step in the calling thread is measured. After one that waits for 20 ms, or three in a row that wait
     for 3 ms, the environments of that id are made and stepped in threads, which is logged once. Running episodes move
     at their next step: all calls of an instance must be made in one thread, so a new instance in a thread is given the
-    same task and actions, and replaces the first one if its replies are the same; otherwise the episode stays.
+    same task and actions, and replaces the first one if its results are the same; otherwise the episode stays.
     Environments that cannot be made or stepped in a thread stay in the calling thread. So do environments that compute;
     the log then suggests processes once.
 
@@ -163,9 +163,9 @@ class AdaptivePool(ClosingPool):
         played.asked.append(action)
         self._ask(key, played)
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the results since the last call; if ``block``, wait for at least one."""
-        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        results: list[tuple[str, StepResult | EnvFailure]] = []
         while True:
             while self._work:
                 key = self._work.popleft()
@@ -173,15 +173,15 @@ class AdaptivePool(ClosingPool):
                 if played.kind.in_threads and not played.stays:
                     self._move(key, played)
                 else:
-                    replies.append((key, self._do(key, played, played.asked[-1])))
+                    results.append((key, self._do(key, played, played.asked[-1])))
             if not self._waiting:
-                return replies
-            for key, answer in self._threads.collect(block=block and not replies):
+                return results
+            for key, answer in self._threads.collect(block=block and not results):
                 self._waiting.discard(key)
-                if (reply := self._heard(key, self._playing[key], answer)) is not None:
-                    replies.append((key, reply))
-            if not self._work and (replies or not block):
-                return replies
+                if (result := self._heard(key, self._playing[key], answer)) is not None:
+                    results.append((key, result))
+            if not self._work and (results or not block):
+                return results
 
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance may be reused."""
@@ -213,7 +213,7 @@ class AdaptivePool(ClosingPool):
         else:
             self._threads.step(key, work)
 
-    def _do(self, key: str, played: _Played, work: Task | str) -> EnvReply | EnvFailure:
+    def _do(self, key: str, played: _Played, work: Task | str) -> StepResult | EnvFailure:
         """Execute one reset or step in the calling thread, and measure it."""
         kind, began = played.kind, perf_counter()
         looked = kind.looks > 0
@@ -223,17 +223,17 @@ class AdaptivePool(ClosingPool):
             self._inline.reset(key, work)
         else:
             self._inline.step(key, work)
-        [(_, reply)] = self._inline.collect(block=True)
+        [(_, result)] = self._inline.collect(block=True)
         if looked:
             self._learn(played, self._watch.spent("a reset" if isinstance(work, Task) else "a step"))
         elif not kind.settled and perf_counter() - began >= WAITS_S:
             kind.looks = _MANY_LOOKS
-        if isinstance(reply, EnvReply):
-            played.replies.append(reply)
+        if isinstance(result, StepResult):
+            played.results.append(result)
             if played.doubt is not None and work is played.asked[-1]:
                 self._object(played, played.doubt)
         played.doubt = None if work is played.asked[-1] else played.doubt
-        return reply
+        return result
 
     def _object(self, played: _Played, error: str) -> None:
         """Stop using threads for environments that work in the calling thread only."""
@@ -273,25 +273,25 @@ class AdaptivePool(ClosingPool):
         played.in_thread, played.caught_up = True, 0
         self._send(key, played.asked[0])
 
-    def _heard(self, key: str, played: _Played, answer: EnvReply | EnvFailure) -> EnvReply | EnvFailure | None:
+    def _heard(self, key: str, played: _Played, answer: StepResult | EnvFailure) -> StepResult | EnvFailure | None:
         """Process a result from a thread; return it unless it belongs to a replay."""
         place = played.caught_up
         what = name_of(played.asked[-1 if place is None else place])
         if isinstance(answer, EnvFailure):
             if answer.reason is not StopReason.TIMEOUT and what not in played.kind.proven:
                 return self._back(key, played, answer)
-            if place is not None and place < len(played.replies):
+            if place is not None and place < len(played.results):
                 return self._back(key, played, None)
             return answer
         played.kind.proven.add(what)
-        if place is not None and place < len(played.replies):
-            if not _same(answer, played.replies[place]):
+        if place is not None and place < len(played.results):
+            if not _same(answer, played.results[place]):
                 return self._back(key, played, None)
             played.caught_up = place + 1
             self._send(key, played.asked[place + 1])
             return None
         if what == "reset":
-            played.replies.append(answer)
+            played.results.append(answer)
         if place is not None:
             played.caught_up = None
             self._inline.release(key)
@@ -307,7 +307,7 @@ class AdaptivePool(ClosingPool):
         played.doubt = failure.error if failure is not None else None
         if failure is not None and not moving and not isinstance(work, Task):
             # Its reset was in the thread, and this was its first step there: start it again in the calling thread.
-            [begun] = played.replies
+            [begun] = played.results
             again = self._do(key, played, played.asked[0])
             if isinstance(again, EnvFailure) or not _same(again, begun):
                 return failure
@@ -321,8 +321,8 @@ class AdaptivePool(ClosingPool):
             self._inline.close()
 
 
-def _same(one: EnvReply, other: EnvReply) -> bool:
-    """Return whether two replies are the same to the model; ``info`` may hold objects that cannot be compared."""
+def _same(one: StepResult, other: StepResult) -> bool:
+    """Return whether two results are the same to the model; ``info`` may hold objects that cannot be compared."""
     return (one.observation, one.reward, one.terminated, one.truncated, one.instructions) == (
         *(other.observation, other.reward, other.terminated, other.truncated, other.instructions),
     )

@@ -4,7 +4,7 @@ from time import monotonic, sleep
 
 from gym_trl.errors import PoolError
 from gym_trl.executors.protocol import ClosingPool, EnvPool
-from gym_trl.types import EnvFailure, EnvReply, Task
+from gym_trl.types import EnvFailure, StepResult, Task
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Environments that do not start
@@ -57,7 +57,7 @@ class GuardedPool(ClosingPool):
         self._asked.add(key)
         self._pool.step(key, action)
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the results since the last call; if ``block``, wait for at least one.
 
         Raises:
@@ -66,9 +66,9 @@ class GuardedPool(ClosingPool):
         while True:
             self._try_again()
             found = self._pool.collect(block=block and not self._paused)
-            replies = [(key, reply) for key, reply in found if self._settled(key, reply)]
-            if replies or not block or not (self._asked or self._paused):
-                return replies
+            results = [(key, result) for key, result in found if self._settled(key, result)]
+            if results or not block or not (self._asked or self._paused):
+                return results
             if self._paused and not found:
                 sleep(_LOOK_S)
 
@@ -91,13 +91,13 @@ class GuardedPool(ClosingPool):
             self._asked.add(key)
             self._pool.reset(key, self._starting[key])
 
-    def _settled(self, key: str, reply: EnvReply | EnvFailure) -> bool:
+    def _settled(self, key: str, result: StepResult | EnvFailure) -> bool:
         """Return whether a result is final; if not, schedule another attempt."""
         self._asked.discard(key)
         task = self._starting.get(key)
         if task is None:
             return True
-        if isinstance(reply, EnvReply):
+        if isinstance(result, StepResult):
             self._failed_in_a_row = 0
         elif self._may_try_again(key):
             self._pool.release(key)
@@ -110,7 +110,7 @@ class GuardedPool(ClosingPool):
             if self._failed_in_a_row >= self._give_up_after:
                 raise PoolError(
                     f"no environment starts any more: {self._failed_in_a_row} episodes in a row did not, the last one "
-                    f"({task.env_id}, seed {task.seed}) because {reply.error}"
+                    f"({task.env_id}, seed {task.seed}) because {result.error}"
                 )
         del self._starting[key], self._attempts[key]
         return True
@@ -153,9 +153,9 @@ class OrderedPool(ClosingPool):
         self._asked[key] = None
         self._pool.step(key, action)
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Wait for the results of all calls since the last one, also without ``block``, and return them in order."""
-        answers: dict[str, EnvReply | EnvFailure] = {}
+        answers: dict[str, StepResult | EnvFailure] = {}
         while len(answers) < len(self._asked):
             answers.update(self._pool.collect(block=True))
         asked, self._asked = self._asked, {}

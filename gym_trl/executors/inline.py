@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from gym_trl.errors import ends_an_episode
 from gym_trl.executors.protocol import ClosingPool, EnvFactory, TextEnvironment
 from gym_trl.executors.step import close_env, failed, read_declares_success, read_instructions, take_step, text_of
-from gym_trl.types import EnvFailure, EnvReply, Task
+from gym_trl.types import EnvFailure, StepResult, Task
 from gym_trl.wrappers.settlement import settlement
 
 
@@ -15,9 +15,9 @@ class InlinePool(ClosingPool):
     >>> import gymnasium as gym
     >>> with InlinePool(gym.make) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
-    ...     [(key, reply)] = pool.collect(block=True)
-    >>> key, type(reply).__name__
-    ('a', 'EnvReply')
+    ...     [(key, result)] = pool.collect(block=True)
+    >>> key, type(result).__name__
+    ('a', 'StepResult')
 
     An instance whose ``reset`` or ``step`` raised is closed and not reused.
     """
@@ -36,13 +36,13 @@ class InlinePool(ClosingPool):
         """Step the environment of the episode ``key``."""
         self._work.append((key, action))
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Execute all waiting resets and steps, and return their results."""
-        replies = []
+        results = []
         while self._work:
             key, work = self._work.popleft()
-            replies.append((key, self._do(key, work)))
-        return replies
+            results.append((key, self._do(key, work)))
+        return results
 
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance is reused."""
@@ -62,14 +62,14 @@ class InlinePool(ClosingPool):
         for env in instances:
             close_env(env)
 
-    def _do(self, key: str, work: Task | str) -> EnvReply | EnvFailure:
+    def _do(self, key: str, work: Task | str) -> StepResult | EnvFailure:
         try:
             if isinstance(work, Task):
                 return self._begin(key, work)
-            reply = take_step(self._playing[key][1], work)
-            if isinstance(reply, EnvFailure):
+            result = take_step(self._playing[key][1], work)
+            if isinstance(result, EnvFailure):
                 close_env(self._playing.pop(key)[1])
-            return reply
+            return result
         except BaseException as error:
             if key in self._playing:
                 close_env(self._playing.pop(key)[1])
@@ -77,12 +77,12 @@ class InlinePool(ClosingPool):
                 raise
             return failed(work, error)
 
-    def _begin(self, key: str, task: Task) -> EnvReply:
+    def _begin(self, key: str, task: Task) -> StepResult:
         free = self._free[task.env_id]
         env = free.pop() if free else self._make(task.env_id)
         self._playing[key] = (task.env_id, env)
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
-        return EnvReply(
+        return StepResult(
             text_of(observation),
             instructions=read_instructions(env),
             declares_success=read_declares_success(env),

@@ -23,7 +23,7 @@ from gym_trl.executors.step import name_of
 from gym_trl.executors.thread import GIVEN_UP_S
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
 from gym_trl.executors.worker_pool import HousedPool, check_limits
-from gym_trl.types import EnvFailure, EnvReply, StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 _START_S = 120.0
 _PLAIN = (str, int, float, bool, type(None))
@@ -36,9 +36,9 @@ class ProcessPool(HousedPool["_Process"]):
 
     >>> with ProcessPool(gym.make, workers=1) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
-    ...     [(key, reply)] = pool.collect(block=True)
-    >>> key, type(reply).__name__
-    ('a', 'EnvReply')
+    ...     [(key, result)] = pool.collect(block=True)
+    >>> key, type(result).__name__
+    ('a', 'StepResult')
 
     Each process is a new interpreter (no fork, no ``__main__`` guard) that holds the environments of several episodes
     and steps them one at a time. A new episode goes to the process with the fewest episodes. A process that ends, or
@@ -84,19 +84,19 @@ class ProcessPool(HousedPool["_Process"]):
         self._selector = DefaultSelector()
         self._finalizer = finalize(self, _end_all, self._processes)
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the results since the last call; if ``block``, wait for at least one."""
-        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        results: list[tuple[str, StepResult | EnvFailure]] = []
         while True:
-            wait = block and not replies and not self._failed and bool(self._tickets)
+            wait = block and not results and not self._failed and bool(self._tickets)
             for event, _ in self._selector.select(self.patience() if wait else 0):
-                self._take(event.data, replies)
+                self._take(event.data, results)
             if monotonic() >= self._look:
                 self._give_up()
-            replies += self._failed
+            results += self._failed
             self._failed.clear()
-            if replies or not block or not self._tickets:
-                return replies
+            if results or not block or not self._tickets:
+                return results
 
     def close(self) -> None:
         """Close every instance and end the processes; the pool can be used again afterwards."""
@@ -162,7 +162,7 @@ class ProcessPool(HousedPool["_Process"]):
             place.due = monotonic() + limit + (0.0 if place.started else _START_S)
             self._look = min(self._look, place.due)
 
-    def _take(self, place: "_Process", replies: list[tuple[str, EnvReply | EnvFailure]]) -> None:
+    def _take(self, place: "_Process", results: list[tuple[str, StepResult | EnvFailure]]) -> None:
         try:
             answers = place.worker.arrived()
         except WorkerError as error:
@@ -173,7 +173,7 @@ class ProcessPool(HousedPool["_Process"]):
             place.started = True
             place.on_its_way -= place.asked.popleft()[3]
             if self._answered(ticket, key):
-                replies.append((key, EnvReply(*said) if len(said) > 2 else EnvFailure(*said)))
+                results.append((key, StepResult(*said) if len(said) > 2 else EnvFailure(*said)))
         if answers or place.worker.answering:  # a long result arrives in pieces
             self._set_due(place)
         self._keep_busy(place)
@@ -273,13 +273,13 @@ class _Host:
             self._pool.reset(key, work)
         else:
             self._pool.step(key, work)
-        [(_, reply)] = self._pool.collect(block=True)
-        if isinstance(reply, EnvFailure):
-            return ticket, key, reply.error, reply.reason
-        plain = ((name, it) for name, it in reply.info.items() if isinstance(name, _PLAIN) and isinstance(it, _PLAIN))
+        [(_, result)] = self._pool.collect(block=True)
+        if isinstance(result, EnvFailure):
+            return ticket, key, result.error, result.reason
+        plain = ((name, it) for name, it in result.info.items() if isinstance(name, _PLAIN) and isinstance(it, _PLAIN))
         info = {_exact(name): _exact(it) for name, it in plain}
-        said = _exact(reply.observation), reply.reward, reply.terminated, reply.truncated, info
-        return ticket, key, *said, reply.instructions, reply.declares_success, reply.settlement
+        said = _exact(result.observation), result.reward, result.terminated, result.truncated, info
+        return ticket, key, *said, result.instructions, result.declares_success, result.settlement
 
     def close(self) -> None:
         self._pool.close()

@@ -8,7 +8,7 @@ from typing import Protocol, Self, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.types import EnvFailure, EnvReply, Task
+from gym_trl.types import EnvFailure, StepResult, Task
 
 TextEnvironment: TypeAlias = gym.Env[str, str]
 EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
@@ -18,7 +18,7 @@ EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
 class EnvPool(Protocol):
     """Interface of pools, which step the environments of many episodes; ``key`` identifies the episode.
 
-    ``collect`` returns exactly one result, a reply or a failure, for every ``reset`` and ``step``.
+    ``collect`` returns exactly one result, a result or a failure, for every ``reset`` and ``step``.
     """
 
     def reset(self, key: str, task: Task) -> None:
@@ -29,7 +29,7 @@ class EnvPool(Protocol):
         """Step the environment of the episode ``key``."""
         ...
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the results since the last call; if ``block``, wait for at least one."""
         ...
 

@@ -26,7 +26,7 @@ from gym_trl.errors import MissingDependencyError
 from gym_trl.executors.process import ProcessPool, register, registered
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.worker_pool import HousedPool, check_limits
-from gym_trl.types import EnvFailure, EnvReply, StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 _START_S = 180.0
 _SILENCE_S = 60.0  # an actor returns every second, independent of its environments
@@ -43,7 +43,7 @@ _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _PATIENT = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}  # on a busy machine
 
 _Question: TypeAlias = tuple[int, str, Task | str | None]
-_Answer: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
+_Answer: TypeAlias = tuple[int, str, StepResult | EnvFailure]
 
 
 class RayPool(HousedPool["_Actor"]):
@@ -105,22 +105,22 @@ class RayPool(HousedPool["_Actor"]):
         self._connection: list[bool] = []  # not empty if this pool keeps the connection open
         self._finalizer = finalize(self, _end, self._actors, self._connection)
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the results since the last call; if ``block``, wait for at least one."""
-        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        results: list[tuple[str, StepResult | EnvFailure]] = []
         while True:
             for place in list(self._actors):
                 self._call(place)
             wait = block and not self._failed and bool(self._tickets)
             for place, call in self._come_back(self._patience() if wait else 0.0):
-                self._take(place, call, replies)
+                self._take(place, call, results)
             for place in [place for place in self._actors if place.due <= monotonic()]:
                 late = f"did not answer for {_SILENCE_S:g} s" if place.started else f"did not start in {_START_S:g} s"
                 self._bury(place, f"its actor {late}", StopReason.TIMEOUT)
-            replies += self._failed
+            results += self._failed
             self._failed.clear()
-            if replies or not block or not self._tickets:
-                return replies
+            if results or not block or not self._tickets:
+                return results
 
     def close(self) -> None:
         """Close every instance and end the actors, and the cluster if it was started for them."""
@@ -156,7 +156,7 @@ class RayPool(HousedPool["_Actor"]):
             ready, _ = _ray().wait(list(calls), num_returns=len(calls), timeout=0)
         return [(calls[call], call) for call in ready]
 
-    def _take(self, place: "_Actor", call: Any, replies: list[tuple[str, EnvReply | EnvFailure]]) -> None:
+    def _take(self, place: "_Actor", call: Any, results: list[tuple[str, StepResult | EnvFailure]]) -> None:
         if call not in place.calls:  # its actor has just been dropped
             return
         del place.calls[call]
@@ -166,9 +166,9 @@ class RayPool(HousedPool["_Actor"]):
             self._bury(place, _short(error))
             return
         place.started = True
-        for ticket, key, reply in answers:
+        for ticket, key, result in answers:
             if self._answered(ticket, key):
-                replies.append((key, reply))
+                results.append((key, result))
 
     def _bury(self, place: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
         """Drop an actor and fail its episodes."""
@@ -259,7 +259,9 @@ class _Agent:
             began, answers = monotonic(), list[_Answer]()
             linger = _LINGER_S * 2**self._answered if self._answered else 0.0
             while True:
-                answers += [(self._tickets.get(key, -1), key, reply) for key, reply in self._pool.collect(block=False)]
+                answers += [
+                    (self._tickets.get(key, -1), key, result) for key, result in self._pool.collect(block=False)
+                ]
                 left = began + (linger if answers else _BEAT_S) - monotonic()
                 if left <= 0:
                     self._answered += bool(answers)

@@ -12,9 +12,9 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
     EnvFailure,
-    EnvReply,
     Policy,
     RefusedResponse,
+    StepResult,
     StopReason,
     Task,
     UnfinishedResponse,
@@ -43,7 +43,7 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}", reason)
 
 
-def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
+def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     """Step an environment and check the result; an exception or a malformed result becomes a failure.
 
     If the step truncates the episode, its reward includes the settlement (``gym_trl.wrappers.settlement``).
@@ -59,7 +59,7 @@ def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
     if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
         cut = isinstance(action, UnfinishedResponse)
         said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
-        return EnvReply(said, info=info, settlement=settlement(env))
+        return StepResult(said, info=info, settlement=settlement(env))
     try:
         returned = env.step(action)
     except BaseException as error:
@@ -67,10 +67,10 @@ def take_step(env: TextEnvironment, action: str) -> EnvReply | EnvFailure:
             raise
         return failed(action, error)
     try:
-        reply = read_step(*returned)
-        if reply.terminated or not (owed := settlement(env)):
-            return reply
-        return replace(reply, reward=reply.reward + owed) if reply.truncated else replace(reply, settlement=owed)
+        result = read_step(*returned)
+        if result.terminated or not (owed := settlement(env)):
+            return result
+        return replace(result, reward=result.reward + owed) if result.truncated else replace(result, settlement=owed)
     except Exception as error:  # a malformed result is the environment's own fault
         return EnvFailure(f"step raised {type(error).__name__}: {error}")
 
@@ -116,7 +116,7 @@ def play_on(env: TextEnvironment, policy: Policy, observation: str) -> Iterator[
             return
 
 
-def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> EnvReply:
+def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> StepResult:
     """Return the checked result of ``step``.
 
     >>> read_step("go on", float("nan"), False, False, {})
@@ -136,7 +136,7 @@ def read_step(observation: object, reward: object, terminated: object, truncated
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
     add_reward(0.0, value)
-    return EnvReply(text_of(observation), value, bool(terminated), bool(truncated), info)
+    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info)
 
 
 def text_of(observation: object) -> str:

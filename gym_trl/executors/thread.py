@@ -13,7 +13,7 @@ from gym_trl.executors.protocol import ClosingPool, EnvFactory, check_timeouts
 from gym_trl.executors.step import failed, name_of
 from gym_trl.types import (
     EnvFailure,
-    EnvReply,
+    StepResult,
     StopReason,
     Task,
 )
@@ -28,9 +28,9 @@ class ThreadPool(ClosingPool):
     >>> import gymnasium as gym
     >>> with ThreadPool(gym.make, workers=2) as pool:
     ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
-    ...     [(key, reply)] = pool.collect(block=True)
-    >>> key, type(reply).__name__
-    ('a', 'EnvReply')
+    ...     [(key, result)] = pool.collect(block=True)
+    >>> key, type(result).__name__
+    ('a', 'StepResult')
 
     All calls of an instance are made in one thread, as browsers and some simulators require. A new episode goes to the
     thread with the fewest episodes. Threads are started on demand. Environments that compute in Python gain nothing
@@ -66,7 +66,7 @@ class ThreadPool(ClosingPool):
         self._places: dict[str, _Worker] = {}
         self._tickets: dict[str, int] = {}  # id of each episode's current call; results of other calls are stale
         self._counter = count()
-        self._replies: SimpleQueue[_Reply] = SimpleQueue()
+        self._results: SimpleQueue[_Result] = SimpleQueue()
 
     def reset(self, key: str, task: Task) -> None:
         """Start the episode ``key``."""
@@ -80,26 +80,26 @@ class ThreadPool(ClosingPool):
         """Step the environment of the episode ``key``."""
         if (failure := self._lost.pop(key, None)) is not None:
             self._tickets[key] = ticket = next(self._counter)
-            self._replies.put((ticket, key, failure))
+            self._results.put((ticket, key, failure))
         else:
             self._ask(key, action)
 
-    def collect(self, *, block: bool) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the results since the last call; if ``block``, wait for at least one."""
-        replies: list[tuple[str, EnvReply | EnvFailure]] = []
+        results: list[tuple[str, StepResult | EnvFailure]] = []
         while self._tickets:
-            wait = block and not replies
+            wait = block and not results
             try:
-                ticket, key, reply = self._replies.get(block=wait, timeout=self._patience() if wait else None)
+                ticket, key, result = self._results.get(block=wait, timeout=self._patience() if wait else None)
             except Empty:
-                replies += self._give_up()
-                if wait and not replies:
+                results += self._give_up()
+                if wait and not results:
                     continue
                 break
             if self._tickets.get(key) == ticket:
                 del self._tickets[key]
-                replies.append((key, reply))
-        return replies
+                results.append((key, result))
+        return results
 
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance is reused by other episodes of its thread."""
@@ -140,9 +140,9 @@ class ThreadPool(ClosingPool):
         due = min((self._due(worker) for worker in self._workers), default=math.inf)
         return max(0.0, min(due - monotonic(), shortest))
 
-    def _give_up(self) -> list[tuple[str, EnvReply | EnvFailure]]:
+    def _give_up(self) -> list[tuple[str, StepResult | EnvFailure]]:
         """Abandon threads whose current call exceeded its limit, and return the failures of their waiting episodes."""
-        failed: list[tuple[str, EnvReply | EnvFailure]] = []
+        failed: list[tuple[str, StepResult | EnvFailure]] = []
         for worker in [worker for worker in self._workers if self._due(worker) <= monotonic()]:
             doing = worker.doing
             limit = None if doing is None else self._limits[doing.what]
@@ -154,9 +154,9 @@ class ThreadPool(ClosingPool):
 
     def _leave(
         self, worker: "_Worker", guilty: str | None, late: str, reason: StopReason = StopReason.TIMEOUT
-    ) -> list[tuple[str, EnvReply | EnvFailure]]:
+    ) -> list[tuple[str, StepResult | EnvFailure]]:
         """Abandon a thread and return the failures of its waiting episodes."""
-        failed: list[tuple[str, EnvReply | EnvFailure]] = []
+        failed: list[tuple[str, StepResult | EnvFailure]] = []
         self._workers.remove(worker)
         worker.left = True
         worker.work.put(None)  # ends the thread if its call returns after all
@@ -181,18 +181,18 @@ class ThreadPool(ClosingPool):
             late = f"{doing.what} did not end within {GIVEN_UP_S:g} s after its episode was given up"
             for key, failure in self._leave(worker, None, late):
                 self._tickets[key] = ticket = next(self._counter)
-                self._replies.put((ticket, key, failure))
+                self._results.put((ticket, key, failure))
 
     def _least_busy(self) -> "_Worker":
         self._leave_what_hangs()
         idle = min(self._workers, key=lambda worker: worker.episodes, default=None)
         if idle is None or (idle.episodes and len(self._workers) < self._size):
-            idle = _Worker(InlinePool(self._make), self._replies)
+            idle = _Worker(InlinePool(self._make), self._results)
             self._workers.append(idle)
         return idle
 
 
-_Reply: TypeAlias = tuple[int, str, EnvReply | EnvFailure]
+_Result: TypeAlias = tuple[int, str, StepResult | EnvFailure]
 
 
 class _Doing(NamedTuple):
@@ -204,14 +204,14 @@ class _Doing(NamedTuple):
 class _Worker:
     """Thread that steps its own environments."""
 
-    def __init__(self, pool: InlinePool, replies: "SimpleQueue[_Reply]") -> None:
+    def __init__(self, pool: InlinePool, results: "SimpleQueue[_Result]") -> None:
         self.episodes = 0
         self.given_up: set[str] = set()
         self.doing: _Doing | None = None
         self.left = False
         self.work: SimpleQueue[tuple[int, str, Task | str | None] | None] = SimpleQueue()
         self._pool = pool
-        self._replies = replies
+        self._results = results
         self.thread = Thread(target=self._run, name="gym-trl environments", daemon=True)
         self.thread.start()
 
@@ -235,6 +235,6 @@ class _Worker:
             self.doing = None
             if self.left:
                 break
-            for _, reply in answers:
-                self._replies.put((ticket, key, reply))
+            for _, result in answers:
+                self._results.put((ticket, key, result))
         self._pool.close()

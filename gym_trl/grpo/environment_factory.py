@@ -13,7 +13,7 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import OnTotals, attach_caller
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.types import EnvFailure, EnvReply, StopReason, Task, add_reward, reason_to_stop, success_of
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task, add_reward, reason_to_stop, success_of
 from gym_trl.wrappers.tool import Tool, function_tool
 
 _OVER = "The game is over."
@@ -157,14 +157,14 @@ class ToolEnvironment:
         self._info = {}
         self._pool.release(_KEY)
         self._pool.reset(_KEY, task)
-        reply = self._answer()
-        if isinstance(reply, EnvFailure):
+        result = self._answer()
+        if isinstance(result, EnvFailure):
             return _FAILED
-        self._declares = reply.declares_success
+        self._declares = result.declares_success
         said = prompt[-1]["content"]
         shown = said if isinstance(said, str) else "".join(part.get("text", "") for part in said)
-        rules = without_format(reply.instructions, "plain")
-        parts = (rules if rules != shown.strip() else "", reply.observation)
+        rules = without_format(result.instructions, "plain")
+        parts = (rules if rules != shown.strip() else "", result.observation)
         added = "\n\n".join(part for part in parts if part)
         return f"\n\n{added}" if shown and added else added
 
@@ -193,33 +193,33 @@ class ToolEnvironment:
             self._calls_after_end += 1
             return _OVER
         self._pool.step(_KEY, action)
-        reply = self._answer()
-        if isinstance(reply, EnvFailure):
+        result = self._answer()
+        if isinstance(result, EnvFailure):
             return _FAILED
         try:
-            add_reward(sum(self._rewards), reply.reward)
+            add_reward(sum(self._rewards), result.reward)
         except ValueError as error:
             self._stop_reason, self._error = StopReason.ENV_ERROR, str(error)
             return _FAILED
-        self._rewards.append(reply.reward)
-        self._info = reply.info
-        self._declares = self._declares or reply.info.get("success") is not None
-        self._invalid_actions += not reply.info.get("action_valid", True)
-        if not (reply.terminated or reply.truncated):
-            return reply.observation
-        self._stop_reason = reason_to_stop(reply)
-        return f"{reply.observation} {_OVER}".strip()
+        self._rewards.append(result.reward)
+        self._info = result.info
+        self._declares = self._declares or result.info.get("success") is not None
+        self._invalid_actions += not result.info.get("action_valid", True)
+        if not (result.terminated or result.truncated):
+            return result.observation
+        self._stop_reason = reason_to_stop(result)
+        return f"{result.observation} {_OVER}".strip()
 
-    def _answer(self) -> EnvReply | EnvFailure:
-        ((_, reply),) = self._pool.collect(block=True)
-        if isinstance(reply, EnvFailure):
-            self._stop_reason, self._error = reply.reason, reply.error
-            if reply.reason is StopReason.CRASHED:  # the call counts as a turn of a scored episode
+    def _answer(self) -> StepResult | EnvFailure:
+        ((_, result),) = self._pool.collect(block=True)
+        if isinstance(result, EnvFailure):
+            self._stop_reason, self._error = result.reason, result.error
+            if result.reason is StopReason.CRASHED:  # the call counts as a turn of a scored episode
                 self._rewards.append(self._owed)
                 self._invalid_actions += 1
         else:
-            self._owed = reply.settlement
-        return reply
+            self._owed = result.settlement
+        return result
 
     def _success(self) -> bool | None:
         # An episode that the model left counts as cut off.

@@ -30,8 +30,8 @@ from gym_trl.seeding import task_seed
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import (
     EnvFailure,
-    EnvReply,
     Message,
+    StepResult,
     StopReason,
     Task,
     Trajectory,
@@ -629,7 +629,7 @@ class GymRolloutProcessor:
             rules, owed = await in_thread(read_instructions, env), await in_thread(settlement, env)
             said = _preamble(row, self.spec.system_prompt, rules, observation)
             turns: list[Turn] = []
-            replies = [EnvReply(observation, declares_success=await in_thread(read_declares_success, env))]
+            results = [StepResult(observation, declares_success=await in_thread(read_declares_success, env))]
             reason: StopReason | None = None
             while reason is None:
                 answer = ask([message.as_dict() for message in said])
@@ -637,40 +637,40 @@ class GymRolloutProcessor:
                 spoken = split_thinking(response)
                 action = UnfinishedResponse(spoken.text) if isinstance(response, UnfinishedResponse) else spoken.text
                 said.append(Message("assistant", spoken.text))
-                reply = await in_thread(take_step, env, action)
-                if isinstance(reply, EnvFailure):
-                    if not reply.reason.scored:
-                        raise InfrastructureError(reply.error)
+                result = await in_thread(take_step, env, action)
+                if isinstance(result, EnvFailure):
+                    if not result.reason.scored:
+                        raise InfrastructureError(result.error)
                     turns.append(Turn(observation, spoken, owed, False, 0, 0))
                     return Trajectory(
                         task,
-                        reply.reason,
+                        result.reason,
                         [],
                         [],
                         [],
                         [],
                         tuple(turns),
                         tuple(said),
-                        error=reply.error,
-                        declared=declared_success(replies, reply.reason),
+                        error=result.error,
+                        declared=declared_success(results, result.reason),
                     )
-                replies.append(reply)
-                add_reward(math.fsum(turn.reward for turn in turns), reply.reward)
-                owed, reason = reply.settlement, _reason(reply, len(turns) + 1, steps)
-                if reason is not None and not (reply.terminated or reply.truncated):
-                    reply = replace(reply, reward=reply.reward + owed)
-                turns.append(as_turn(observation, spoken, reply))
-                observation = reply.observation
+                results.append(result)
+                add_reward(math.fsum(turn.reward for turn in turns), result.reward)
+                owed, reason = result.settlement, _reason(result, len(turns) + 1, steps)
+                if reason is not None and not (result.terminated or result.truncated):
+                    result = replace(result, reward=result.reward + owed)
+                turns.append(as_turn(observation, spoken, result))
+                observation = result.observation
                 said.append(Message("user", observation))
-            declared = declared_success(replies, reason)
+            declared = declared_success(results, reason)
             return Trajectory(task, reason, [], [], [], [], tuple(turns), tuple(said), declared=declared)
         finally:
             await in_thread(env.close)
 
 
-def _reason(reply: EnvReply, number: int, steps: int) -> StopReason | None:
-    if reply.terminated or reply.truncated:
-        return reason_to_stop(reply)
+def _reason(result: StepResult, number: int, steps: int) -> StopReason | None:
+    if result.terminated or result.truncated:
+        return reason_to_stop(result)
     return StopReason.TURN_LIMIT if number >= steps else None
 
 

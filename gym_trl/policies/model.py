@@ -20,10 +20,10 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.types import (
     Completion,
-    EnvReply,
     Message,
     Policy,
     Request,
+    StepResult,
     Task,
     TokenIds,
     Trajectory,
@@ -173,9 +173,9 @@ class LoadedModel:
             if stopped is not None:  # an episode that is over has no further turns
                 raise stopped
             if (turn := next(turns)) == 0:
-                todo = episode.started(EnvReply(observation, instructions=rules))
+                todo = episode.started(StepResult(observation, instructions=rules))
             else:
-                todo = episode.stepped(EnvReply(observation))
+                todo = episode.stepped(StepResult(observation))
             if isinstance(todo, Sample):
                 self.engine.submit(Request(f"{seed}-{turn}", todo.prompt_ids, todo.max_tokens, todo.seed))
                 todo = episode.sampled(self._completion(f"{seed}-{turn}"))

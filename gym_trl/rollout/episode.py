@@ -12,10 +12,10 @@ from gym_trl.types import (
     Answer,
     Completion,
     EnvFailure,
-    EnvReply,
     FinishReason,
     Message,
     RefusedResponse,
+    StepResult,
     StopReason,
     Task,
     TokenIds,
@@ -55,11 +55,11 @@ class Episode:
     >>> from gym_trl.testing import ByteChat
     >>> chat = ByteChat()
     >>> episode = Episode(Task("TrlEnv/Echo-v0", seed=1), chat=chat, limits=Limits(tokens_per_turn=9))
-    >>> chat.show(episode.started(EnvReply("Say ox.", instructions="Repeat words.")).prompt_ids)
+    >>> chat.show(episode.started(StepResult("Say ox.", instructions="Repeat words.")).prompt_ids)
     '<user>Repeat words.\n\nSay ox.<end><assistant>'
     >>> episode.sampled(Completion("0", chat.say("ox"), [-0.1] * 3))
     Act(action='ox')
-    >>> trajectory = episode.stepped(EnvReply("", reward=1.0, terminated=True, info={"success": True}))
+    >>> trajectory = episode.stepped(StepResult("", reward=1.0, terminated=True, info={"success": True}))
     >>> trajectory.stop_reason, chat.show(trajectory.completion_ids), trajectory.mask
     (<StopReason.SUCCESS: 'success'>, 'ox<end>', [1, 1, 1])
     """
@@ -87,20 +87,20 @@ class Episode:
         self._closed = False
         self._terminated = False
         self._return = 0.0
-        self._declares = False  # success, in any reply so far
+        self._declares = False  # success, in any result so far
         self._info: Mapping[str, Any] = {}  # of the last step
         self._cut_observations = 0
         self._turns: list[Turn] = []
         self._owed = 0.0  # reward of the rest, if the episode is cut off now
 
-    def started(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
+    def started(self, result: StepResult | EnvFailure) -> Sample | Trajectory:
         """Process the result of the environment's reset and return what to do next."""
-        if isinstance(reply, EnvFailure):
-            return self.stopped(reply.reason, reply.error)
-        reply = self._shown(reply)
-        self._declares, self._owed = reply.declares_success, reply.settlement
-        self._observation = reply.observation
-        self._hear("\n\n".join(part for part in (reply.instructions, reply.observation) if part))
+        if isinstance(result, EnvFailure):
+            return self.stopped(result.reason, result.error)
+        result = self._shown(result)
+        self._declares, self._owed = result.declares_success, result.settlement
+        self._observation = result.observation
+        self._hear("\n\n".join(part for part in (result.instructions, result.observation) if part))
         self._transcript = Transcript(self._chat.open(self._messages))
         return self._next_turn()
 
@@ -121,29 +121,29 @@ class Episode:
         cut = completion.finish is FinishReason.LENGTH and not self._closed
         return Act(as_response(self._answer.text, cut=cut, longest=self._limits.action))
 
-    def stepped(self, reply: EnvReply | EnvFailure) -> Sample | Trajectory:
+    def stepped(self, result: StepResult | EnvFailure) -> Sample | Trajectory:
         """Process the result of the environment's step and return what to do next."""
-        if isinstance(reply, EnvFailure):
-            if reply.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
+        if isinstance(result, EnvFailure):
+            if result.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
                 self._turns.append(Turn(self._observation, self._answer, 0.0, False, *self._span))
-            return self.stopped(reply.reason, reply.error)
-        reply = self._shown(reply)
+            return self.stopped(result.reason, result.error)
+        result = self._shown(result)
         try:
-            self._return = add_reward(self._return, reply.reward)
+            self._return = add_reward(self._return, result.reward)
         except ValueError as error:
             return self.stopped(StopReason.ENV_ERROR, str(error))
-        self._turns.append(as_turn(self._observation, self._answer, reply, *self._span))
-        self._info, self._owed = reply.info, reply.settlement
-        self._declares = self._declares or reply.info.get("success") is not None
-        self._observation = reply.observation
-        if reply.terminated or reply.truncated:
-            self._messages.append(Message("user", reply.observation))
-            self._terminated, self._owed = reply.terminated, 0.0  # the environment has settled
-            return self.stopped(reason_to_stop(reply))
-        self._hear(reply.observation)
+        self._turns.append(as_turn(self._observation, self._answer, result, *self._span))
+        self._info, self._owed = result.info, result.settlement
+        self._declares = self._declares or result.info.get("success") is not None
+        self._observation = result.observation
+        if result.terminated or result.truncated:
+            self._messages.append(Message("user", result.observation))
+            self._terminated, self._owed = result.terminated, 0.0  # the environment has settled
+            return self.stopped(reason_to_stop(result))
+        self._hear(result.observation)
         if self._follow is not None:
             self._follow(self._messages, len(self._turns))
-        self._delta = self._chat.reply(reply.observation, closed=self._closed)
+        self._delta = self._chat.reply(result.observation, closed=self._closed)
         return self._next_turn()
 
     def stopped(self, reason: StopReason, error: str | None = None) -> Trajectory:
@@ -167,14 +167,14 @@ class Episode:
             cut_observations=self._cut_observations,
         )
 
-    def _shown(self, reply: EnvReply) -> EnvReply:
-        """Return ``reply`` with its observation cut to the limit."""
-        text, most = reply.observation, self._limits.observation
+    def _shown(self, result: StepResult) -> StepResult:
+        """Return ``result`` with its observation cut to the limit."""
+        text, most = result.observation, self._limits.observation
         if most is None or len(text) <= most:
-            return reply
+            return result
         self._cut_observations += 1
         begin, end = text[: most - most // 2], text[len(text) - most // 2 :]
-        return replace(reply, observation=f"{begin}\n[{len(text) - most} characters left out]\n{end}")
+        return replace(result, observation=f"{begin}\n[{len(text) - most} characters left out]\n{end}")
 
     def _hear(self, text: str) -> None:
         """Add text of the environment to the last user message, or as a new one."""

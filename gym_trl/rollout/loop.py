@@ -15,7 +15,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.types import Completion, EnvFailure, EnvReply, Request, StopReason, Trajectory
+from gym_trl.types import Completion, EnvFailure, Request, StepResult, StopReason, Trajectory
 
 WAIT = Cutoff()
 """Cutoff that waits for every episode."""
@@ -235,14 +235,14 @@ class _Loop:
 
     def advance(self, *, block: bool) -> bool:
         """Process available results and return whether there were any; if ``block``, wait if nothing else is to do."""
-        replies = self._pool.collect(block=block and not self._sampling and not self._shared)
-        for key, reply in replies:
-            self._environment_answered(int(key), reply)
+        results = self._pool.collect(block=block and not self._sampling and not self._shared)
+        for key, result in results:
+            self._environment_answered(int(key), result)
         alone = block and bool(self._sampling) and not self._resetting and not self._stepping
         completions = self._engine.collect(block=alone) if self._sampling or self._shared else []
         for completion in completions:
             self._engine_answered(completion)
-        return bool(replies or completions)
+        return bool(results or completions)
 
     def cut_old(self) -> None:
         """Stop episodes that have run for longer than ``Cutoff.episode_s``."""
@@ -277,15 +277,15 @@ class _Loop:
         for index in self._began:  # includes an episode whose handling raised
             self._pool.release(str(index))
 
-    def _environment_answered(self, index: int, reply: EnvReply | EnvFailure) -> None:
+    def _environment_answered(self, index: int, result: StepResult | EnvFailure) -> None:
         self._env_seconds[index] += perf_counter() - self._asked[index]
         episode = self._episodes[index]
         if index in self._resetting:
             self._resetting.remove(index)
-            self._go_on(index, episode.started(reply))
+            self._go_on(index, episode.started(result))
         else:
             self._stepping.remove(index)
-            self._go_on(index, episode.stepped(reply))
+            self._go_on(index, episode.stepped(result))
 
     def _engine_answered(self, completion: Completion) -> None:
         index = self._sampling.pop(completion.request_id)

@@ -233,19 +233,19 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
             )
 
         def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
-            reply = take_step(self._env, action.message)
-            if isinstance(reply, EnvFailure):  # clients receive the text only
-                kind = ModelFaultError if reply.reason.scored else InfrastructureError
-                raise kind(f"{kind.__name__}: {reply.error}")
+            result = take_step(self._env, action.message)
+            if isinstance(result, EnvFailure):  # clients receive the text only
+                kind = ModelFaultError if result.reason.scored else InfrastructureError
+                raise kind(f"{kind.__name__}: {result.error}")
             self._state.step_count += 1
             return TextObservation(
-                text=_encodable(reply.observation),
-                reward=reply.reward,
-                done=reply.terminated or reply.truncated,
-                terminated=reply.terminated,
-                truncated=reply.truncated,
-                info=_as_json(reply.info),
-                settlement=reply.settlement,
+                text=_encodable(result.observation),
+                reward=result.reward,
+                done=result.terminated or result.truncated,
+                terminated=result.terminated,
+                truncated=result.truncated,
+                info=_as_json(result.info),
+                settlement=result.settlement,
             )
 
         @property
