@@ -101,8 +101,8 @@ def _show(turn: PlayedTurn | Exception) -> None:
         say(f"  {type(turn).__name__}: {turn}")
         return
     say(f"  {_indented(turn.observation)}\n  > {_indented(turn.action)}")
-    if turn.reply.terminated or turn.reply.truncated:
-        say(f"  {_indented(turn.reply.observation)}\n  (reward {turn.reply.reward:g})")
+    if turn.result.terminated or turn.result.truncated:
+        say(f"  {_indented(turn.result.observation)}\n  (reward {turn.result.reward:g})")
 
 
 def _indented(text: str) -> str:
