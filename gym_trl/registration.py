@@ -90,7 +90,9 @@ def env_name(env: EnvSource) -> str:
     if isinstance(env, str):
         return env
     if isinstance(env, gym.Env):
-        raise ConfigError(f"an environment is named or made: give {type(env).__name__} itself, or lambda: {env}")
+        raise ConfigError(
+            f"give an environment's id, class or function, not an instance: {type(env).__name__}, or lambda: {env}"
+        )
     if not callable(env):
         raise ConfigError(f"an environment is an id, file.py:Class, a class or a function that makes one, got {env!r}")
     named: Any = env
@@ -269,7 +271,7 @@ def _module(name: str, folder: Path) -> ModuleType:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigError(f"there is no module {name!r}, not in {folder} either") from error
+            raise ConfigError(f"there is no module {name!r}, in {folder} or elsewhere") from error
         raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
     except Exception as error:  # a module can raise anything
         raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
@@ -302,8 +304,8 @@ def _only_one(module: ModuleType, registered: list[str], name: str) -> EnvMaker:
         made: EnvMaker = getattr(module, classes[0])
         return made
     if found := [f"{name}:{one}" for one in (*registered, *classes)]:
-        raise ConfigError(f"{name} has several environments: say {' or '.join(found)}")
+        raise ConfigError(f"{name} has several environments; name one: {' or '.join(found)}")
     for one in _classes(module, abstract=True):
         missing = ", ".join(sorted(getattr(module, one).__abstractmethods__))
         raise ConfigError(f"{name} has no environment that can be made: {one} lacks {missing}")
-    raise ConfigError(f"{name} has no environment: that is a subclass of gymnasium.Env")
+    raise ConfigError(f"{name} has no subclass of gymnasium.Env")

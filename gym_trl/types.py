@@ -299,7 +299,7 @@ class Trajectory:
         if len(lengths) != 1:
             raise TranscriptError(f"ids, mask and logprobs must have one length, got {sorted(lengths)}")
         if self.mask and self.mask[-1] != 1:
-            raise TranscriptError("a completion must end on an id that the model sampled")
+            raise TranscriptError("a completion must end with a sampled id")
 
     @property
     def scored(self) -> bool:

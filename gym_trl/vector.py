@@ -143,7 +143,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         """Execute an action in every environment."""
         self._check_open("step")
         if len(actions) != self.num_envs:
-            raise ConfigError(f"step takes an action for each of {self.num_envs} environments, got {len(actions)}")
+            raise ConfigError(f"step needs one action for each of {self.num_envs} environments, got {len(actions)}")
         every = range(self.num_envs)
         observations, rewards, terminated, truncated, infos = zip(*self._advance(every, actions), strict=True)
         self._observations = list(observations)
@@ -190,12 +190,12 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _check_open(self, method: str) -> None:
         if self.closed:
-            raise gym.error.ClosedEnvironmentError(f"TextVectorEnv.{method} was called after close(): make a new one")
+            raise gym.error.ClosedEnvironmentError(f"TextVectorEnv.{method} was called after close(); make a new one")
 
     def _advance(self, indexes: Sequence[int], actions: Sequence[Any]) -> list[EnvStep]:
         self._check_open("step")
         if not self._began:
-            raise gym.error.ResetNeeded("TextVectorEnv has no games to play yet: call reset() before step()")
+            raise gym.error.ResetNeeded("TextVectorEnv has not been reset: call reset() before step()")
         over = self._over
         if self.autoreset_mode is AutoresetMode.DISABLED and any(over[index] for index in indexes):
             first = next(index for index in indexes if over[index])
@@ -460,7 +460,7 @@ def _seeds(seed: int | Sequence[int | None] | None, count: int, group_size: int)
         raise ConfigError(f"group_size must be an integer of at least 1, got {group_size!r}")
     if seed is None:
         if group_size > 1:
-            raise ConfigError("groups play the same game only with a seed: reset(seed=..., group_size=...)")
+            raise ConfigError("groups share a task only with a seed: reset(seed=..., group_size=...)")
         return [None] * count
     if isinstance(seed, int | np.integer):
         return [int(seed) + index // group_size for index in range(count)]

@@ -420,9 +420,9 @@ REFUSED = {
     "drops or repeats a": CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.content }}"),
     "changes the order": CHATML.replace("messages %}", "messages[::-1] %}"),
     "no generation prompt": CHATML.partition("{% if")[0],
-    "or another one": CHATML.replace("{% if add_", "{% if messages | length < 2 and add_"),
+    "or a different one": CHATML.replace("{% if add_", "{% if messages | length < 2 and add_"),
     "longer conversation": CHATML.replace("{{ m.role", "{{ 'again ' if loop.index > 3 and loop.last }}{{ m.role"),
-    "begins a conversation otherwise after 2 answers": "{{ 'Again. ' if messages | length > 3 }}" + CHATML,
+    "begins a conversation differently after 2 answers": "{{ 'Again. ' if messages | length > 3 }}" + CHATML,
     "raises": "{% if messages | length > 1 %}{{ raise_exception('one message only') }}{% endif %}" + CHATML,
 }
 

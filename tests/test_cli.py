@@ -197,7 +197,7 @@ def test_an_environment_without_words_is_refused(command: str, monkeypatch: pyte
     made: Any = Picture
     spec = gym.envs.registration.EnvSpec("Picture-v0", made)
     monkeypatch.setitem(gym.registry, "Picture-v0", spec)
-    assert "cannot be said in words: an array of shape (64, 64, 3)" in error(gym_trl_(command, "Picture-v0"))
+    assert "cannot be converted to text: an array of shape (64, 64, 3)" in error(gym_trl_(command, "Picture-v0"))
 
 
 @pytest.mark.parametrize(
@@ -565,5 +565,5 @@ def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list
 
 
 def test_a_file_without_records_is_one_line(tmp_path: Path) -> None:
-    assert "holds no records" in error(gym_trl_("replay", str(tmp_path)))
+    assert "has no records" in error(gym_trl_("replay", str(tmp_path)))
     assert "No such file" in error(gym_trl_("replay", str(tmp_path / "nothing.jsonl")))

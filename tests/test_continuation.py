@@ -101,7 +101,7 @@ def test_a_window_of_the_last_messages_is_refused(n: int) -> None:
     "condition", ["loop.index > {n}", "messages | length > {n} and loop.last", "loop.index == {n}"]
 )
 def test_a_reminder_from_some_message_on_is_refused(condition: str, n: int) -> None:
-    with pytest.raises(ChatTemplateError, match=r"otherwise|drops"):
+    with pytest.raises(ChatTemplateError, match=r"differently|drops"):
         TemplateChat(make_tokenizer(CHATML), chat_template=where(condition.format(n=n)))
 
 
@@ -109,15 +109,15 @@ ANSWERED = "messages | selectattr('role', 'equalto', 'assistant') | list | lengt
 REFUSED = {
     "another beginning from the fourth answer on": (
         f"{{% if {ANSWERED} > 3 %}}Summarise.{{% endif %}}" + CHATML,
-        "begins a conversation otherwise after 4 answers",
+        "begins a conversation differently after 4 answers",
     ),
     "a reminder with a system message only": (
         where("messages[0].role == 'system' and loop.last"),
-        "otherwise",
+        "differently",
     ),
     "a reminder without a system message only": (
         where("messages[0].role != 'system' and loop.last"),
-        "otherwise",
+        "differently",
     ),
     "a window with a system message only": (
         CHATML.replace("messages %}", "(messages[-4:] if messages[0].role == 'system' else messages) %}"),
@@ -125,36 +125,36 @@ REFUSED = {
     ),
     "a trimmed last message": (
         CHATML.replace("m.content", "(m.content | trim if loop.last else m.content)"),
-        "trims a user message otherwise where it is the last",
+        "trims a user message differently where it is the last",
     ),
     "trimmed earlier messages": (
         CHATML.replace("m.content", "(m.content if loop.last else m.content | trim)"),
-        "trims a user message otherwise where it is the last",
+        "trims a user message differently where it is the last",
     ),
     "a reminder after thinking": (
         where("loop.index > 1 and '</think>' in loop.previtem.content"),
-        "where something else was said before",
+        "after other messages",
     ),
     "another prompt after some texts": (
         CHATML.replace(
             "%}<|im_start|>a",
             "%}{{ 'again' if 'http' in messages[0].content }}<|im_start|>a",
         ),
-        "where something else was said before",
+        "after other messages",
     ),
-    "chance": ("{{ ['', ' '] | random }}" + CHATML, "by chance"),
-    "filler": ("{{ lipsum(1) }}" + CHATML, "by chance"),
+    "chance": ("{{ ['', ' '] | random }}" + CHATML, "each time"),
+    "filler": ("{{ lipsum(1) }}" + CHATML, "each time"),
     "the time": ("{{ strftime_now('%H:%M') }}" + CHATML, "time of day"),
     "the date in each message": (CHATML.replace("{{ m.role }}", "{{ m.role }} {{ strftime_now('%d') }}"), "the date"),
     "the date in the prompt": (
         CHATML.replace("%}<|im_start|>a", "%}{{ strftime_now('%Y') }}<|im_start|>a"),
         "the date",
     ),
-    "answers numbered": (CHATML.replace("{{ m.role }}", "{{ m.role }} {{ loop.index }}"), "otherwise"),
-    "answers counted": (CHATML.replace("%}<|im_start|>a", "%}{{ messages | length }}<|im_start|>a"), "another one"),
+    "answers numbered": (CHATML.replace("{{ m.role }}", "{{ m.role }} {{ loop.index }}"), "differently"),
+    "answers counted": (CHATML.replace("%}<|im_start|>a", "%}{{ messages | length }}<|im_start|>a"), "a different one"),
     "roles swapped late": (
         CHATML.replace("{{ m.role }}", "{{ 'user' if loop.index == 8 else m.role }}"),
-        "otherwise",
+        "differently",
     ),
     "a limit": ("{% if messages | length > 11 %}{{ raise_exception('too long') }}{% endif %}" + CHATML, "too long"),
 }

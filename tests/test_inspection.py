@@ -285,7 +285,7 @@ BROKEN = [
     ("step", stepping(lambda self, action, *step: (*step[:4], [])), PROBLEM, "info = list []"),
     ("spaces", changed(observation_space=gym.spaces.Text(20)), PROBLEM, "is not in Text(1, 20"),
     ("spaces", Array, PROBLEM, "of float64 (2,), which is not in Box(0.0, 1.0, (2,), float32)"),
-    ("words", Picture, PROBLEM, "cannot be said in words"),
+    ("words", Picture, PROBLEM, "cannot be converted to text"),
     (
         "words",
         resetting(lambda self, said, info: (b"Guess.", info)),

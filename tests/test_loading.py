@@ -59,13 +59,13 @@ def test_a_file_with_one_environment_needs_no_more(folder: Path) -> None:
     ("name", "said"),
     [
         ("nothing_here.py", "there is no file nothing_here.py"),
-        ("nothing_here:First", "there is no module 'nothing_here', not in"),
+        ("nothing_here:First", "there is no module 'nothing_here', in"),
         ("several:Fourth", "several has nothing called 'Fourth' that makes an environment; its classes: First, Second"),
-        ("empty.py", "empty.py has no environment"),
+        ("empty.py", "empty.py has no subclass of gymnasium.Env"),
         ("broken:First", "importing broken raised ZeroDivisionError: division by zero"),
         ("wanting:First", "importing wanting raised ModuleNotFoundError: No module named 'not_to_be_had'"),
         ("json.py", "cannot be imported: another module is called 'json'"),
-        ("two.py", "two.py has several environments: say two.py:First or two.py:Second"),
+        ("two.py", "two.py has several environments; name one: two.py:First or two.py:Second"),
     ],
 )
 def test_what_makes_no_environment_is_refused_with_what_there_is(folder: Path, name: str, said: str) -> None:

@@ -181,7 +181,7 @@ def test_a_line_that_is_nested_deeper_than_python_goes_is_an_error_that_names_it
     path.write_bytes(b'{"step": 1}\n' + b'{"task": ' + b"[" * 1_000_000 + b"\n")
     with pytest.raises(ConfigError, match=r"line 2 of .*rollouts\.jsonl is not a JSON object"):
         list(read_json_lines(path))
-    with pytest.raises(ConfigError, match=r"line 1 of .* is not the record of an episode"):
+    with pytest.raises(ConfigError, match=r"line 1 of .* is not a record of an episode"):
         list(read_records(path))
     whole = b'{"task": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
     path.write_bytes(whole)
@@ -245,15 +245,15 @@ def test_a_writer_cuts_off_what_a_crash_has_torn_before_it_writes(tmp_path: Path
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no records"):
+    with pytest.raises(ConfigError, match="has no records"):
         list(read_records(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"step": 1}', "line 2 of .* is not the record of an episode"),
-        ('{"version": 2, "task": {}, "turns": []}', "line 2 of .* is a record of version 2, and this release reads 1"),
+        ('{"step": 1}', "line 2 of .* is not a record of an episode"),
+        ('{"version": 2, "task": {}, "turns": []}', "line 2 of .* is a record of version 2, but this release reads version 1"),
     ],
 )
 def test_what_is_no_record_is_an_error_that_names_the_line(tmp_path: Path, line: str, said: str) -> None:

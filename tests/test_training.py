@@ -668,9 +668,9 @@ def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> N
     (evaluation / "config.json").write_text('{"version": 1, "evaluation": {"policies": {}}}')
     (tmp_path / "file").touch()
     for folder, said in (
-        (tmp_path, "is not empty and holds no run"),
-        (evaluation, "is not empty and holds no run"),
-        (finished, "already holds a run: continue it with --resume"),
+        (tmp_path, "is not empty and is not a run"),
+        (evaluation, "is not empty and is not a run"),
+        (finished, "already has a run; continue it with --resume"),
         (tmp_path / "file", "is a file"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -679,7 +679,7 @@ def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> N
 
 
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds no run: there is no config\.json in it"):
+    with pytest.raises(ConfigError, match=r"is not a run: it has no config\.json"):
         resume(tmp_path, console=silent())
     (tmp_path / "config.json").write_text('{"options": {"steps": 3}}')
     with pytest.raises(ConfigError, match="is not the configuration of a run"):

@@ -289,7 +289,7 @@ def test_misuse_is_named():
     with pytest.raises(ResetNeeded, match="call reset"):
         envs.step(["1"] * 3)
     envs.reset()
-    with pytest.raises(ConfigError, match="takes an action for each of 3 environments, got 2"):
+    with pytest.raises(ConfigError, match="needs one action for each of 3 environments, got 2"):
         envs.step(["1"] * 2)
     with pytest.raises(ConfigError, match="seed must be one number or 3, got 2"):
         envs.reset(seed=[1, 2])

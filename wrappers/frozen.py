@@ -42,7 +42,7 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], ABC):
             name = type(self).__name__
             raise ActionTypeError(f"{name} reads text, got {type(action).__name__}: {action!r:.100}")
         if not self._started:
-            raise ResetNeeded(f"{type(self).__name__} has no game to play yet: call reset() before step()")
+            raise ResetNeeded(f"{type(self).__name__} has not been reset: call reset() before step()")
         if self._end is not None:
             observation, terminated, truncated, info = self._end
             return observation, 0.0, terminated, truncated, dict(info)

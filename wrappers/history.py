@@ -56,7 +56,7 @@ class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         if show not in get_args(Show):
             raise ConfigError(f"show must be one of {list(get_args(Show))}, got {show!r}")
         if (show == "window") != (turns is not None):
-            raise ConfigError(f"turns says how long a window is, got show={show!r} with turns={turns!r}")
+            raise ConfigError(f"turns is the length of show='window', got show={show!r} with turns={turns!r}")
         check_positive(max_length=max_length, **({} if turns is None else {"turns": turns}))
         check_text(env, "History", observations=True, actions=True)
         gym.utils.RecordConstructorArgs.__init__(self, show=show, turns=turns, max_length=max_length)

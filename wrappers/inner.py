@@ -38,7 +38,7 @@ def check_text(env: gym.Env[Any, Any], name: str, *, observations: bool = False,
         ("actions", actions, env.action_space),
     ):
         if asked and not holds_text(space):
-            raise NotTextError(f"{env} has {space} as {kind}; {name} needs text: put it around as_text(env)")
+            raise NotTextError(f"{env} has {space} as {kind}; {name} needs text; wrap as_text(env)")
 
 
 def check_penalty(penalty: float) -> None:
@@ -89,5 +89,5 @@ def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"{function!r} names no function, as 'package.module:function' would: {error}") from error
     if not callable(function):
-        raise ConfigError(f"a function is needed, or its name as 'package.module:function', got {function!r}")
+        raise ConfigError(f"expected a function, or its name as 'package.module:function', got {function!r}")
     return function

@@ -57,7 +57,7 @@ class Connection:
             if getattr(getattr(error, "error", None), "code", _CLOSED) != _CLOSED:  # a running server rejects the call
                 raise
             raise InfrastructureError(
-                f"the server of the tool {name} is gone: {type(error).__name__}: {error}"
+                f"the server of the tool {name} has ended: {type(error).__name__}: {error}"
             ) from error
         text = "\n".join(part.get("text", f"({part.get('type')})") for part in answer["content"])
         if answer.get("isError"):

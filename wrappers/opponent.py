@@ -100,7 +100,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         actions: list[str] = []
         while not (terminated or truncated) and self._next != self._agent:
             if len(actions) == _MOST_ACTIONS:
-                raise ConfigError(f"the opponent has played {_MOST_ACTIONS} actions and it is its turn again")
+                raise ConfigError(f"the opponent has played {_MOST_ACTIONS} actions and it is still its turn")
             actions.append(self._choose(observation, info))
             observation, reward, terminated, truncated, info = self._play(actions[-1])
             total = float(total) + float(reward)

@@ -57,7 +57,7 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         if terminated and self.key not in info and "stop_reason" not in info:
             raise ConfigError(
                 f"{self.env} ended without info[{self.key!r}], and has {sorted(map(str, info))}: "
-                "SuccessReward(env, key=...) names another one"
+                "SuccessReward(env, key=...) names another key"
             )
         solved = bool(info.get(self.key)) and not self._paid
         self._paid = self._paid or solved

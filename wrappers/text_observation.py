@@ -105,7 +105,7 @@ def _default(env: gym.Env[Any, Any]) -> Observe:
     except NotTextError as error:
         if not bare and _renders(env):
             return _Rendered(env)
-        raise NotTextError(f"{env} cannot be said in words: {error}") from error
+        raise NotTextError(f"{env} cannot be converted to text: {error}") from error
     return _Shown(space, names)
 
 

@@ -186,5 +186,5 @@ def _server(source: Source) -> Source:
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
     named = {tool.name: tool for tool in tools}
     if len(named) < len(tools):
-        raise ConfigError(f"tools need names of their own, got {[tool.name for tool in tools]}")
+        raise ConfigError(f"tools must have different names, got {[tool.name for tool in tools]}")
     return named

@@ -70,19 +70,19 @@ class Continuation:
         """
         pieces = self._pieces(render, answers)
         if pieces[: self._kept] != self._begun[: self._kept]:
-            raise DiffersError(f"begins a conversation otherwise after {_count(answers)}")
+            raise DiffersError(f"begins a conversation differently after {_count(answers)}")
         for index, piece in enumerate(pieces[self._first : -1]):
             turn, is_answer = index // 2 + 1, not index % 2
             if not is_answer and piece != self.before:
                 raise DiffersError(
-                    f"writes a {self._role} message otherwise in a longer conversation: the one after answer {turn}, "
+                    f"writes a {self._role} message differently in a longer conversation: the one after answer {turn}, "
                     f"after {_count(answers)}"
                 )
             if is_answer and piece != (self._once[self._first] if turn == 1 else self._between):
-                raise DiffersError(f"writes what precedes answer {turn} otherwise after {_count(answers)}")
+                raise DiffersError(f"writes what precedes answer {turn} differently after {_count(answers)}")
         if pieces[-1] != self.after:
             raise DiffersError(
-                f"writes a {self._role} message otherwise in a longer conversation: what follows it, "
+                f"writes a {self._role} message differently in a longer conversation: the text after it, "
                 f"after {_count(answers)}"
             )
 
@@ -97,13 +97,12 @@ class Continuation:
                 pieces = self._pieces(render, answers, before, said=_ODD)
                 if pieces[-2:] != [self.before, self.after]:
                     raise DiffersError(
-                        f"writes a {self._role} message otherwise where something else was said before, "
-                        f"{before[:30]!r} for instance"
+                        f"writes a {self._role} message differently after other messages, such as {before[:30]!r}"
                     )
         spaced = self._pieces(render, 2, after=" \n")
         kept = spaced[-1].removesuffix(self.after)
         if spaced[-1] != kept + self.after or spaced[self._first + 2] != kept + self._between:
-            raise DiffersError(f"trims a {self._role} message otherwise where it is the last")
+            raise DiffersError(f"trims a {self._role} message differently where it is the last")
 
     def differs_from(self, other: "Continuation") -> bool:
         """Return whether the messages after another opening are rendered differently."""

@@ -53,7 +53,7 @@ class DelimiterChat:
         written = "".join([bos, *(mark for pair in self._marks.values() for mark in pair)])
         self._codec = tokenizer_codec(encode, written=written) if decode is None else Codec(encode, decode)
         if not self._end:
-            raise ChatTemplateError("DelimiterChat needs an end of turn: the second marker of assistant=(..., ...)")
+            raise ChatTemplateError("DelimiterChat needs an end of turn, the second marker in assistant=(..., ...)")
         end_ids = self._codec.encode(self._end, after="x")
         self.stop_ids: frozenset[int] = frozenset(end_ids if len(end_ids) == 1 else ())
         self.stop_strings: tuple[str, ...] = () if self._stands_alone(end_ids) else (self._end,)

@@ -205,12 +205,14 @@ class TemplateChat:
         except ChatTemplateError:  # the template rejects one of these texts; see ``Codec.write``
             return
         if not rendered.endswith(framed[-1]):
-            raise DiffersError(f"writes the user message after answer {answers} otherwise after what was said before")
+            raise DiffersError(
+                f"writes the user message after answer {answers} differently after the present conversation"
+            )
         position = 0
         for turn, tail in enumerate(framed[:-1], start=1):
             position = rendered.find(said := tail.removesuffix(known.after), position)
             if position < 0:
-                raise DiffersError(f"writes the user message after answer {turn} otherwise after {answers} answers")
+                raise DiffersError(f"writes the user message after answer {turn} differently after {answers} answers")
             position += len(said)
 
     def _facts(self) -> "_Facts":
@@ -296,7 +298,7 @@ class TemplateChat:
     def _refusal(self, why: str) -> ChatTemplateError:
         return ChatTemplateError(
             f"{self._name}'s chat template cannot be extended turn by turn: it {why}; "
-            "pass another with chat_template=..., or write the markers by hand with DelimiterChat"
+            "pass another with chat_template=..., or define the markers with DelimiterChat"
         )
 
     def _check_content(self) -> None:
@@ -321,7 +323,7 @@ class TemplateChat:
         if [mark for mark in history if mark in marks] != marks:
             raise self._refusal(f"changes the order of user, assistant, {role}")
         if not self._prompts_alike(history):
-            raise self._refusal(f"writes no generation prompt, or another one, after a {role} message")
+            raise self._refusal(f"writes no generation prompt, or a different one, after a {role} message")
         if role != "user":  # _facts does it later for this role
             self._establish(role)
         self._roles.add(role)
@@ -338,7 +340,7 @@ class TemplateChat:
                 None if self._folds_system else self._continuation([Message("system", ""), Message("user", "")], role)
             )
             if told and told.differs_from(plain):
-                raise DiffersError(f"writes a {role} message otherwise where there is a system message")
+                raise DiffersError(f"writes a {role} message differently where there is a system message")
         except DiffersError as error:
             if role != "user" or not self._folds_alike():
                 raise self._refusal(str(error)) from None
@@ -354,7 +356,7 @@ class TemplateChat:
         found = Continuation(self._render_all, opening, role)
         plain = self._continuations.get(("", "user"))
         if plain and role == "user" and found.differs_from(plain):
-            raise DiffersError(f"writes a user message otherwise in a conversation that begins {_shown(opening)}")
+            raise DiffersError(f"writes a user message differently in a conversation that begins {_shown(opening)}")
         if not deep:
             return found
         # A threshold is probably a number in the template that counts messages or answers.
@@ -377,7 +379,7 @@ class TemplateChat:
         """Refuse templates that render the same conversation in different ways."""
         said = [Message("system", "A"), *_SAID] if self._keeps_system() else _SAID
         if re.search(r"\|\s*random\b|\blipsum\b", self._source) or len({self._render(*said) for _ in range(4)}) > 1:
-            raise self._refusal("writes the same conversation in different ways, by chance or by the time")
+            raise self._refusal("renders the same conversation differently each time (random numbers or the clock)")
         if "strftime_now" not in self._source or "strftime_now" in self._kwargs or not _renders_jinja(self._tokenizer):
             return
         clocks = [datetime(2001, 2, 3, 4, 5, 6), datetime(2001, 2, 3, 17, 18, 19), datetime(2012, 11, 10, 4, 5, 6)]
@@ -385,9 +387,9 @@ class TemplateChat:
             self._render(*said, chat_template=_CLOCK + self._source, the_clock=_clock(time)) for time in clocks
         )
         if morning != evening:
-            raise self._refusal("writes the time of day, which is another one at each turn")
+            raise self._refusal("writes the time of day, which changes between turns")
         if morning.partition(_SAID[0].content)[2] != later.partition(_SAID[0].content)[2]:
-            raise self._refusal("writes the date after messages, which may be another one at a later turn")
+            raise self._refusal("writes the date after messages, which may change between turns")
 
     def _folds_alike(self) -> bool:
         """Return whether the template renders a system message as ``_fold_system`` writes it."""

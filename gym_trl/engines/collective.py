@@ -102,7 +102,7 @@ class CollectiveEngine:
     def submit(self, request: Request) -> None:
         """Accept a request; it is in the batch of the next step on every process."""
         if self._over:
-            raise EngineError("the group has ended its rollout: make a new CollectiveEngine")
+            raise EngineError("the rollout of the group has ended; make a new CollectiveEngine")
         if request.id in self._own:
             raise ValueError(f"request {request.id!r} is already running")
         self._own.add(request.id)
@@ -111,7 +111,7 @@ class CollectiveEngine:
     def collect(self, *, block: bool) -> list[Completion]:
         """Take one step with all processes, or if ``block``, as many as needed for a request of this process."""
         if self._over:
-            raise EngineError("the group has ended its rollout: make a new CollectiveEngine")
+            raise EngineError("the rollout of the group has ended; make a new CollectiveEngine")
         finished = self._round()
         while block and self._own and not finished:
             finished = self._round()

@@ -111,7 +111,7 @@ class ContinuousBatchingEngine:
             request.prompt_ids, request_id=ticket, max_new_tokens=request.max_tokens, eos_token_id=self._eos_ids
         )
         if added is None:
-            raise EngineError("Transformers' continuous batching has stopped: its log says why")
+            raise EngineError("Transformers' continuous batching has stopped; see its log")
         self._running[ticket] = request.id
 
     def collect(self, *, block: bool) -> list[Completion]:
@@ -124,7 +124,7 @@ class ContinuousBatchingEngine:
             elif finished or not block:
                 break
             elif not self._manager.is_running():
-                raise EngineError("Transformers' continuous batching has stopped: its log says why")
+                raise EngineError("Transformers' continuous batching has stopped; see its log")
         return finished
 
     def cancel(self, request_id: str) -> None:

@@ -211,7 +211,7 @@ class ServerEngine:
                 if finished or not block:
                     break
                 if not self._sender.alive:
-                    raise EngineError("the engine was closed with requests that are not answered") from None
+                    raise EngineError("the engine was closed before all requests were answered") from None
                 continue
             if self._running.get(completion.request_id) == ticket:
                 del self._running[completion.request_id]
@@ -337,7 +337,7 @@ class _Sender:
 
     def start(self, ticket: int, request: Request) -> None:
         if not self.alive:
-            raise EngineError("this ServerEngine is closed, or of another process: make a new one")
+            raise EngineError("this ServerEngine is closed or belongs to another process; make a new one")
         self._arrivals.append((ticket, request))
         if not self._woken:  # once per burst: waking a thread costs as much as half a request
             self._woken = True
@@ -531,7 +531,7 @@ def _read(response: _Reply, request: Request) -> Completion:
     try:
         choice = response.json()["choices"][0]
     except (ValueError, LookupError, TypeError) as error:
-        raise _Unanswered(f"{response.url} answered with no completion: {response.text:.200}", unreachable=False) from (
+        raise _Unanswered(f"{response.url} returned no completion: {response.text:.200}", unreachable=False) from (
             error
         )
     finish = _FINISH.get(choice.get("finish_reason"))
@@ -540,9 +540,9 @@ def _read(response: _Reply, request: Request) -> Completion:
         raise _Unanswered(f"{response.url} ended the request with {said!r}", unreachable=False)
     ids, logprobs = _sampled(choice)
     if ids is None or logprobs is None or len(ids) != len(logprobs):
-        raise _Refused(f"{response.url} returned no ids and logprobs of what it sampled: vLLM does from 0.22 on")
+        raise _Refused(f"{response.url} returned no ids and logprobs of the sampled tokens; vLLM 0.22 and newer do")
     if choice.get("prompt_token_ids", request.prompt_ids) != request.prompt_ids:
-        raise _Refused(f"{response.url} did not continue the prompt that it was given, but another one")
+        raise _Refused(f"{response.url} continued a prompt other than the given one")
     return Completion(request.id, ids, logprobs, finish)
 
 
@@ -607,14 +607,12 @@ def _check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | 
     """Return the name of the model and the length of its context."""
     response = _get(client, "/v1/models")
     if response.status_code in _LOCKED:
-        raise EngineError(f"the vLLM server at {client.base_url} wants another api_key: {_said(client, response)}")
+        raise EngineError(f"the vLLM server at {client.base_url} rejects the api_key: {_said(client, response)}")
     try:
         served = {card["id"]: card.get("max_model_len") for card in response.json()["data"]}
         name = next(iter(served)) if model is None else model
     except (ValueError, LookupError, TypeError, StopIteration) as error:
-        raise EngineError(
-            f"{client.base_url} answers, but not as vLLM's server does: start one with `{_SERVE}`"
-        ) from error
+        raise EngineError(f"{client.base_url} answers, but is not a vLLM server; start one with `{_SERVE}`") from error
     if name not in served:
         raise EngineError(
             f"the vLLM server at {client.base_url} serves {', '.join(map(repr, served))} and not {name!r}: "
@@ -638,7 +636,7 @@ def _check_options(client: "httpx.Client", model: str, options: Mapping[str, Any
         raise ConfigError(refused) if response.status_code == 400 else EngineError(refused)
     if None in _sampled(response.json()["choices"][0]):
         raise EngineError(
-            f"the vLLM server at {client.base_url} returns no ids or logprobs of what it sampled: "
+            f"the vLLM server at {client.base_url} returns no ids or logprobs of the sampled tokens; "
             "update it to vLLM 0.22 or newer, and start it without --max-logprobs or with --max-logprobs -1"
         )
 

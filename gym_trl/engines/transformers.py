@@ -88,7 +88,7 @@ class TransformersEngine:
         options = {name: value for name, value in (sampling or {}).items() if value is not None}
         for name in _REFUSED:
             if options.pop(name, 1) not in (1, 1.0):
-                raise ConfigError(f"TransformersEngine samples one answer at a time, it cannot use {name}")
+                raise ConfigError(f"TransformersEngine samples one response per request and cannot use {name}")
         for name, why in _SET_ELSEWHERE.items():
             if name in options:
                 raise ConfigError(f"{name} cannot shape the sampling: {why}")
@@ -107,7 +107,7 @@ class TransformersEngine:
         self._warpers = _warpers(shaping, options, model.device)
         self._options = {name: value for name, value in options.items() if name not in _PENALTIES | _WARPERS}
         if unknown := [name for name in self._options if not hasattr(GenerationConfig(), name)]:
-            raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, which was given to shape the sampling")
+            raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
         self._stop_strings = tuple(stop_strings)
         self._decode = decode
         self._max_batch = max_batch
@@ -243,7 +243,7 @@ class _Sampler(LogitsProcessor):  # type: ignore[misc]  # Transformers is untype
                 scores = warp(said, scores)
         logprobs = scores.float().log_softmax(dim=-1)
         if torch.isnan(logprobs).any():
-            raise EngineError("the model's logits are not numbers any more: its training has diverged")
+            raise EngineError("the model's logits are NaN; the training has diverged")
         chosen = logprobs.argmax(dim=-1, keepdim=True) if self._uniform is None else self._choose(logprobs)
         self.logprobs.append(logprobs.gather(1, chosen)[:, 0])
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)

@@ -63,11 +63,11 @@ class VLLMEngine:
         mode = getattr(self._engine.model_config, "logprobs_mode", "raw_logprobs")
         if mode != "processed_logprobs":
             raise ConfigError(
-                "the logprobs must be those of the distribution that is sampled from: make the engine with "
+                "logprobs must be of the distribution that is sampled from; make the engine with "
                 f"LLM(..., logprobs_mode='processed_logprobs'), not {mode!r}"
             )
         if self._engine.is_sleeping():  # it would accept requests and never finish them
-            raise EngineError("vLLM sleeps: load its weights and call wake_up first")
+            raise EngineError("vLLM is in sleep mode; load its weights and call wake_up first")
         # Separates this engine's requests from others that are still in the LLM.
         self._prefix = f"gym-trl-{next(_PREFIXES)}-"
         self._running: set[str] = set()
@@ -126,7 +126,7 @@ class VLLMEngine:
             params = make_params(max_tokens=None, min_tokens=self._min_tokens, seed=0)
             self._enqueue("check", [0], params)
         except refusals as error:
-            raise ConfigError(f"vLLM cannot sample so: {error}") from error
+            raise ConfigError(f"vLLM rejects the sampling options: {error}") from error
         self._engine.abort_request([f"{self._prefix}check"])
         return params
 

@@ -25,7 +25,7 @@ def read_records(path: Path) -> Iterator[Record]:
     if path.is_dir():
         files = [path / name for name in (ROLLOUTS, FAILURES) if (path / name).exists()]
         if not files:
-            raise ConfigError(f"{path} holds no records: there is no {ROLLOUTS} in it")
+            raise ConfigError(f"{path} has no records: no file {ROLLOUTS}")
         for file in files:
             yield from read_records(file)
     elif path.suffix == ".parquet":

@@ -280,9 +280,11 @@ def messages_of(record: Record) -> list[MessageRecord]:
 def complete(value: Mapping[str, Any], where: str) -> Record:
     """Return a record with all of its fields."""
     if not isinstance(value.get("task"), Mapping) or not isinstance(value.get("turns"), list):
-        raise ConfigError(f"{where} is not the record of an episode: it needs task and turns, and has {sorted(value)}")
+        raise ConfigError(f"{where} is not a record of an episode: it needs task and turns, got {sorted(value)}")
     if value.get("version") != VERSION:
-        raise ConfigError(f"{where} is a record of version {value.get('version')!r}, and this release reads {VERSION}")
+        raise ConfigError(
+            f"{where} is a record of version {value.get('version')!r}, but this release reads version {VERSION}"
+        )
     record: dict[str, Any] = _RECORD_DEFAULTS | {"spec": {}, "opening": []} | dict(value)
     task: dict[str, Any] = _TASK_DEFAULTS | {"env_kwargs": {}, "options": {}} | dict(value["task"])
     task.setdefault("id", task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"]))

@@ -25,7 +25,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
     >>> env.step("hello")
     Traceback (most recent call last):
         ...
-    RuntimeError: a fault that was asked for
+    RuntimeError: an injected fault
 
     The faults follow from the seed of the episode, so a run can be repeated and the episodes of a group have the same
     faults. Each argument is the probability of a fault in a step, and at most one fault occurs per step.
@@ -85,16 +85,16 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         if self.slow_start_s:
             time.sleep(self._chance.expovariate(1 / self.slow_start_s))
         if self._chance.random() < self.fails_to_start:
-            raise RuntimeError("a fault that was asked for, at the start")
+            raise RuntimeError("an injected fault at the start")
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, or inject a fault."""
         fault = _draw(self._chance, self.chances)
         if fault == "raises":
-            raise RuntimeError("a fault that was asked for")
+            raise RuntimeError("an injected fault")
         if fault == "disconnects":
-            raise ConnectionError("a fault that was asked for")
+            raise ConnectionError("an injected fault")
         if fault == "hangs":
             time.sleep(self.hang_s)
         if fault == "dies":
@@ -144,7 +144,7 @@ class FaultyEngine:
             self._engine.submit(request)
         else:
             finish = FinishReason.ERROR if fault == "fails" else FinishReason.TIMEOUT
-            self._lost.append(Completion(request.id, [], [], finish, "a fault that was asked for"))
+            self._lost.append(Completion(request.id, [], [], finish, "an injected fault"))
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Return the completions, and the requests with faults."""

@@ -18,7 +18,7 @@ def bearer(api_key: str | None) -> dict[str, str]:
     """
     key = (api_key or "").strip()  # a key from a file ends with a line break
     if not all("!" <= character <= "~" for character in key):
-        raise ConfigError("the key of the server has characters that no header can carry, such as spaces or quotes")
+        raise ConfigError("the server's key has characters that a header cannot contain, such as spaces or quotes")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 

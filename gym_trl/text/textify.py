@@ -138,7 +138,7 @@ def check(space: spaces.Space[Any]) -> None:
     >>> check(spaces.Dict(picture=spaces.Box(0, 255, (9, 9, 3), np.uint8)))
     Traceback (most recent call last):
         ...
-    gym_trl.errors.NotTextError: an array of shape (9, 9, 3) is too much for words: say what to read in it with observe=
+    gym_trl.errors.NotTextError: an array of shape (9, 9, 3) is too large for text; describe it with observe=
 
     A space that is not one of Gymnasium's is assumed to contain text.
 
@@ -163,7 +163,7 @@ def check(space: spaces.Space[Any]) -> None:
 
 def _check_shape(shape: tuple[int, ...]) -> None:
     if math.prod(shape) > _CELLS or len(shape) > 2:
-        raise NotTextError(f"an array of shape {shape} is too much for words: say what to read in it with observe=")
+        raise NotTextError(f"an array of shape {shape} is too large for text; describe it with observe=")
 
 
 def _parts(space: spaces.Sequence, value: Any) -> Sequence[Any]:
@@ -298,7 +298,7 @@ def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
     >>> check_actions(spaces.Sequence(spaces.Box(0, 255, (64, 64, 3), np.uint8)))
     Traceback (most recent call last):
         ...
-    gym_trl.errors.NotTextError: an action of shape (64, 64, 3) is too much for words: say how to read it with act=
+    gym_trl.errors.NotTextError: an action of shape (64, 64, 3) is too large for text; parse it with act=
 
     Raises:
         NotTextError: they cannot.
@@ -311,7 +311,7 @@ def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
     except NotTextError:
         raise
     except Exception as error:  # Gymnasium raises many types for spaces that it cannot stack
-        raise NotTextError(f"actions of {space} cannot be written ({error}): say how to read them with act=") from error
+        raise NotTextError(f"actions of {space} cannot be written as text ({error}); parse them with act=") from error
 
 
 def _reads(space: spaces.Space[Any], text: str) -> bool:
@@ -495,7 +495,7 @@ def _real(value: Any) -> float:
 def _example(space: spaces.Space[Any]) -> Any:
     """Return an example of an action as a JSON value, always the same one."""
     if math.prod(space.shape or ()) > _CELLS:
-        raise NotTextError(f"an action of shape {space.shape} is too much for words: say how to read it with act=")
+        raise NotTextError(f"an action of shape {space.shape} is too large for text; parse it with act=")
     return _of_space(space)
 
 

@@ -212,7 +212,7 @@ class TrainOptions:
         known["grpo"] = {**preset.grpo, **own}
         if own.get("use_vllm"):
             if model is None and own.get("vllm_mode") == VLLMMode.SERVER:
-                raise ConfigError("a vLLM server is started with a model: give the same one with --model")
+                raise ConfigError("give --model with the model that the vLLM server was started with")
             if "use_cpu" not in own:  # vLLM needs a GPU, and the weights that it gets are there, too
                 known["grpo"].pop("use_cpu", None)
         for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
@@ -235,7 +235,7 @@ def read_options(folder: Path) -> TrainOptions:
     try:
         return TrainOptions(**loads(path.read_text(encoding="utf-8"))["options"])
     except FileNotFoundError as error:
-        raise ConfigError(f"{folder} holds no run: there is no {path.name} in it") from error
+        raise ConfigError(f"{folder} is not a run: it has no {path.name}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 
@@ -255,7 +255,7 @@ def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             near = did_you_mean(name, sorted(known))
-            raise ConfigError(f"GymSpec has no argument {name!r} to be given here{near}")
+            raise ConfigError(f"GymSpec has no argument {name!r}{near}")
     return dict(given)
 
 

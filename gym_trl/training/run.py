@@ -84,9 +84,9 @@ def resume(folder: Path, *, steps: int | None = None, console: Console | None = 
     checkpoint = last_checkpoint(folder)
     done = checkpoint.step if checkpoint else 0
     if checkpoint is None and "success_after_greedy" in read_summary(folder):
-        raise ConfigError(f"the run in {folder} is finished and has no checkpoint to go on from: begin another one")
+        raise ConfigError(f"the run in {folder} is finished and has no checkpoint; start a new one")
     if done > options.steps or (done == options.steps and "success_after_greedy" in read_summary(folder)):
-        raise ConfigError(f"the run in {folder} is finished at step {done}; give more --steps to go on")
+        raise ConfigError(f"the run in {folder} is finished at step {done}; give more --steps to continue")
     return _run(options, folder, checkpoint or Checkpoint(None, 0), console)
 
 
@@ -123,7 +123,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
                 folder.discard()
                 if not isinstance(error, GymTRLError):
                     raise ConfigError(
-                        f"the training cannot begin, {type(error).__name__}: {error} (nothing was left in {path})"
+                        f"the training cannot start, {type(error).__name__}: {error} ({path} is unchanged)"
                     ) from error
             unwritten = _unwritten(error, path)
             if (unwritten or isinstance(error, OSError)) and (path / "config.json").exists():
@@ -203,8 +203,8 @@ def _check_new(path: Path) -> None:
     try:
         read_options(path)
     except ConfigError as error:  # such as the folder of an evaluation
-        raise ConfigError(f"{path} is not empty and holds no run; choose another --out") from error
-    raise ConfigError(f"{path} already holds a run: continue it with --resume {path}, or choose another --out")
+        raise ConfigError(f"{path} is not empty and is not a run; choose another --out") from error
+    raise ConfigError(f"{path} already has a run; continue it with --resume {path}, or choose another --out")
 
 
 def _agreed(path: Path, processes: int) -> Path:
@@ -269,7 +269,7 @@ def _grpo_config(options: TrainOptions, processes: int) -> Any:
     try:
         return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch, **fixed})
     except Exception as error:  # of any type: TRL, Transformers and Accelerate check the fields
-        raise ConfigError(f"GRPOConfig does not work so: {error}") from error
+        raise ConfigError(f"GRPOConfig rejects the options: {error}") from error
 
 
 def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> dict[str, int]:

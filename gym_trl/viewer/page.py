@@ -60,7 +60,7 @@ def write_page(
             _write_data(file, "index", _json(index))
             file.write(after)
         if not len(read) and (read.broken or run.is_file()):
-            raise ConfigError(f"{run} holds no episodes: none of its {counted(read.broken, 'line')} is a record")
+            raise ConfigError(f"{run} has no episodes: none of its {counted(read.broken, 'line')} is a record")
         return {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": beside.stat().st_size}
 
 

@@ -69,7 +69,7 @@ class Run:
             raise ConfigError(f"there is no {path}; give the folder of a run, or a file of its episodes")
         found = [path] if path.is_file() else [path / ROLLOUTS, path / FAILURES]
         if path.is_dir() and not any(file.exists() for file in (*found, path / "metrics.jsonl", path / "config.json")):
-            raise ConfigError(f"{path} holds no run: neither {ROLLOUTS} nor metrics.jsonl is in it")
+            raise ConfigError(f"{path} is not a run: it has neither {ROLLOUTS} nor metrics.jsonl")
         self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         self.metrics: list[dict[str, float]] = []
         self.broken = 0

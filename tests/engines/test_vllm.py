@@ -289,7 +289,7 @@ def test_raw_logprobs_are_refused(llm, monkeypatch):
 def test_an_engine_that_sleeps_is_refused(llm):
     llm.sleep(level=2)
     try:
-        with pytest.raises(EngineError, match="sleeps"):
+        with pytest.raises(EngineError, match="sleep mode"):
             VLLMEngine(llm)
     finally:
         llm.wake_up()

@@ -166,7 +166,7 @@ def test_the_command_writes_the_page_into_the_run(folder: Path) -> None:
 def test_the_command_says_what_is_no_run(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["view", str(tmp_path)])
     assert result.exit_code == 2
-    assert "holds no run" in result.stderr
+    assert "is not a run" in result.stderr
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}\n', "no json at all\n", '[1]\n"2"\n', ""], ids=repr)
@@ -174,7 +174,7 @@ def test_a_file_without_a_record_is_an_error(tmp_path: Path, content: str) -> No
     (tmp_path / "a.jsonl").write_text(content)
     result = CliRunner().invoke(app, ["view", str(tmp_path / "a.jsonl")])
     assert result.exit_code == 2
-    assert f"{tmp_path / 'a.jsonl'} holds no episodes" in result.stderr
+    assert f"{tmp_path / 'a.jsonl'} has no episodes" in result.stderr
     assert not (tmp_path / "a.html").exists()
 
 

@@ -160,7 +160,7 @@ def test_ids_become_text_by_the_runs_own_tokenizer_or_one_that_is_given(tmp_path
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no run"):
+    with pytest.raises(ConfigError, match="is not a run"):
         Run(tmp_path)
     with pytest.raises(ConfigError, match="there is no "):
         Run(tmp_path / "nope")

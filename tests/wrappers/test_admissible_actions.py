@@ -89,7 +89,7 @@ def test_a_game_that_lists_nothing_is_left_as_it_is() -> None:
 
 
 def test_observations_must_be_text() -> None:
-    with pytest.raises(NotTextError, match=r"AdmissibleActions needs text: put it around as_text\(env\)"):
+    with pytest.raises(NotTextError, match=r"AdmissibleActions needs text; wrap as_text\(env\)"):
         AdmissibleActions(gym.make("Taxi-v4"))
 
 
