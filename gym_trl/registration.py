@@ -174,6 +174,8 @@ def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
     """
     made_by = creator_of(maker)
     found: dict[str, Parameter] = {}
+    if isclass(made_by) and hasattr(made_by, "__signature__"):
+        return dict(signature(made_by).parameters)
     makers = (
         [vars(one)["__init__"] for one in made_by.__mro__ if "__init__" in vars(one)] if isclass(made_by) else [made_by]
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 def guesses_made(env: Any) -> float:
     """Return a potential that grows with every guess."""
-    return float(env.turns - env._guesses_left)
+    return float(env.turns - env._turns_left)
 
 
 def middle(low: int, high: int) -> int:

@@ -253,7 +253,10 @@ def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ('{"step": 1}', "line 2 of .* is not a record of an episode"),
-        ('{"version": 2, "task": {}, "turns": []}', "line 2 of .* is a record of version 2, but this release reads version 1"),
+        (
+            '{"version": 2, "task": {}, "turns": []}',
+            "line 2 of .* is a record of version 2, but this release reads version 1",
+        ),
     ],
 )
 def test_what_is_no_record_is_an_error_that_names_the_line(tmp_path: Path, line: str, said: str) -> None:

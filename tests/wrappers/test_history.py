@@ -82,8 +82,8 @@ def test_what_rewrites_the_past_refuses_to_be_trained_on_and_says_why() -> None:
     ("arguments", "said"),
     [
         ({"show": "all"}, "show must be one of"),
-        ({"show": "window"}, "turns says how long a window is"),
-        ({"turns": 3}, "turns says how long a window is"),
+        ({"show": "window"}, "turns is the length"),
+        ({"turns": 3}, "turns is the length"),
         ({"show": "window", "turns": 0}, "turns must be a positive integer"),
         ({"max_length": 0}, "max_length must be a positive integer"),
     ],

@@ -120,7 +120,7 @@ def test_over_an_episode_a_potential_adds_up_to_the_one_at_the_start(
     guesses: list[str], turns: int, weight: float
 ) -> None:
     def potential(env: Any) -> float:
-        return weight * float(env._guesses_left - 10)
+        return weight * float(env._turns_left - 10)
 
     def total(env: gym.Env[str, str]) -> float:
         answers = iter(guesses)

@@ -184,8 +184,8 @@ def test_environments_with_tools_are_trained_on() -> None:
     [
         ([], "with at least one"),
         ("for_wrappers:middle", "must be a list"),
-        ([add, add], "names of their own"),
-        ([3], "a function is needed"),
+        ([add, add], "must have different names"),
+        ([3], "expected a function"),
         (["for_wrappers:nothing"], "names no function"),
         ([lambda: 1], "a function with a name"),
         ([lambda *rest: 1], "a function with a name"),
