@@ -481,9 +481,9 @@ def test_what_cannot_travel_and_numbers_that_make_no_sense_are_refused() -> None
 
 def test_options_of_the_library_s_own_games_are_refused_for_others() -> None:
     ran = CliRunner().invoke(app, ["validate", "FrozenLake-v1", "--full"])
-    assert "--full is for the library's own games" in ran.output
+    assert "--full requires environments of this library" in ran.output
     ran = CliRunner().invoke(app, ["validate", "--all", "--env", "a=1"])
-    assert "--env is for one environment, not for several" in ran.output
+    assert "--env requires exactly one environment" in ran.output
 
 
 @pytest.mark.full
