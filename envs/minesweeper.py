@@ -8,6 +8,7 @@ from math import comb
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.search import distances
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -216,15 +217,10 @@ class Minesweeper(Puzzle):
             if place not in self._mined and self._mined.isdisjoint(neighbours[place])
         }
         count, seen = 0, set[int]()
-        for zero in sorted(zeros):
-            if zero in seen:
-                continue
-            count, todo = count + 1, [zero]
-            while todo:
-                here = todo.pop()
-                if here not in seen:
-                    seen.add(here)
-                    todo += [near for near in neighbours[here] if here in zeros]
+        for zero in zeros:
+            if zero not in seen:
+                count += 1
+                seen.update(distances(zero, lambda here: neighbours[here] if here in zeros else ()))
         alone = len(self._cells) - self.mines - len(seen)
         return count + alone + (self._first in seen and self._first not in zeros)
 
@@ -282,7 +278,8 @@ _SMALL = 600
 def _best_moves(board: Sequence[int], neighbours: _Neighbours, mines: int) -> list[int]:
     """Return all safe cells, or the best guess."""
     if all(number < 0 for number in board):
-        return [_first_cell(len(board), neighbours, mines)]
+        is_small = comb(len(board) - 1, mines) <= _SMALL
+        return [_small_board(len(board), neighbours, mines)[0] if is_small else 0]
     safe = _plainly_safe(board, neighbours)
     if safe:
         return safe
@@ -537,10 +534,6 @@ class _Endgame:
         self._safe = {cell: sum(found.values()) for cell, found in self._numbers.items()}
         self._won: dict[int, int] = {}
 
-    def wins(self) -> int:
-        """Return the number of ways in which perfect play wins."""
-        return self._wins(self._all)
-
     def wins_from(self, cell: int) -> int:
         """Return the number of ways in which it wins after revealing this cell now."""
         return sum(self._wins(ways) for ways in self._numbers[cell].values())
@@ -585,11 +578,6 @@ def _small_board(cells: int, neighbours: _Neighbours, mines: int) -> tuple[int, 
         if won > best[1]:
             best = (first, won)
     return best
-
-
-def _first_cell(cells: int, neighbours: _Neighbours, mines: int) -> int:
-    """Return a corner, or the computed best cell of a small board."""
-    return _small_board(cells, neighbours, mines)[0] if comb(cells - 1, mines) <= _SMALL else 0
 
 
 @lru_cache(maxsize=64)

@@ -204,11 +204,10 @@ class TextEnv(gym.Env[str, str], ABC):
         own = {one.name: one for one in list(signature(cls.__init__).parameters.values())[1:]}
         listed = [one for one in own.values() if one.kind is not Parameter.VAR_KEYWORD]
         if len(listed) < len(own):
-            cls._named = tuple(name for name in cls.presets.get("medium", ()) if name not in own)
-            kinds = {name: type(value) | None for name, value in cls.presets["medium"].items()} if cls._named else {}
-            presets = [
-                Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kinds[name]) for name in cls._named
-            ]
+            usual = {name: value for name, value in cls.presets.get("medium", {}).items() if name not in own}
+            cls._named = tuple(usual)
+            kinds = {name: type(value) | None for name, value in usual.items()}
+            presets = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kinds[name]) for name in usual]
             extra = [one for one in listed if one.name not in shared]
             listed = [shared["difficulty"], *presets, shared["reward"], *extra, shared["render_mode"]]
         cls.__signature__ = Signature(listed)
@@ -339,13 +338,14 @@ class TextEnv(gym.Env[str, str], ABC):
         >>> sorted(gym.make("TrlEnv/GuessNumber-v0").unwrapped.baselines)
         ['blind', 'constant', 'garbage', 'noop', 'random', 'solver']
         """
-        policies: dict[str, Callable[[int], Policy]] = {"garbage": _always(self.garbage), "noop": _always("")}
-        if self.constant_action is not None:
-            policies = {"constant": _always(self.constant_action), **policies}
-        if hasattr(self, "random_policy"):
-            policies = {"random": self.random_policy, **policies}
+        policies: dict[str, Callable[[int], Policy]] = {}
         if hasattr(self, "solver"):
-            policies = {"solver": lambda seed: self.solver(), **policies}
+            policies["solver"] = lambda seed: self.solver()
+        if hasattr(self, "random_policy"):
+            policies["random"] = self.random_policy
+        if self.constant_action is not None:
+            policies["constant"] = _always(self.constant_action)
+        policies |= {"garbage": _always(self.garbage), "noop": _always("")}
         default = self.reward == self.reward_modes[0]
         measured = _measurements().get(type(self).__name__, {}).get(self.difficulty, {}) if default else {}
         found = {
@@ -371,9 +371,7 @@ class TextEnv(gym.Env[str, str], ABC):
             return {}
         found = _blind_baselines().get(type(self).__name__, {}).get(self.difficulty or "", {})
         return {
-            objective: Blind(
-                tuple(one["actions"]), Measured(**one["measured"]), one["low"], one["high"], one["steps"], one["rounds"]
-            )
+            objective: Blind(**{**one, "actions": tuple(one["actions"]), "measured": Measured(**one["measured"])})
             for objective, one in found.items()
         }
 
@@ -416,7 +414,7 @@ class TextEnv(gym.Env[str, str], ABC):
         """Most actions the game takes from here on; infinite where its rules do not limit them."""
         if self._last is not None and self._last.done:
             return 0
-        return float(getattr(self, "_turns_left", getattr(self, "_guesses_left", math.inf)))
+        return float(getattr(self, "_turns_left", math.inf))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
@@ -533,13 +531,10 @@ def _always(action: str) -> Callable[[int], Policy]:
 @cache
 def _measurements() -> dict[str, dict[str | None, dict[str, Any]]]:
     """Return measurements by class, difficulty and policy; ``gym-trl validate --measure`` writes them."""
-    found: dict[str, dict[str | None, dict[str, Any]]] = loads((files(__package__) / "baselines.json").read_text())
-    return found
+    return loads((files(__package__) / "baselines.json").read_text())  # type: ignore[no-any-return]
 
 
 @cache
 def _blind_baselines() -> dict[str, dict[str, dict[str, Any]]]:
     """Return blind baselines by class, difficulty and objective; ``gym-trl validate --measure`` writes them."""
-    path = files(__package__) / "blind_baselines.json"
-    found: dict[str, dict[str, dict[str, Any]]] = loads(path.read_text()) if path.is_file() else {}
-    return found
+    return loads((files(__package__) / "blind_baselines.json").read_text())  # type: ignore[no-any-return]

@@ -29,7 +29,7 @@ class Generous(GuessNumber):
 
     def _start(self, instance: int | None, options: Any) -> str:
         shown = super()._start(instance, options)
-        self._guesses_left = 30
+        self._turns_left = 30
         return shown
 
 
