@@ -15,6 +15,7 @@ from gym_trl.executors.probe import _travels, choose_executor
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
+from gym_trl.rollout.config import RolloutConfig
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
@@ -38,7 +39,7 @@ class Probed(NamedTuple):
     """Instructions without the sentence on the action format."""
     num_instances: dict[str, int | None]
     """Number of instances that ``reset`` can choose from; ``None`` if unknown."""
-    executor: Executor
+    executor: ExecutorConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +150,13 @@ class EnvSpec:
             ConfigError: An environment cannot be made, or not be stepped by the executor.
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
-        probed = Probed({}, {}, executor or "inline")
-        choices = set()
+        instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
         for env_id in self.weights:
             with self.checked(env_id) as env:
                 rules = read_instructions(env)
-                probed.instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
+                instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 count = env.get_wrapper_attr("num_instances") if env.has_wrapper_attr("num_instances") else None
-                probed.num_instances[env_id] = None if count is None else int(count)
+                num_instances[env_id] = None if count is None else int(count)
                 if executor is None:
                     preferred = choose_executor(env_id, env, self.make).executor
                     if preferred not in EXECUTORS:
@@ -174,9 +174,8 @@ class EnvSpec:
                 f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
                 f"pickled: {objection}"
             )
-        # Report invalid arguments now, not in the first rollout.
-        make_pool(self.make, config).close()
-        return probed._replace(executor=executor)
+        make_pool(self.make, config).close()  # reports invalid arguments now, not in the first rollout
+        return Probed(instructions, num_instances, config)
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         made = self._makers[env_id](**{**self._kwargs[env_id], **level})
@@ -208,12 +207,9 @@ class EnvSpec:
 ENV_ARGS = frozenset(one.name for one in fields(EnvSpec) if one.init) - {"env", "env_kwargs", "levels"}
 """Arguments of ``GymSpec`` that configure environments."""
 
-TRAINING_ARGS = frozenset(
-    (
-        *("curriculum", "system_prompt", "max_tokens_per_turn", "chat", "chat_template_kwargs", "spread"),
-        *("deterministic", "max_alive", "max_observation", "max_action", "cutoff", "max_unscored", "on_rollout"),
-    )
-)
+TRAINING_ARGS = frozenset(one.name for one in fields(RolloutConfig)) - {"max_context", "sampling"} | {
+    *("balance_instances", "spread", "curriculum", "system_prompt", "max_unscored", "on_rollout")
+}
 """Arguments of ``GymSpec`` that concern neither the choice of tasks, nor environments and where they are stepped."""
 
 

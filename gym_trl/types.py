@@ -49,7 +49,7 @@ class StopReason(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     """The model's context has no room for another turn."""
     TIME_LIMIT = "time_limit"
-    """A ``Cutoff`` with ``late="truncated"`` stopped it; the rewards up to that turn count."""
+    """A ``Cutoff`` with ``on_cutoff="truncated"`` stopped it; the rewards up to that turn count."""
     PARSE_ERROR = "parse_error"
     """Too many responses in a row from which no action could be read."""
     INVALID_ACTION = "invalid_action"

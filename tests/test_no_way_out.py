@@ -195,7 +195,7 @@ def test_stalling_to_the_token_limit_keeps_nothing_of_a_shaped_reward():
 
 
 def test_time_that_is_over_settles_where_late_episodes_count():
-    played = play(shaped(), 0, ["4", "6"] * 9, cutoff=Cutoff(episode_s=1e-9, late="truncated"))
+    played = play(shaped(), 0, ["4", "6"] * 9, cutoff=Cutoff(episode_s=1e-9, on_cutoff="truncated"))
     assert played.stop_reason is StopReason.TIME_LIMIT
     env = shaped()
     env.reset(options={"instance": 6})
@@ -342,7 +342,7 @@ def test_an_episode_that_time_cuts_off_returns_what_a_loss_from_there_returns(in
     engine = ScriptedEngine(lambda request: CHAT.say(next(said)))
     episode = Episode(Task("game", 0, {"instance": 6}), chat=CHAT, limits=Limits(tokens_per_turn=9))
     with InlinePool(partial(itself, env)) as pool:
-        late = Cutoff(episode_s=0.5, late="truncated")
+        late = Cutoff(episode_s=0.5, on_cutoff="truncated")
         [played] = run_episodes([episode], pool=pool, engine=engine, cutoff=late)
     assert (played.stop_reason, len(played.turns)) == (StopReason.TIME_LIMIT, 2)
     assert played.episode_return == pytest.approx(owed)

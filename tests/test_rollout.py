@@ -401,7 +401,7 @@ alives = st.none() | st.integers(1, 5)
 )
 @examples(25)
 def test_stragglers_are_cut_off_and_nothing_is_lost_or_doubled(count, chance, share, late, alive):
-    played, pool = cut_rollout(count, chance, Cutoff(stragglers=share, late=late), max_alive=alive)
+    played, pool = cut_rollout(count, chance, Cutoff(stragglers=share, on_cutoff=late), max_alive=alive)
     whole, _ = rollout(episodes(count, group_size=2))
     reason = StopReason.STRAGGLER if late == "unscored" else StopReason.TIME_LIMIT
     cut = [index for index, one in enumerate(played) if one.stop_reason is reason]
@@ -421,7 +421,9 @@ def test_stragglers_are_cut_off_and_nothing_is_lost_or_doubled(count, chance, sh
 @given(
     st.integers(1, 14),
     st.randoms(use_true_random=False),
-    st.builds(Cutoff, st.floats(0.001, 60), st.floats(0.001, 200), late=st.sampled_from(["unscored", "truncated"])),
+    st.builds(
+        Cutoff, st.floats(0.001, 60), st.floats(0.001, 200), on_cutoff=st.sampled_from(["unscored", "truncated"])
+    ),
     alives,
 )
 @examples(25)
@@ -435,7 +437,7 @@ def test_a_time_is_kept_whatever_it_is(count, chance, cutoff, alive):
     whole, _ = rollout(episodes(count, group_size=2))
     for one, complete in zip(played, whole, strict=True):
         if one.stop_reason in (StopReason.TIMEOUT, StopReason.TIME_LIMIT):
-            assert one.stop_reason is (StopReason.TIMEOUT if cutoff.late == "unscored" else StopReason.TIME_LIMIT)
+            assert one.stop_reason is (StopReason.TIMEOUT if cutoff.on_cutoff == "unscored" else StopReason.TIME_LIMIT)
             assert re.fullmatch(r"the (episode|rollout) took longer than \S+ s", one.error)
             assert one.completion_ids == complete.completion_ids[: len(one.completion_ids)]
         else:
@@ -500,7 +502,7 @@ def test_what_is_cut_off_frees_its_slot_for_those_who_wait():
         ({"episode_s": 0}, "episode_s must be above 0"),
         ({"rollout_s": -1.0}, "rollout_s must be above 0"),
         ({"stragglers": 0.0}, "stragglers must be a share"),
-        ({"late": "dropped"}, "late must be 'unscored' or 'truncated', got 'dropped'"),
+        ({"on_cutoff": "dropped"}, "on_cutoff must be 'unscored' or 'truncated', got 'dropped'"),
     ],
 )
 def test_a_cutoff_that_cannot_be_is_refused(wrong, said):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
+from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.saved import UNFINISHED
 from gym_trl.records.files import read_records
@@ -436,16 +436,16 @@ def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path
 
 def test_where_environments_are_stepped_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stepping = {"executor": "process", "workers": 1, "step_timeout": 30.0, "reset_timeout": 60.0}
-    asked: list[dict[str, Any]] = []
+    asked: list[ExecutorConfig] = []
 
-    def made(make: EnvFactory, **given: Any) -> EnvPool:
-        asked.append(given)
-        return make_pool(make, **given)
+    def made(make: EnvFactory, config: ExecutorConfig, **given: Any) -> EnvPool:
+        asked.append(config)
+        return make_pool(make, config, **given)
 
     monkeypatch.setattr("gym_trl.grpo.rollout_func.make_pool", made)
     train(options("TrlEnv/Echo-v0", steps=1, **stepping), out=tmp_path / "run", console=silent())
     resume(tmp_path / "run", steps=2, console=silent())
-    assert [{name: given[name] for name in stepping} for given in asked] == [stepping, stepping]
+    assert [asdict(config) for config in asked] == [stepping, stepping]
     assert [line["env/unscored"] for line in lines(tmp_path / "run")] == [0, 0]
 
 

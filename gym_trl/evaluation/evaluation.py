@@ -212,6 +212,7 @@ def _plain_part(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in spec.items() if json.loads(to_json([value])) == [value]}
 
 
+_OF_TASKS = {"num_tasks", "num_eval_tasks", "seed", "balance_instances", "spread", "curriculum"}
 _Key: TypeAlias = tuple[str | None, str, int]
 
 
@@ -239,7 +240,7 @@ class _Plan:
         env_kwargs: Mapping[str, Any],
         wrapping: Mapping[str, Any],
     ) -> Self:
-        if mine := sorted({"num_tasks", "num_eval_tasks", "seed", "spread", "curriculum"} & wrapping.keys()):
+        if mine := sorted(_OF_TASKS & wrapping.keys()):
             raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
         if unknown := sorted(wrapping.keys() - (known := ENV_ARGS | TRAINING_ARGS)):
             near = did_you_mean(unknown[0], known)
@@ -257,9 +258,7 @@ class _Plan:
 
     def make_pool(self) -> GuardedPool | OrderedPool:
         """Return the pool of a model's environments."""
-        stepping = _stepping(self.player)
-        stepping["executor"] = self.spec.probe(**stepping).executor
-        return make_pool(self.spec.make, **stepping)
+        return make_pool(self.spec.make, self.spec.probe(**_stepping(self.player)).executor)
 
     def attempts(
         self, seed: int, episodes: int, attempts: int, done: set[tuple[str | None, str, int]]

@@ -1,24 +1,21 @@
-"""Attachment of a ``rollout_func`` to the trainer that calls it; all use of TRL's private methods is here.
+"""Attachment of a ``rollout_func`` to the trainer that calls it.
 
-TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches without any action of the user.
-Tested with TRL 1.14, 1.15 and 1.16. On a ``GRPOTrainer`` or a subclass the attachment
+TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches without any action of the user. On a
+``GRPOTrainer`` or a subclass the attachment
 
-* wraps ``_calculate_rewards``: the rewards of an unscored episode become NaN in every column, regardless of the reward
-  functions; TRL then gives the row no advantage and excludes it from its group's mean and deviation;
+* sets the rewards of an unscored episode to NaN in every column, regardless of the reward functions; TRL then gives the
+  row no advantage and excludes it from its group's mean and deviation;
 * excludes the rows that accelerate repeats to fill the last batch from an evaluation's rewards and metrics;
-* writes the metrics of all processes into ``_metrics`` as one exact value, which TRL's averaging leaves unchanged;
+* logs the metrics of all processes as one exact value, which TRL's averaging leaves unchanged;
 * sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
-from types import FrameType
 from typing import Any, NamedTuple
 
-from gym_trl.errors import ConfigError
+from gym_trl.grpo import trl_versions
 from gym_trl.grpo.batches import BATCHES, batches, check_batches
 from gym_trl.grpo.totals import UNFINISHED, Row, StepTotals, rows_of
 from gym_trl.seeding import derive_seed
@@ -27,24 +24,8 @@ from gym_trl.types import StopReason
 CUT_OFF = frozenset({StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT})
 """Stop reasons of episodes that a budget cut off, which ``mask_truncated_completions`` masks."""
 
-_OLDEST_TRL = (1, 14)
 _NAME = "_gym_trl_attachment"
 OnTotals = Callable[[StepTotals], None]
-
-
-def check_trl() -> None:
-    """Check that the installed TRL is new enough.
-
-    Raises:
-        ConfigError: TRL is older than 1.14.
-    """
-    import trl
-
-    if tuple(map(int, trl.__version__.split(".")[:2])) < _OLDEST_TRL:
-        raise ConfigError(
-            f"gym-trl needs TRL 1.14 or newer, got {trl.__version__}: older ones score unscored episodes as 0. "
-            "pip install --upgrade trl"
-        )
 
 
 def attach(trainer: Any) -> "Attachment":
@@ -60,17 +41,9 @@ def attach(trainer: Any) -> "Attachment":
 
 
 def attach_caller(on_totals: "OnTotals | None" = None) -> None:
-    """Attach the trainer on the call stack, because TRL does not pass it to objects of ``environment_factory``.
-
-    The trainer is found as ``self`` of ``_generate_and_score_completions``. Without such a frame nothing is attached.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        caller = frame.f_locals.get("self") if frame.f_code.co_name == "_generate_and_score_completions" else None
-        if caller is not None:
-            attach(caller).tell(on_totals)
-            return
-        frame = frame.f_back
+    """Attach the trainer that generates now, if there is one, for objects of ``environment_factory``."""
+    if (trainer := trl_versions.calling_trainer()) is not None:
+        attach(trainer).tell(on_totals)
 
 
 class Place(NamedTuple):
@@ -110,37 +83,10 @@ class Attachment:
         self._windows: dict[str, StepTotals] = {}  # since the trainer last logged
         self.masks_cut_off = bool(getattr(trainer, "mask_truncated_completions", False))
         """True if episodes that a budget cut off are masked."""
-        calculate = getattr(trainer, "_calculate_rewards", None)
-        if calculate is None:
+        if not trl_versions.intercept_trainer(
+            trainer, settle=self._settle, mask=self._mask_environments, evaluates=self._evaluate
+        ):
             return
-        check_trl()
-        trainer.mask_truncated_completions = False  # TRL's own rule checks the last token only
-
-        @wraps(calculate)
-        def calculate_rewards(inputs: Sequence[Mapping[str, Any]], *given: Any, **named: Any) -> Any:
-            return self._settle(inputs, calculate(inputs, *given, **named))
-
-        trainer._calculate_rewards = calculate_rewards
-        generate = trainer._generate
-
-        @wraps(generate)
-        def mask_unscored(*given: Any, **named: Any) -> Any:
-            played = generate(*given, **named)
-            self._mask_environments(*played[1:4])
-            return played
-
-        trainer._generate = mask_unscored
-        evaluate = trainer.evaluation_loop
-
-        @wraps(evaluate)
-        def evaluation_loop(*given: Any, **named: Any) -> Any:
-            self._evaluate(begins=True)
-            try:
-                return evaluate(*given, **named)
-            finally:
-                self._evaluate(begins=False)
-
-        trainer.evaluation_loop = evaluation_loop
         # Before the callbacks that restore a checkpoint. A new list, because one of these may be the caller.
         handler = trainer.callback_handler
         handler.callbacks = [_callback(self), *handler.callbacks]
@@ -162,15 +108,11 @@ class Attachment:
         if split == "eval":
             first, micro = self._evaluated + first, 0
         else:
-            micro_step = getattr(trainer, "_step", 0)
+            micro_step = trl_versions.micro_step(trainer)
             if self._began[0] != step:
                 self._began = (step, micro_step)
             micro = micro_step - self._began[1]
-            args = getattr(trainer, "args", None)
-            micro_steps = step * getattr(args, "gradient_accumulation_steps", 1) + micro
-            generation = micro_steps // (
-                getattr(args, "steps_per_generation", 1) * getattr(trainer, "num_iterations", 1)
-            )
+            generation = trl_versions.generations_before(trainer, micro)
         now = (split, step, micro, self._evaluated)
         if self._noted != now:
             self._notes, self._noted = [], now
@@ -187,12 +129,12 @@ class Attachment:
         self._notes, self._noted, self._began = [], (), (-1, 0)
         # Discard what is left of an earlier training with this trainer.
         self._training = object()
-        self._trainer._step, self._trainer._buffered_inputs = 0, None
+        trl_versions.set_progress(self._trainer, 0, None)
 
-    def _evaluate(self, *, begins: bool) -> None:
+    def _evaluate(self, begins: bool) -> None:
         self._notes, self._noted, self._evaluated, self._evaluating = [], (), 0, begins
         if begins:
-            self._trainer._metrics["eval"].clear()  # left over from rollouts that were not logged
+            trl_versions.pending_metrics(self._trainer, "eval").clear()  # left over from rollouts that were not logged
 
     def note(self, columns: Mapping[str, Sequence[Any]], on_totals: OnTotals | None = None) -> None:
         """Keep the result of a ``rollout_func`` call until its rewards are calculated.
@@ -214,7 +156,7 @@ class Attachment:
         """Mask unscored and cut-off episodes of an ``environment_factory``; a ``rollout_func`` sets its own mask."""
         if getattr(self._trainer, "environments", None) is None or masks is None:
             return
-        ends = {*end_ids(self._trainer), tokenizer_of(self._trainer).pad_token_id}
+        ends = {*trl_versions.end_ids(self._trainer), trl_versions.tokenizer_of(self._trainer).pad_token_id}
         for mask, row, sampled, messages in zip(masks, self._rows(()), ids, completions, strict=True):
             # Unfinished: left by the model, or cut off within a response or before its call was executed.
             cut = row is not None and row.stop_reason == UNFINISHED
@@ -265,7 +207,7 @@ class Attachment:
             return rows
         before, self._evaluated = self._evaluated, self._evaluated + rows
         try:
-            total = len(sampler_of(self._trainer.callback_handler.eval_dataloader))
+            total = len(trl_versions.sampler_of(self._trainer.callback_handler.eval_dataloader))
         except (AttributeError, TypeError):  # of a streamed dataset
             return rows
         return min(rows, max(0, total - before))
@@ -280,31 +222,12 @@ class Attachment:
         return list(noted) if not any(known) and len(noted) == len(inputs) else known
 
     def _log(self, totals: StepTotals) -> None:
-        metrics = self._trainer._metrics[totals.split]
+        metrics = trl_versions.pending_metrics(self._trainer, totals.split)
         if "env/unscored" in metrics:  # TRL clears metrics when it logs; until then weigh all episodes equally
             totals = self._windows[totals.split] + totals
         self._windows[totals.split] = totals
         for name, value in totals.metrics().items():
             metrics[name] = [value]
-
-
-def tokenizer_of(trainer: Any) -> Any:
-    """Return the trainer's tokenizer; for a multimodal processor, the tokenizer inside it."""
-    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-
-
-def end_ids(trainer: Any) -> list[int]:
-    """Return the token ids that end a response."""
-    ids = getattr(trainer, "eos_token_ids", None)  # since TRL 1.15; 1.14 has the tokenizer's
-    return list(ids) if ids else [tokenizer_of(trainer).eos_token_id]
-
-
-def sampler_of(dataloader: Any) -> Any:
-    """Return TRL's own sampler from below the wrappers that distribute it over processes."""
-    found = dataloader.batch_sampler
-    while hasattr(found, "batch_sampler"):
-        found = found.batch_sampler
-    return found.sampler
 
 
 def _callback(attachment: Attachment) -> Any:
@@ -317,7 +240,7 @@ def _callback(attachment: Attachment) -> Any:
             attachment._begin_training()
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            attachment._evaluate(begins=False)
+            attachment._evaluate(False)
 
         on_predict = on_evaluate
 

@@ -105,7 +105,7 @@ def at_level(task: Task, level: int) -> Task:
     return replace(task, options={**task.options, "level": level})
 
 
-def climbing(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
+def with_curriculum(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
     """Return a rollout function that plays training episodes on the curriculum's level and reports them to it."""
     begun: Any = None
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.grpo.rollout_func import _context, trainer_engine
+from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.types import Completion, FinishReason, Request
 
 
@@ -121,7 +121,7 @@ def _peak_bytes() -> int:
 
 
 def _longest_completions(prompts: list[list[int]], trainer: Any) -> list[Completion]:
-    context = _context(trainer) or sys.maxsize
+    context = context_length(trainer) or sys.maxsize
     done: dict[str, Completion] = {}
     with trainer_engine(trainer, None, {"ignore_eos": True}) as engine:
         for row, ids in enumerate(prompts):

@@ -2,12 +2,13 @@
 
 import math
 import warnings
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import MissingDependencyError
-from gym_trl.grpo.attach import attach, sampler_of
+from gym_trl.grpo import trl_versions
+from gym_trl.grpo.attach import attach
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.saved import TRAINED, UNFINISHED, rollouts_file
 
@@ -64,15 +65,12 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         attach(trainer)  # first, because its callback checks the resumed settings
         self._trainer = trainer
         trainer.add_callback(self)
-        train = trainer.train
+        trl_versions.intercept(trainer, "train", self._train)
 
-        @wraps(train)
-        def train_from(resume_from_checkpoint: str | bool | None = None, *given: Any, **named: Any) -> Any:
-            # Callbacks do not get this argument, and it may name a checkpoint of another training.
-            self._checkpoint = resume_from_checkpoint if isinstance(resume_from_checkpoint, str | Path) else None
-            return train(resume_from_checkpoint, *given, **named)
-
-        trainer.train = train_from
+    def _train(self, train: Any, resume_from_checkpoint: str | bool | None = None, *given: Any, **named: Any) -> Any:
+        # Callbacks do not get this argument, and it may name a checkpoint of another training.
+        self._checkpoint = resume_from_checkpoint if isinstance(resume_from_checkpoint, str | Path) else None
+        return train(resume_from_checkpoint, *given, **named)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Restore the state of the checkpoint if the training is resumed."""
@@ -84,7 +82,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store the progress within the current episodes in the trainer's state, which may be saved now."""
         state.stateful_callbacks[UNFINISHED] = {
-            "micro_steps": self._trainer._step,
+            "micro_steps": trl_versions.micro_step(self._trainer),
             "unfinished": self._unfinished,
             "processes": self._trainer.accelerator.num_processes,
         }
@@ -95,14 +93,12 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
             file = self._file(self._own_folder)
             file.parent.mkdir(parents=True, exist_ok=True)  # the first process may not have made it on this machine
             new = file.with_suffix(".new")
-            torch.save(self._trainer._buffered_inputs, new)
+            torch.save(trl_versions.buffered_episodes(self._trainer), new)
             new.replace(file)
 
     @property
     def _unfinished(self) -> bool:
-        # As in GRPOTrainer._prepare_inputs (trl 1.16).
-        trainer = self._trainer
-        return bool(trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations))
+        return not trl_versions.is_between_generations(self._trainer)
 
     @property
     def _own_folder(self) -> Path:
@@ -122,8 +118,8 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
             problem = f"{file.parent} has no such file of each process"
         else:
             saved_inputs = torch.load(file, map_location="cpu", weights_only=True)
-            trainer._buffered_inputs = send_to_device(saved_inputs, trainer.accelerator.device)
-            trainer._step = saved["micro_steps"]
+            episodes = send_to_device(saved_inputs, trainer.accelerator.device)
+            trl_versions.set_progress(trainer, saved["micro_steps"], episodes)
             return
         warnings.warn(f"the checkpoint's last tasks are played once more: {problem}", stacklevel=2)
 
@@ -139,15 +135,12 @@ class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """Restore the state of the trainer and of the worker, which has not started yet."""
         saved = state.stateful_callbacks.get(TRAINED) if state.global_step else None
         self._before = set(range(saved["next"])).difference(saved["left_out"]) if saved else set()
-        # As in AsyncGRPOTrainer._inner_training_loop (trl 1.16), which does it for TRL's own worker only.
         trainer, worker = self._trainer, self._trainer.rollout_worker
-        trainer._groups_before_resume, trainer._last_groups_trained = len(self._before), 0
+        trl_versions.set_trained_groups(trainer, len(self._before), saved)
         if saved is None:
             if state.global_step:
                 warnings.warn("the checkpoint was saved without ExactResume: it begins at the first task", stacklevel=2)
             return
-        trainer._trained_groups.clear()
-        trainer.model_version = saved["model_version"]
         if worker is not None:  # the main process has it
             if worker.curriculum is not None and saved["curriculum"] is not None:
                 worker.curriculum.state = saved["curriculum"]
@@ -157,7 +150,7 @@ class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store the trained groups in the trainer's state, which may be saved now."""
         curriculum = getattr(self._trainer.rollout_worker, "curriculum", None)
-        trained = self._before | self._trainer._trained_groups
+        trained = self._before.union(trl_versions.trained_groups(self._trainer))
         end = max(trained, default=-1) + 1
         state.stateful_callbacks[TRAINED] = {
             "next": end,
@@ -177,7 +170,7 @@ def _know_numbered_cpus() -> None:
 
 def _go_to_epoch(dataloader: Any, step: int, accumulation: int) -> None:
     """Advance the sampler past the orders of the finished epochs."""
-    sampler = sampler_of(dataloader)
+    sampler = trl_versions.sampler_of(dataloader)
     if getattr(sampler, "shuffle", False):  # as in Trainer._init_training_state (transformers 5.17)
         for _ in range(step // max(1, math.ceil(len(dataloader) / accumulation))):
             next(iter(sampler), None)

@@ -4,7 +4,7 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.executors.make import Executor, make_pool
+from gym_trl.errors import ConfigError, EngineError
+from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
+from gym_trl.grpo import trl_versions
 from gym_trl.grpo.curriculum import Curriculum, at_level
-from gym_trl.grpo.rollout_func import SAMPLING, Rollout, warn_of_bias
+from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.totals import StepTotals, outcomes, rows_of
-from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.grpo.trainer_engine import SAMPLING, warn_of_bias
+from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import WAIT, stream_episodes
+from gym_trl.rollout.loop import stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, Task, Trajectory
 
@@ -35,7 +35,6 @@ _PATIENCE_S = 15.0
 """Seconds that ``stop`` waits for the current step of an environment or the engine."""
 _REMEMBERED = 4096
 """Maximum number of measurements kept until the trainer's next log."""
-_ADAPTER = "trl-policy-v{}"  # AsyncGRPOTrainer's name of the adapter synced to a server with --enable-lora (trl 1.16)
 
 
 @dataclass
@@ -83,17 +82,9 @@ class RolloutWorker:
         seed: Seed of the sampling.
         system_prompt: First message of every prompt.
         curriculum: Difficulty schedule driven by the success rate.
-        max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
-        chat: Converts messages to tokens. Default: the tokenizer's own chat template.
-        chat_template_kwargs: Arguments for the chat template; they override the configuration's.
-        executor: Where environments are stepped, see ``GymSpec``.
-        workers: Number of threads or processes.
-        reset_timeout: Maximum seconds for making and resetting an environment there.
-        step_timeout: Maximum seconds for a step there.
-        max_alive: Maximum number of concurrent environments, if it is less than ``max_inflight_tasks``.
-        max_observation: Maximum characters of an observation that the model sees, see ``GymSpec``.
-        max_action: Maximum characters of an action, see ``GymSpec``.
-        cutoff: When to stop waiting for an episode (``episode_s``); there is no rollout to cut off.
+        config: Options of the rollout; ``cutoff`` may have ``episode_s`` and ``on_cutoff`` only, because there is no
+            rollout to cut off.
+        stepping: Executor and its options. Default: inline.
         on_rollout: Callback that receives every group, on the worker's thread; its ``step`` is the model version.
         on_totals: Called on the worker's thread with the ``StepTotals`` of as many episodes as a training step has; an
             exception that it raises ends the training.
@@ -110,41 +101,30 @@ class RolloutWorker:
         seed: int = 0,
         system_prompt: str | None = None,
         curriculum: Curriculum | None = None,
-        max_tokens_per_turn: int | None = None,
-        chat: Chat | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        executor: Executor = "inline",
-        workers: int | None = None,
-        reset_timeout: float | None = None,
-        step_timeout: float | None = None,
-        max_alive: int | None = None,
-        max_observation: int | None = None,
-        max_action: int | None = None,
-        cutoff: Cutoff | None = None,
+        config: RolloutConfig | None = None,
+        stepping: ExecutorConfig | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
         on_totals: Callable[[StepTotals], None] | None = None,
     ) -> None:
-        if cutoff is not None and (cutoff.rollout_s, cutoff.stragglers) != (None, None):
+        config = config or RolloutConfig()
+        if config.deterministic:
+            raise ConfigError("nothing is deterministic in asynchronous training: leave out deterministic=True")
+        if (config.cutoff.rollout_s, config.cutoff.stragglers) != (None, None):
             raise ConfigError(
-                "asynchronous training has no rollouts to cut off: of a Cutoff it takes episode_s and late"
+                "asynchronous training has no rollouts to cut off: of a Cutoff it takes episode_s and on_cutoff"
             )
+        self._config = config
         self._tasks = tasks
         self._args = args
-        self._tokenizer = getattr(processing_class, "tokenizer", processing_class)
+        self._tokenizer = trl_versions.tokenizer_in(processing_class)
         self._make_engine = engine
         self._seed = seed
         self._preamble = [] if system_prompt is None else [Message("system", system_prompt)]
         self.curriculum = curriculum
         """Difficulty schedule, or ``None``."""
-        self._max_tokens_per_turn = max_tokens_per_turn
-        options = {**(args.chat_template_kwargs or {}), **(chat_template_kwargs or {})}
-        self._chat = chat or TemplateChat(self._tokenizer, **options)
-        self._make_pool = partial(
-            make_pool, make, executor=executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
-        )
-        self._max_alive = max_alive
-        self._longest = {"observation": max_observation, "action": max_action}
-        self._cutoff = cutoff or WAIT
+        options = {**(args.chat_template_kwargs or {}), **config.chat_template_kwargs}
+        self._chat = config.chat or TemplateChat(self._tokenizer, **options)
+        self._make_pool = partial(make_pool, make, stepping)
         self._on_rollout = on_rollout
         self._on_totals = on_totals
         self._played: list[Trajectory] = []  # since ``on_totals`` was called last
@@ -183,12 +163,7 @@ class RolloutWorker:
         """
         if self._thread is not None:
             return
-        try:
-            from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-        except ImportError as error:
-            raise MissingDependencyError("RolloutWorker", extra="train") from error
-
-        self._sample = RolloutSample
+        self._sample = trl_versions.rollout_sample()
         engine = self._make_engine() if self._make_engine else self._server()
         self._stopping.clear()
         self._failure = None
@@ -244,8 +219,8 @@ class RolloutWorker:
                 self._episodes(),
                 pool=pool,
                 engine=engine,
-                max_alive=min(self._inflight(), self._max_alive or self._inflight()),
-                cutoff=self._cutoff,
+                max_alive=min(self._inflight(), self._config.max_alive or self._inflight()),
+                cutoff=self._config.cutoff,
                 go_on=self._go_on,
                 on_finish=self._finished,
             )
@@ -262,8 +237,7 @@ class RolloutWorker:
 
     def _episodes(self) -> Iterator[tuple[tuple[int, int], Episode] | None]:
         """Generate episodes endlessly, group by group; ``None`` while the buffer is full."""
-        tokens = (self._max_tokens_per_turn, self._args.max_completion_length, self._context())
-        limits = Limits(*tokens, **self._longest)
+        limits = self._config.limits(self._args.max_completion_length, context=self._context())
         while True:
             for task in self._tasks():
                 number = next(self._numbers)
@@ -330,8 +304,7 @@ class RolloutWorker:
                     input_ids=np.array(one.prompt_ids + one.completion_ids, dtype=np.int64),
                     completion_mask=np.array([0] * before + trained, dtype=np.int64),
                     old_log_probs=np.array([0.0] * before + [logprob or 0.0 for logprob in one.logprobs], np.float32),
-                    # As in TRL's own worker (async_rollout_worker.py).
-                    advantage=(value - mean) / (deviation + 1e-8),
+                    advantage=trl_versions.advantage(value, mean, deviation),
                     model_version=group.version,
                     group_id=number,
                     metrics={"reward": value, "reward_std": deviation, "rewards/env_reward": value},
@@ -398,7 +371,8 @@ class RolloutWorker:
     def _server(self) -> Engine:
         from gym_trl.engines.server import ServerEngine
 
-        url, sampling = self._args.vllm_server_base_url, {name: getattr(self._args, name) for name in SAMPLING}
+        url = self._args.vllm_server_base_url
+        sampling = {name: getattr(self._args, name) for name in SAMPLING} | dict(self._config.sampling)
         engine = ServerEngine(
             url,
             eos_ids={self._tokenizer.eos_token_id, *self._chat.stop_ids},
@@ -410,7 +384,7 @@ class RolloutWorker:
         )
         try:
             engine.check()
-            _refuse_adapter(url, _ADAPTER.format(self._version))
+            _refuse_adapter(url, trl_versions.ADAPTER.format(self._version))
         except BaseException:
             engine.close()
             raise

@@ -1,5 +1,6 @@
 """Specification that turns environments into the arguments of ``GRPOTrainer``."""
 
+import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,11 +14,11 @@ import numpy as np
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.envspec import EnvSpec, EnvWrapper
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
-from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, Executor, make_pool
+from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.grpo.curriculum import Curriculum, at_level, climbing
+from gym_trl.grpo.curriculum import Curriculum, at_level, with_curriculum
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
@@ -25,7 +26,8 @@ from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.registration import EnvSource
-from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.config import RolloutConfig
+from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
@@ -85,8 +87,8 @@ class GymSpec:
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
         chat: Converts messages to tokens. Default: the tokenizer's own chat template.
         chat_template_kwargs: Arguments for the chat template, such as ``{"enable_thinking": False}``.
-        spread: Cycle through all instances in shuffled order instead of sampling them (if the environment has
-            ``num_instances``). Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them evenly,
+        balance_instances: Cycle through all instances in shuffled order instead of sampling them (if the environment
+            has ``num_instances``). Together with ``GRPOConfig(shuffle_dataset=False)`` every step covers them evenly,
             which halves the steps that a small game needs.
         executor: Where environments are stepped: ``"inline"``; ``"thread"`` if they wait for something outside Python;
             ``"process"`` if they compute, hang, leak or crash; ``"ray"`` for processes on the machines of a Ray
@@ -105,12 +107,13 @@ class GymSpec:
             end. The logs count them (``env/cut_observations``). Default: only the token limits apply.
         max_action: Maximum characters of a response; a longer one is an invalid action that is not passed to the
             environment.
-        cutoff: When to stop waiting for the slowest episodes, and whether these count (``late=``):
+        cutoff: When to stop waiting for the slowest episodes, and whether these count (``on_cutoff=``):
             ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``, ``Cutoff(stragglers=0.95)``. Default: never.
         max_unscored: Maximum share of unscored episodes in a rollout, over all processes; three rollouts in a row
             above it stop the training with a ``PoolError`` that names the most common errors. Applies to
             ``rollout_func``.
         on_rollout: Callback that receives every finished rollout.
+        spread: Deprecated name of ``balance_instances``.
 
     Raises:
         ConfigError: An id is unknown, an environment cannot be made, a ``History`` rewrites what was shown, or an
@@ -143,7 +146,7 @@ class GymSpec:
         max_tokens_per_turn: int | None = None,
         chat: Chat | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        spread: bool = True,
+        balance_instances: bool = True,
         executor: Executor | None = None,
         workers: int | None = None,
         reset_timeout: float | None = None,
@@ -155,6 +158,7 @@ class GymSpec:
         cutoff: Cutoff | None = None,
         max_unscored: float = 0.5,
         on_rollout: Callable[[Rollout], None] | None = None,
+        spread: bool | None = None,
     ) -> None:
         self.env_spec = EnvSpec(
             env,
@@ -176,39 +180,32 @@ class GymSpec:
         """Environments, as they are made for training."""
         self.seed = seed
         self.system_prompt = system_prompt
-        self._sizes = {"train": _at_least_one("num_tasks", num_tasks), "eval": _size("num_eval_tasks", num_eval_tasks)}
-        counts = {
-            "max_tokens_per_turn": max_tokens_per_turn,
-            "max_alive": max_alive,
-            "max_observation": max_observation,
-            "max_action": max_action,
-        }
-        for name, value in counts.items():
-            if value is not None:
-                _at_least_one(name, value)
+        check_counts(num_tasks=num_tasks)
+        check_counts(0, num_eval_tasks=num_eval_tasks)
+        self._sizes = {"train": num_tasks, "eval": num_eval_tasks}
+        self._rollout = RolloutConfig(
+            max_tokens_per_turn=max_tokens_per_turn,
+            max_observation=max_observation,
+            max_action=max_action,
+            max_alive=max_alive,
+            cutoff=cutoff or WAIT,
+            deterministic=deterministic,
+            chat=chat,
+            chat_template_kwargs=chat_template_kwargs or {},
+        )
+        self._on_rollout = on_rollout
         self._curriculum = curriculum
         self._bound = UnscoredBound(max_unscored)
-        self._spread = spread
+        if spread is not None:
+            message = "GymSpec(spread=...) is deprecated: use balance_instances=..."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            balance_instances = spread
+        self._balance_instances = balance_instances
         self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of instances
         self._probed = self.env_spec.probe(
             executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
         )
-        self.executor = self._probed.executor
-        self._rollout_options: dict[str, Any] = {
-            "max_tokens_per_turn": max_tokens_per_turn,
-            "chat": chat,
-            "chat_template_kwargs": chat_template_kwargs,
-            "executor": self.executor,
-            "workers": workers,
-            "reset_timeout": reset_timeout,
-            "step_timeout": step_timeout,
-            **({"deterministic": True} if deterministic else {}),
-            "max_alive": max_alive,
-            "max_observation": max_observation,
-            "max_action": max_action,
-            "cutoff": cutoff,
-            "on_rollout": on_rollout,
-        }
+        self.executor = self._probed.executor.executor
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -226,8 +223,7 @@ class GymSpec:
 
     def make_pool(self) -> GuardedPool | OrderedPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
-        stepping: dict[str, Any] = {name: self._rollout_options[name] for name in EXECUTOR_ARGS}
-        return make_pool(self.env_spec.make, **stepping)
+        return make_pool(self.env_spec.make, self._probed.executor)
 
     def tasks(self, split: str) -> Iterator[Task]:
         """Generate the tasks of ``"train"`` or ``"eval"``; no two of them have the same seed."""
@@ -264,9 +260,15 @@ class GymSpec:
     def rollout_func(self) -> RolloutFunc:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
         rollout = make_rollout_func(
-            self.env_spec.make, assign=self.assign, seed=self.seed, on_totals=self._bound, **self._rollout_options
+            self.env_spec.make,
+            assign=self.assign,
+            seed=self.seed,
+            config=self._rollout,
+            stepping=self._probed.executor,
+            on_rollout=self._on_rollout,
+            on_totals=self._bound,
         )
-        return rollout if self._curriculum is None else climbing(rollout, self._curriculum)
+        return rollout if self._curriculum is None else with_curriculum(rollout, self._curriculum)
 
     @cached_property
     def environment_factory(self) -> Any:
@@ -282,19 +284,20 @@ class GymSpec:
         """
         if self._curriculum is not None:
             raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop reports to nobody")
-        options = dict(self._rollout_options)
-        timeouts = {name: options.pop(name) for name in ("reset_timeout", "step_timeout")}
-        executor, _ = options.pop("executor"), options.pop("workers")
-        if given := [name for name, value in options.items() if value is not None]:
+        unset = RolloutConfig()
+        given = [name for name, value in vars(self._rollout).items() if value != getattr(unset, name)]
+        if given or self._on_rollout is not None:
+            names = ", ".join([*given, *(["on_rollout"] if self._on_rollout is not None else [])])
             raise ConfigError(
-                f"TRL's own loop, which environment_factory plays in, has no place for {', '.join(given)}: leave it "
+                f"TRL's own loop, which environment_factory plays in, has no place for {names}: leave it "
                 "out, or give the trainer spec.rollout_func"
             )
-        if executor == "auto":  # TRL's loop waits for each object's one environment anyway
-            executor = "inline"
-        kind = EXECUTORS.get(executor) if isinstance(executor, str) else None
-        alone = 1 if kind and kind.workers else None  # worker: an object has one environment
-        pool = partial(make_pool, executor=executor, workers=alone, **timeouts)
+        stepping = self._probed.executor
+        if stepping.executor == "auto":  # TRL's loop waits for each object's one environment anyway
+            stepping = ExecutorConfig("inline")
+        elif stepping.kind and stepping.kind.workers:
+            stepping = replace(stepping, workers=1)  # an object has one environment
+        pool = partial(make_pool, config=stepping)
         tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark
         factories = {
             env_id: EnvironmentFactory(tools.make, env_id, make_pool=pool, on_totals=self._bound)
@@ -312,8 +315,6 @@ class GymSpec:
             processing_class: The model's tokenizer; pass the same one to the trainer.
             engine: Function that makes the engine. Default: the vLLM server named in ``args``.
         """
-        if "deterministic" in self._rollout_options:
-            raise ConfigError("nothing is deterministic in asynchronous training: leave out deterministic=True")
         return RolloutWorker(
             self.env_spec.make,
             partial(self.tasks, "train"),
@@ -323,8 +324,10 @@ class GymSpec:
             seed=self.seed,
             system_prompt=self.system_prompt,
             curriculum=self._curriculum,
+            config=self._rollout,
+            stepping=self._probed.executor,
+            on_rollout=self._on_rollout,
             on_totals=self._bound,
-            **self._rollout_options,
         )
 
     @property
@@ -352,7 +355,7 @@ class GymSpec:
             return {"level": self._level(split)}
         count = self._probed.num_instances[env_id]
         # Too many instances to permute: sample them by seed.
-        if not self._spread or count is None or count > 2**20:
+        if not self._balance_instances or count is None or count > 2**20:
             return {}
         if sum(self._sizes.values()) <= count:  # enough instances for disjoint splits
             round_, place = 0, index + (self._sizes["train"] if split == "eval" else 0)
@@ -363,13 +366,3 @@ class GymSpec:
             seed = derive_seed(self.seed, "spread", split, env_id, round_)
             self._order = ((env_id, split, round_), np.random.default_rng(seed).permutation(count))
         return {"instance": int(self._order[1][place])}
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
-
-
-def _size(name: str, value: int) -> int:
-    return value if value == 0 else _at_least_one(name, value)

@@ -26,7 +26,8 @@ from gym_trl.chat.delimiter import DelimiterChat
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo import rollout_func as grpo
-from gym_trl.grpo.attach import end_ids, tokenizer_of
+from gym_trl.grpo.trainer_engine import trainer_engine
+from gym_trl.grpo.trl_versions import end_ids, tokenizer_of
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
@@ -243,7 +244,7 @@ class _TrainerClient(_Client):
                     "was sampled"
                 )
         marks: Any = chat  # it has all attributes that are used there
-        return grpo.trainer_engine(self._trainer, marks)
+        return trainer_engine(self._trainer, marks)
 
     def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
         """Return the ids of a prompt; a text that continues a sampled response keeps its ids and encodes the rest."""

@@ -24,6 +24,7 @@ from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.trl_versions import server_url
 from gym_trl.integrations.evaluation_rows import EvaluationTest, as_row, score_of, write_rows
 from gym_trl.integrations.openenv.client_env import ClientEnv
 from gym_trl.seeding import task_seed
@@ -423,9 +424,7 @@ class _Rollouts:
         if self._model is not None and own and self._model != own:
             raise ConfigError(f"vllm_model={self._model!r} is not {own!r}, the trainer's own, which is what learns")
         if self._base_url is not None and trainer.use_vllm and trainer.args.vllm_mode == "server":
-            from gym_trl.grpo.rollout_func import _server_url
-
-            theirs = _server_url(trainer.vllm_generation)
+            theirs = server_url(trainer.vllm_generation)
             if _address(self._base_url) != _address(theirs):
                 raise ConfigError(
                     f"vllm_base_url={self._base_url!r} is not {theirs!r}, the trainer's own server, to which TRL sends "

@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.grpo.rollout_func import SAMPLING, RolloutFunc, trainer_engine
+from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
+from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, FinishReason, Request
 
@@ -65,8 +67,7 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
 def _render(prompt: Any, trainer: Any) -> str:
     if isinstance(prompt, str):
         return prompt
-    options = getattr(trainer, "chat_template_kwargs", None) or {}
-    template = getattr(trainer, "chat_template", None)
+    template, options = chat_options(trainer)
     return str(
         trainer.processing_class.apply_chat_template(
             prompt, chat_template=template, tokenize=False, add_generation_prompt=True, **options
@@ -139,7 +140,7 @@ class _Generator:
 
     def __call__(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         trainer, number = self._trainer, int(asked.get("n") or 1)
-        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        tokenizer = tokenizer_of(trainer)
         prompts = [list(tokenizer(prompt)["input_ids"]) for prompt in asked["prompts"]]
         sampling = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
         tokens = int(asked.get("max_tokens") or trainer.args.max_completion_length)

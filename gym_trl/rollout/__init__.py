@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
+    from gym_trl.rollout.config import RolloutConfig as RolloutConfig
     from gym_trl.rollout.cutoff import Cutoff as Cutoff
     from gym_trl.rollout.episode import Episode as Episode
     from gym_trl.rollout.limits import Limits as Limits
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from gym_trl.rollout.loop import stream_episodes as stream_episodes
 
 _MODULES = {
+    "RolloutConfig": "gym_trl.rollout.config",
     "Cutoff": "gym_trl.rollout.cutoff",
     "Limits": "gym_trl.rollout.limits",
     "Episode": "gym_trl.rollout.episode",

@@ -13,12 +13,9 @@ from typing import TypeVar
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
-from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.types import Completion, EnvFailure, Request, StepResult, StopReason, Trajectory
-
-WAIT = Cutoff()
-"""Cutoff that waits for every episode."""
 
 
 def run_episodes(
@@ -265,10 +262,9 @@ class _Loop:
             self._engine.cancel(request_id)
         self._resetting.discard(index)
         self._stepping.discard(index)
-        self._finish(
-            index,
-            self._episodes[index].stopped(reason if self._cutoff.late == "unscored" else StopReason.TIME_LIMIT, why),
-        )
+        if self._cutoff.on_cutoff == "truncated":
+            reason = StopReason.TIME_LIMIT
+        self._finish(index, self._episodes[index].stopped(reason, why))
 
     def abandon(self) -> None:
         """Cancel all requests and release all environments."""

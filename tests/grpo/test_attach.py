@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.attach import Attachment, check_trl
+from gym_trl.grpo.attach import Attachment
 from gym_trl.grpo.totals import Row, StepTotals
+from gym_trl.grpo.trl_versions import check_trl
 
 SCRIPT = Path(__file__).parent / "train_with_failures.py"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.curriculum import Curriculum, climbing
+from gym_trl.grpo.curriculum import Curriculum, with_curriculum
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.types import Task
@@ -65,7 +65,7 @@ def test_every_prompt_of_a_rollout_is_played_on_the_level_of_its_beginning_and_r
         }
 
     curriculum = Curriculum(LEVELS, episodes=2)
-    play = climbing(rollout, curriculum)
+    play = with_curriculum(rollout, curriculum)
     row = [{"role": "user", "content": "", "task": Task(GUESS, 3, {"instance": 1}).to_json()}]
     play([row, row], trainer())
     play([row, row, "Play."], trainer())
@@ -80,7 +80,7 @@ def test_failed_episodes_are_not_counted() -> None:
         return {"task": [task] * 3, "success": [False] * 3, "episode_return": [None] * 3}
 
     curriculum = Curriculum(LEVELS, episodes=1, level=1)
-    climbing(rollout, curriculum)([], trainer())
+    with_curriculum(rollout, curriculum)([], trainer())
     assert curriculum.level == 1
 
 

@@ -14,10 +14,12 @@ from lanes import examples
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.make import EXECUTOR_ARGS
+from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.rollout_func import make_rollout_func
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.types import Task
 
@@ -44,7 +46,7 @@ def test_every_stretch_of_eight_tasks_covers_all_eight_secrets(seed):
 
 
 def test_spreading_can_be_turned_off():
-    assert all(task.options == {} for task in guess(num_tasks=9, spread=False).tasks("train"))
+    assert all(task.options == {} for task in guess(num_tasks=9, balance_instances=False).tasks("train"))
 
 
 def test_games_too_many_to_count_are_drawn_from_their_seeds():
@@ -211,13 +213,13 @@ class TestThePreferredExecutor:
 
 class TestALimit:
     def test_is_off_where_nobody_asks_for_it_and_reaches_the_rollout_where_somebody_does(self):
-        assert guess().rollout_func.cutoff == Cutoff()
+        assert guess().rollout_func.config.cutoff == Cutoff()
         cutoff = Cutoff(stragglers=0.9)
-        rollout = guess(cutoff=cutoff, max_observation=100, max_action=20).rollout_func
+        rollout = guess(cutoff=cutoff, max_observation=100, max_action=20).rollout_func.config
         assert (rollout.cutoff, rollout.max_observation, rollout.max_action) == (cutoff, 100, 20)
 
     def test_what_is_the_same_each_time_is_not_cut_off_by_a_clock(self):
-        assert guess(deterministic=True, cutoff=Cutoff(stragglers=0.9)).rollout_func.cutoff.stragglers == 0.9
+        assert guess(deterministic=True, cutoff=Cutoff(stragglers=0.9)).rollout_func.config.cutoff.stragglers == 0.9
         with pytest.raises(ConfigError, match="what a clock cuts off is never the same twice"):
             _ = guess(deterministic=True, cutoff=Cutoff(rollout_s=9)).rollout_func
 
@@ -239,3 +241,21 @@ class TestALimit:
 def test_the_groups_of_arguments_are_those_of_the_signature():
     tasks = {"env", "env_kwargs", "num_tasks", "num_eval_tasks", "seed"}
     assert tasks | ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS} == set(inspect.signature(GymSpec).parameters)
+
+
+def test_old_names_of_options_keep_working_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="balance_instances"):
+        assert all(task.options == {} for task in guess(num_tasks=9, spread=False).tasks("train"))
+    with pytest.warns(DeprecationWarning, match="on_cutoff"):
+        assert Cutoff(late="truncated") == Cutoff(on_cutoff="truncated")
+
+
+def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():
+    config, stepping = RolloutConfig(max_alive=3), ExecutorConfig("thread", 2)
+    options: dict[str, Any] = {"max_alive": 3, "executor": "thread", "workers": 2, "cutoff": None}
+    rollouts: list[Any] = [
+        make_rollout_func(gym.make, assign=Task, **options),
+        make_rollout_func(gym.make, assign=Task, config=config, stepping=stepping),
+    ]
+    assert {type(rollout.pool._pool) for rollout in rollouts} == {ThreadPool}
+    assert rollouts[0].config == rollouts[1].config == config

@@ -10,7 +10,7 @@ import pytest
 import warm
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.rollout_func import trainer_engine
+from gym_trl.grpo.trainer_engine import trainer_engine
 
 SCRIPT = Path(__file__).parent / "train_some_steps.py"
 

@@ -17,7 +17,7 @@ from vllm_double import VLLMDouble
 
 from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import EngineError
-from gym_trl.grpo.rollout_func import trainer_engine
+from gym_trl.grpo.trainer_engine import trainer_engine
 from gym_trl.testing import ByteChat, tiny_tokenizer
 from gym_trl.types import Request
 

@@ -1,0 +1,214 @@
+"""Engines that sample from the model that a trainer trains: Transformers, colocated vLLM, vLLM server."""
+
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from gym_trl.engines.protocol import Engine
+from gym_trl.errors import ConfigError
+from gym_trl.grpo import trl_versions
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Sampling options of TRL's configurations."""
+# Values with which an option leaves the distribution as it is.
+_WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
+
+# Keys are instances of TRL's VLLMGeneration, one per trainer.
+_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
+_CONTEXTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Ends(Protocol):
+    """Part of a ``Chat`` that an engine needs."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Token ids that end the model's turn."""
+        ...
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Strings that end the model's turn where no token id does."""
+        ...
+
+
+class _NoEnds:
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+
+
+@contextmanager
+def trainer_engine(trainer: Any, chat: Ends | None, sampling: Mapping[str, Any] | None = None) -> Iterator[Engine]:
+    """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
+
+    ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
+    names.
+
+    Raises:
+        ConfigError: The trainer's way of generating is not supported.
+    """
+    if not trainer.use_vllm:
+        engine = _transformers_engine
+    elif trainer.args.vllm_mode == "colocate":
+        engine = _colocated_engine
+    else:
+        engine = _server_engine
+    with engine(trainer, chat or _NoEnds(), dict(sampling or {})) as made:
+        yield made
+
+
+@contextmanager
+def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
+    from torch import no_grad
+    from trl.models import unwrap_model_for_generation
+
+    from gym_trl.engines.transformers import TransformersEngine
+
+    args, tokenizer = trainer.args, trl_versions.tokenizer_of(trainer)
+    if trainer.accelerator.num_processes > 1 and (sharded := trl_versions.sharding(trainer)):
+        raise ConfigError(
+            f"with {sharded} the processes compute every token together, and each has episodes of its own: "
+            "generate with vLLM (use_vllm=True), or use DeepSpeed with ds3_gather_for_generation"
+        )
+    sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
+    sampling |= (args.generation_kwargs or {}) | changes
+    strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
+    eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
+    if sampling.pop("ignore_eos", False):
+        strings, eos_ids = [], set()
+    with ExitStack() as stack:
+        # As in GRPOTrainer._generate_single_turn, but once for all turns: all processes must gather sharded weights
+        # together, and each has its own number of turns.
+        model = stack.enter_context(
+            unwrap_model_for_generation(
+                trainer.model_wrapped, trainer.accelerator, gather_deepspeed3_params=args.ds3_gather_for_generation
+            )
+        )
+        stack.enter_context(no_grad())
+        stack.enter_context(trl_versions.whole_weights(trainer))
+        if trainer.use_transformers_continuous_batching:
+            from gym_trl.engines.continuous import ContinuousBatchingEngine
+
+            if (cache := sampling.pop("cache_implementation", None)) not in (None, "paged"):
+                raise ConfigError(
+                    f"cache_implementation={cache!r} cannot be used: continuous batching has a paged cache of its own; "
+                    "leave one of the two out"
+                )
+            batching = trainer.continuous_batching_config
+            yield stack.enter_context(
+                ContinuousBatchingEngine(
+                    model, eos_ids=eos_ids, sampling=sampling, stop_strings=strings, batching=batching
+                )
+            )
+            return
+        yield TransformersEngine(
+            model,
+            pad_id=tokenizer.pad_token_id,
+            eos_ids=eos_ids,
+            sampling=sampling,
+            stop_strings=strings,
+            decode=tokenizer.decode,
+        )
+
+
+@contextmanager
+def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
+    """Provide the trainer's own vLLM, with the weights of this step."""
+    from gym_trl.engines.collective import CollectiveEngine, TorchExchange
+    from gym_trl.engines.vllm import VLLMEngine, tensor_parallel_group
+
+    generation = trainer.vllm_generation
+    with ExitStack() as stack:
+        stack.enter_context(trl_versions.awake(generation))
+        engine = VLLMEngine(
+            generation.llm,
+            eos_ids={*trl_versions.end_ids(trainer), *chat.stop_ids},
+            sampling=_vllm_sampling(trainer, changes),
+            stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
+        )
+        if generation.tensor_parallel_size == 1:
+            yield engine
+            return
+        # As TRL does for adapters: the training's communication must end before vLLM's begins (trl#3671).
+        trainer.accelerator.wait_for_everyone()
+        yield stack.enter_context(CollectiveEngine(engine, TorchExchange(tensor_parallel_group())))
+
+
+@contextmanager
+def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
+    """Provide the trainer's vLLM server with a client per process, because TRL's is on the main process only."""
+    from gym_trl.engines.server import ServerEngine
+
+    generation = trainer.vllm_generation
+    # Only the main process sends the weights, and TRL lets the others continue: they would sample from old ones.
+    trainer.accelerator.wait_for_everyone()
+    engine = ServerEngine(
+        trl_versions.server_url(generation),
+        eos_ids={*trl_versions.end_ids(trainer), *chat.stop_ids},
+        sampling=_vllm_sampling(trainer, changes),
+        stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
+        check=False,
+    )
+    with engine:
+        # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.
+        if generation not in _CHECKED:
+            engine.check(logprobs=trl_versions.corrects_ratios(trainer))
+            _CHECKED.add(generation)
+        yield engine
+
+
+def _vllm_sampling(trainer: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling options of ``trainer.vllm_generation``, updated with ``changes``."""
+    generation = trainer.vllm_generation
+    own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs
+    sampling = {**own, **changes}
+    if generation.structured_outputs_regex is not None:
+        sampling["structured_outputs"] = {"regex": generation.structured_outputs_regex}
+    if trl_versions.corrects_ratios(trainer) and generation not in _WARNED:
+        warn_of_bias(sampling)
+        _WARNED.add(generation)
+    return sampling
+
+
+def _strings(value: str | Sequence[str] | None) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value or ()
+
+
+def warn_of_bias(sampling: Mapping[str, Any]) -> None:
+    """Warn about options with which an engine's logprobs differ from those of the training model."""
+    cutting = [name for name, whole in _WHOLE.items() if sampling.get(name) not in whole]
+    if cutting:
+        # vLLM's logprobs refer to the truncated distribution, the trainer's to the whole vocabulary (trl#6789).
+        warnings.warn(
+            f"{' and '.join(cutting)} cut the distribution, which biases TRL's importance sampling correction: each "
+            "token's ratio is multiplied by the probability that was left. Use the defaults, or "
+            "vllm_importance_sampling_correction=False",
+            stacklevel=2,
+        )
+
+
+def context_length(trainer: Any) -> int | None:
+    """Return the maximum tokens of an episode, limited by the model and by the engine."""
+    lengths = [getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)]
+    if trainer.use_vllm:
+        lengths.append(_vllm_context(trainer))
+    return min((int(length) for length in lengths if length), default=None)
+
+
+def _vllm_context(trainer: Any) -> int | None:
+    if trainer.args.vllm_mode == "colocate":
+        from gym_trl.engines import vllm
+
+        return vllm.context_length(trainer.vllm_generation.llm)
+    from gym_trl.engines import server
+
+    generation = trainer.vllm_generation
+    if (
+        generation not in _CONTEXTS
+        and (length := server.context_length(trl_versions.server_url(generation))) is not None
+    ):
+        _CONTEXTS[generation] = length  # for rollouts in which the server is too busy to respond
+    return _CONTEXTS.get(generation)

@@ -1,0 +1,270 @@
+"""All knowledge of TRL's private names and of differences between its releases; tested with TRL 1.14, 1.15 and 1.16.
+
+``trainer`` is a ``GRPOTrainer`` or a subclass, ``generation`` is its ``vllm_generation``.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+from gym_trl.errors import ConfigError, MissingDependencyError
+
+OLDEST_TRL = (1, 14)
+"""Older releases score unscored episodes as 0, and their metrics can deadlock."""
+
+
+def check_trl() -> None:
+    """Check that the installed TRL is new enough.
+
+    Raises:
+        ConfigError: TRL is older than 1.14.
+    """
+    import trl
+
+    if tuple(map(int, trl.__version__.split(".")[:2])) < OLDEST_TRL:
+        raise ConfigError(
+            f"gym-trl needs TRL 1.14 or newer, got {trl.__version__}: older ones score unscored episodes as 0. "
+            "pip install --upgrade trl"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The trainer's settings
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def tokenizer_in(processing_class: Any) -> Any:
+    """Return a trainer's tokenizer; for a multimodal processor, the tokenizer inside it."""
+    return getattr(processing_class, "tokenizer", processing_class)
+
+
+def tokenizer_of(trainer: Any) -> Any:
+    """Return the trainer's tokenizer."""
+    return tokenizer_in(trainer.processing_class)
+
+
+def end_ids(trainer: Any) -> list[int]:
+    """Return the token ids that end a response."""
+    ids = getattr(trainer, "eos_token_ids", None)  # since TRL 1.15; 1.14 has the tokenizer's
+    return list(ids) if ids else [tokenizer_of(trainer).eos_token_id]
+
+
+def chat_options(trainer: Any) -> tuple[str | None, dict[str, Any]]:
+    """Return the chat template that replaces the tokenizer's, if any, and the arguments for it."""
+    return getattr(trainer, "chat_template", None), dict(getattr(trainer, "chat_template_kwargs", None) or {})
+
+
+def sampler_of(dataloader: Any) -> Any:
+    """Return TRL's own sampler from below the wrappers that distribute it over processes."""
+    found = dataloader.batch_sampler
+    while hasattr(found, "batch_sampler"):
+        found = found.batch_sampler
+    return found.sampler
+
+
+def sharding(trainer: Any) -> str | None:
+    """Return the name of what shards the weights over processes during generation, or ``None``."""
+    deepspeed = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    if deepspeed is not None and deepspeed.zero_stage == 3 and not trainer.args.ds3_gather_for_generation:
+        return "DeepSpeed ZeRO-3 without ds3_gather_for_generation"
+    return "FSDP" if getattr(trainer, "is_fsdp_enabled", False) else None
+
+
+def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
+    """Return a context in which the weights outside FSDP's blocks are whole (``GRPOTrainer._generate_single_turn``)."""
+    distributed = getattr(trainer, "_dist", None)  # a stand-in has none
+    if distributed is None:
+        return nullcontext()
+    context: AbstractContextManager[Any] = distributed.summon_full_params(trainer.model_wrapped, recurse=False)
+    return context
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The trainer's methods and state
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def intercept(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a method by ``around``, which is called with the method and then its arguments."""
+    method = getattr(owner, name)
+
+    @wraps(method)
+    def intercepted(*given: Any, **named: Any) -> Any:
+        return around(method, *given, **named)
+
+    setattr(owner, name, intercepted)
+
+
+def intercept_trainer(
+    trainer: Any,
+    *,
+    settle: Callable[[Any, Any], Any],
+    mask: Callable[[list[list[int]], list[list[int]] | None, list[Any]], None],
+    evaluates: Callable[[bool], None],
+) -> bool:
+    """Intercept what the trainer does with a batch; return False for a stand-in without TRL's methods.
+
+    TRL's own ``mask_truncated_completions`` is turned off, because its rule checks the last token only.
+
+    Args:
+        trainer: The trainer.
+        settle: Called with the inputs and the rewards of all processes; returns the rewards to use.
+        mask: Called with the completion ids, the tool mask and the completions after generation; may change the mask.
+        evaluates: Called with True when an evaluation begins, and with False when it ends.
+    """
+    if not hasattr(trainer, "_calculate_rewards"):
+        return False
+    check_trl()
+    trainer.mask_truncated_completions = False
+
+    def rewards(calculate: Callable[..., Any], inputs: Any, *given: Any, **named: Any) -> Any:
+        return settle(inputs, calculate(inputs, *given, **named))
+
+    def generate(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        played = method(*given, **named)  # prompt ids, completion ids, tool mask, completions, ...
+        mask(*played[1:4])
+        return played
+
+    def evaluation(loop: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        evaluates(True)
+        try:
+            return loop(*given, **named)
+        finally:
+            evaluates(False)
+
+    intercept(trainer, "_calculate_rewards", rewards)
+    intercept(trainer, "_generate", generate)
+    intercept(trainer, "evaluation_loop", evaluation)
+    return True
+
+
+def calling_trainer() -> Any:
+    """Return the trainer on the call stack that generates now, or ``None``.
+
+    TRL does not pass the trainer to objects of ``environment_factory``.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_generate_and_score_completions" and "self" in frame.f_locals:
+            return frame.f_locals["self"]
+        frame = frame.f_back
+    return None
+
+
+def pending_metrics(trainer: Any, split: str) -> dict[str, list[float]]:
+    """Return the values of a split since the trainer last logged; it logs the mean of each list."""
+    metrics: dict[str, list[float]] = trainer._metrics[split]
+    return metrics
+
+
+def micro_step(trainer: Any) -> int:
+    """Return the number of forward passes of this training; a stand-in counts none."""
+    step: int = getattr(trainer, "_step", 0)
+    return step
+
+
+def generations_before(trainer: Any, micro: int) -> int:
+    """Return the number of generation batches before forward pass ``micro`` of the current step.
+
+    ``GRPOTrainer._prepare_inputs`` plays new episodes after ``steps_per_generation * num_iterations`` forward passes.
+    """
+    args = getattr(trainer, "args", None)
+    passes = trainer.state.global_step * getattr(args, "gradient_accumulation_steps", 1) + micro
+    return int(passes // (getattr(args, "steps_per_generation", 1) * getattr(trainer, "num_iterations", 1)))
+
+
+def is_between_generations(trainer: Any) -> bool:
+    """Return True if all forward passes on the buffered episodes are done."""
+    return not trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations)
+
+
+def buffered_episodes(trainer: Any) -> Any:
+    """Return the episodes that the next forward passes train on, as TRL buffers them."""
+    return trainer._buffered_inputs
+
+
+def set_progress(trainer: Any, step: int, episodes: Any) -> None:
+    """Set the number of forward passes, and the episodes of the next ones (``None``: play new ones)."""
+    trainer._step, trainer._buffered_inputs = step, episodes
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Generation with vLLM
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def awake(generation: Any) -> Iterator[None]:
+    """Wake a colocated vLLM with ``enable_sleep_mode`` (``VLLMGeneration.generate``), but once for all turns.
+
+    TRL syncs weights only in a new step; before a second rollout of the same step the sleeping engine has discarded
+    them.
+    """
+    if not generation.enable_sleep_mode:
+        yield
+        return
+    from gym_trl.engines.vllm import cache_awake
+
+    if generation._llm_weights_sleeping:
+        generation.sync_weights()
+    try:
+        with cache_awake(generation.llm):
+            yield
+    finally:
+        generation._llm_weights_sleeping = True
+
+
+def server_url(generation: Any) -> str:
+    """Return the address of the vLLM server, as ``VLLMGeneration`` builds it."""
+    return str(generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}")
+
+
+def corrects_ratios(trainer: Any) -> bool:
+    """Return True if the trainer corrects importance weights with vLLM's logprobs."""
+    return bool(getattr(trainer.args, "vllm_importance_sampling_correction", True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# AsyncGRPOTrainer
+# ---------------------------------------------------------------------------------------------------------------------
+
+ADAPTER = "trl-policy-v{}"
+"""Name of the LoRA adapter, with its version, that the trainer syncs to a server with ``--enable-lora`` (TRL 1.16)."""
+
+
+def rollout_sample() -> Any:
+    """Return TRL's class of the samples in a worker's ``rollout_buffer``.
+
+    Raises:
+        MissingDependencyError: TRL is not installed, or has no AsyncGRPOTrainer.
+    """
+    try:
+        from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+    except ImportError as error:
+        raise MissingDependencyError("RolloutWorker", extra="train") from error
+    return RolloutSample
+
+
+def advantage(value: float, mean: float, deviation: float) -> float:
+    """Return the advantage of an episode in its group, as TRL's own worker computes it."""
+    return (value - mean) / (deviation + 1e-8)
+
+
+def trained_groups(trainer: Any) -> Collection[int]:
+    """Return the numbers of the groups that this training has trained on."""
+    groups: Collection[int] = trainer._trained_groups
+    return groups
+
+
+def set_trained_groups(trainer: Any, before: int, saved: Mapping[str, Any] | None) -> None:
+    """Set the number of groups trained on before a resume, and the saved model version.
+
+    ``AsyncGRPOTrainer._inner_training_loop`` (TRL 1.16) does it for TRL's own worker only.
+    """
+    trainer._groups_before_resume, trainer._last_groups_trained = before, 0
+    if saved is not None:
+        trainer._trained_groups.clear()
+        trainer.model_version = saved["model_version"]

@@ -1,0 +1,75 @@
+"""Options of a rollout."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gym_trl.chat.protocol import Chat
+from gym_trl.errors import ConfigError, check_counts
+from gym_trl.rollout.cutoff import WAIT, Cutoff
+from gym_trl.rollout.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Options of a rollout other than its tasks and environments.
+
+    >>> RolloutConfig(max_tokens_per_turn=64).limits(512, context=2048)
+    Limits(tokens_per_turn=64, tokens=512, context=2048, observation=None, action=None)
+    >>> RolloutConfig(max_alive=0)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: max_alive must be an integer of at least 1, got 0
+
+    Raises:
+        ConfigError: A number is out of range, or ``deterministic`` is combined with a cutoff by the clock.
+    """
+
+    max_tokens_per_turn: int | None = None
+    """Maximum number of tokens sampled in a turn; the trainer's ``max_completion_length`` bounds the episode."""
+    max_context: int | None = None
+    """Maximum tokens of prompt and completion together. Default: the model's limit."""
+    max_observation: int | None = None
+    """Maximum characters of an observation that the model sees."""
+    max_action: int | None = None
+    """Maximum characters of a response; a longer one is an invalid action."""
+    max_alive: int | None = None
+    """Maximum number of concurrent environments per process. Default: no limit."""
+    cutoff: Cutoff = WAIT
+    """When to stop waiting for the slowest episodes. Default: never."""
+    deterministic: bool = False
+    """Return results of environments in the order of the requests, so that threads and processes reproduce inline."""
+    chat: Chat | None = None
+    """Converts messages to tokens. Default: the tokenizer's own chat template."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for the chat template, such as ``{"enable_thinking": False}``; they override the trainer's."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling options that override the trainer's, by vLLM's names (``temperature``, ``stop_token_ids``, ...).
+
+    The trainer still trains with its own temperature; change both together.
+    """
+
+    def __post_init__(self) -> None:
+        check_counts(
+            max_tokens_per_turn=self.max_tokens_per_turn,
+            max_context=self.max_context,
+            max_observation=self.max_observation,
+            max_action=self.max_action,
+            max_alive=self.max_alive,
+        )
+        if self.deterministic and self.cutoff.timed:
+            raise ConfigError(
+                "deterministic=True waits for every environment, and what a clock cuts off is never the same twice: "
+                "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
+            )
+
+    def limits(self, completion: int | None, *, context: int | None) -> Limits:
+        """Return an episode's limits under the trainer's limits on the completion and the context."""
+        contexts = [length for length in (self.max_context, context) if length]
+        return Limits(
+            self.max_tokens_per_turn,
+            completion,
+            min(contexts, default=None),
+            observation=self.max_observation,
+            action=self.max_action,
+        )
