@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -59,7 +60,6 @@ class _House(NamedTuple):
     """Pieces of furniture by room."""
     home: dict[str, str]
     """Room of each piece of furniture."""
-    containers: set[str]
     goals: tuple[_Goal, ...]
 
 
@@ -80,7 +80,7 @@ class _Order(NamedTuple):
     target: str = ""
 
 
-class Adventure(TextEnv):
+class Adventure(Puzzle):
     """Reach goals in a house that is observed one room at a time: find things, unlock, carry, cook and eat.
 
     >>> env = Adventure(difficulty="easy")
@@ -148,13 +148,11 @@ class Adventure(TextEnv):
     objects: int
     locks: int
     goals: int
-    turns: int
     commands: Literal["listed", "free"]
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._instance = 0
-        self._turns_left = self.turns
         self._shortest: int | None = None
         self._build()
 
@@ -232,33 +230,32 @@ class Adventure(TextEnv):
         return _Builder(self._instance, self.rooms, self.locks).build(self.objects, self.goals)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        observation = super()._start(instance, options)
+        return f"Goal: {'; '.join(map(_describe_goal, self._house.goals))}.\n{observation}"
+
+    def _deal(self, instance: int | None) -> None:
         self._instance = instance or 0
-        self._turns_left = self.turns
         self._shortest = None
         self._build()
         if self.reward == "shaped":
             self._fewest_actions()
-        goals = "; ".join(map(_describe_goal, self._house.goals))
-        return f"Goal: {goals}.\n{self._view()}"
 
     def _act(self, action: str) -> Outcome:
         read = self._read(action)
-        if isinstance(read, str):
-            return self._reject(read)
-        return self._use_turn(self._carry_out(read), valid=True)
+        return self._reject(read) if isinstance(read, str) else self._end_turn(self._carry_out(read))
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._use_turn(reason, valid=False)
-
-    def _use_turn(self, said: str, *, valid: bool) -> Outcome:
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
         self._turns_left -= 1
-        if valid and all(self._reached(goal) for goal in self._house.goals):
-            return Outcome(f"{said} You have reached the goal.", done=True, success=True)
+        if valid and self._is_solved():
+            return Outcome(f"{message} You have reached the goal.", done=True, success=True)
         if valid and any(self._spoilt(goal) for goal in self._house.goals):
-            return Outcome(f"{said} The goal cannot be reached any more.", done=True)
+            return Outcome(f"{message} The goal cannot be reached any more.", done=True)
         if self._turns_left == 0:
-            return Outcome(f"{said} No turns left.", done=True, valid=valid)
-        return Outcome(f"{said}\n{self._view()}", valid=valid)
+            return Outcome(f"{message} No turns left.", done=True, valid=valid)
+        return Outcome(f"{message}\n{self._observe()}", valid=valid)
+
+    def _is_solved(self) -> bool:
+        return all(self._reached(goal) for goal in self._house.goals)
 
     def _reached(self, goal: _Goal) -> bool:
         where = self._state.where[goal.thing]
@@ -285,7 +282,7 @@ class Adventure(TextEnv):
 
     # Observation
 
-    def _view(self) -> str:
+    def _observe(self) -> str:
         house, state, room = self._house, self._state, self._room
         lying = _lying(state)
         parts = [f"You are in the {room}."]
@@ -295,8 +292,9 @@ class Adventure(TextEnv):
             if piece in state.closed:
                 parts.append(f"The {piece} is {'locked' if piece in state.locked else 'closed'}.")
             else:
-                where = "In" if piece in house.containers else "On"
-                parts.append(f"{where} the {piece}: {', '.join(lying.get(piece, ['nothing']))}.")
+                parts.append(
+                    f"{_preposition(piece).capitalize()} the {piece}: {', '.join(lying.get(piece, ['nothing']))}."
+                )
         if room in lying:
             parts.append(f"On the floor: {', '.join(lying[room])}.")
         ways = [f"{way} ({door}, {_condition(door, state)})" if door else way for way, _, door in self._ways()]
@@ -313,7 +311,7 @@ class Adventure(TextEnv):
     def _openable(self) -> list[str]:
         """Return the doors and containers in this room."""
         doors = [door for _, _, door in self._ways() if door]
-        return doors + [piece for piece in self._house.furniture[self._room] if piece in self._house.containers]
+        return doors + [piece for piece in self._house.furniture[self._room] if _holds(piece)]
 
     def _in_reach(self) -> list[str]:
         """Return the things in this room that are not held: on the floor, on furniture or in open containers."""
@@ -356,39 +354,31 @@ class Adventure(TextEnv):
 
     def _say(self, order: _Order) -> str:
         if order.verb == "put":
-            preposition = "in" if order.target in self._house.containers else "on"
-            return f"put {order.thing} {preposition} {order.target}"
+            return f"put {order.thing} {_preposition(order.target)} {order.target}"
         return f"{order.verb} {order.thing}" if order.thing else order.verb
 
     def _carry_out(self, order: _Order) -> str:
         """Carry out an order and return its description."""
-        state, (verb, thing, target) = self._state, order
+        house, state, (verb, thing, target) = self._house, self._state, order
         self._possible = {}
-        if verb == "go":
-            self._room = self._house.exits[self._room][thing][0]
-            return f"You go {thing}."
-        if verb == "take":
-            state.where[thing] = _HELD
-        elif verb == "drop":
-            state.where[thing] = self._room
-        elif verb == "put":
-            state.where[thing] = target
-            return f"You put the {thing} {'in' if target in self._house.containers else 'on'} the {target}."
-        elif verb == "open":
-            state.closed.discard(thing)
-        elif verb == "close":
-            state.closed.add(thing)
-        elif verb == "unlock":
-            state.locked.discard(thing)
+        places = {"take": _HELD, "drop": self._room, "put": target, "eat": _EATEN}
+        marks = {"open": state.closed.discard, "close": state.closed.add, "unlock": state.locked.discard}
+        if verb in places:
+            state.where[thing] = places[verb]
+        elif verb in marks:
+            marks[verb](thing)
         elif verb == "cook":
             state.cooked.add(thing)
-        elif verb == "eat":
-            state.where[thing] = _EATEN
+        elif verb == "go":
+            self._room = house.exits[self._room][thing][0]
+            return f"You go {thing}."
         elif verb == "inventory":
             held = [_with_state(name, state) for name in self._held()]
             return f"You hold: {', '.join(held) or 'nothing'}."
         elif verb == "look":
             return self._look_at(thing)
+        if verb == "put":
+            return f"You put the {thing} {_preposition(target)} the {target}."
         return f"You {verb} the {thing}."
 
     def _look_at(self, thing: str) -> str:
@@ -436,21 +426,19 @@ class Adventure(TextEnv):
         first, second = words[:at], [word for word in words[at:] if word not in _PREPOSITIONS]
         if not first:
             return _Order("look") if verb == "look" else f"{verb.capitalize()} what?"
-        thing = self._find(first)
-        if isinstance(thing, str):
-            return thing
+        thing, unclear = self._find(first)
+        if unclear:
+            return unclear
         if verb in ("put", "drop") and second:
             verb = "drop" if second == ["floor"] else "put"
             second = second if verb == "put" else []
-        if not second:
-            return f"Put the {thing[0]} where?" if verb == "put" else self._check(verb, thing[0], None)
-        target = self._find(second)
-        if isinstance(target, str):
-            return target
-        return self._check(verb, thing[0], target[0])
+        if verb == "put" and not second:
+            return f"Put the {thing} where?"
+        target, unclear = self._find(second) if second else ("", "")
+        return unclear or self._check(verb, thing, target) or _Order(verb, thing, target if verb == "put" else "")
 
-    def _find(self, words: list[str]) -> tuple[str] | str:
-        """Return the one thing in this room that these words name, or the reason why none does."""
+    def _find(self, words: list[str]) -> tuple[str, str]:
+        """Return the one thing in this room that these words name, and the reason if none does."""
         room = self._room
         here = [*self._openable(), *self._house.furniture[room], *self._in_reach(), *self._held()]
         here += ["stove"] if room == _KITCHEN else []
@@ -459,46 +447,40 @@ class Adventure(TextEnv):
         exact = [name for name in here if name.split() == words]
         found = list(dict.fromkeys(exact or [name for name in here if name.split()[-len(words) :] == words]))
         if len(found) > 1:
-            return f"Which one: {', '.join(found)}?"
-        return (found[0],) if found else f"You see no {' '.join(words)[:40]} here."
+            return "", f"Which one: {', '.join(found)}?"
+        return (found[0], "") if found else ("", f"You see no {' '.join(words)[:40]} here.")
 
-    def _check(self, verb: str, thing: str, target: str | None) -> _Order | str:
-        """Return the order if it can be carried out, else a reason that reveals only what can be seen here."""
-        state = self._state
-        refusal: str | None = None
+    def _check(self, verb: str, thing: str, target: str) -> str | None:
+        """Return the reason, if any, why an order cannot be carried out; it reveals only what can be seen here."""
         if verb == "take":
-            place = state.where.get(thing)
-            if place is None:
-                refusal = f"The {thing} cannot be taken."
-            elif place == _HELD:
-                refusal = f"You hold the {thing} already."
-            elif target is not None and place != target:
-                refusal = f"The {thing} is not there."
-            target = None
-        elif verb in ("open", "close", "unlock"):
-            refusal = self._check_openable(verb, thing, target)
-            target = None
-        elif verb != "look" and state.where.get(thing) != _HELD:
-            refusal = f"You do not hold the {thing}."
-        elif verb == "put":
-            assert target is not None
-            if target not in self._house.home:
-                refusal = f"Nothing can be put there: {target}."
-            elif target in state.closed:
-                refusal = f"The {target} is {_condition(target, state)}."
-        elif verb in ("cook", "eat"):
-            refusal = self._check_food(verb, thing, target)
-            target = None
-        elif target is not None:
-            refusal = "Name one thing only."
-        return refusal or _Order(verb, thing, target or "")
+            return self._check_taken(thing, target)
+        if verb in ("open", "close", "unlock"):
+            return self._check_openable(verb, thing, target)
+        if verb == "look":
+            return "Name one thing only." if target else None
+        if self._state.where.get(thing) != _HELD:
+            return f"You do not hold the {thing}."
+        return self._check_food(verb, thing, target) if verb in ("cook", "eat") else self._check_place(target)
 
-    def _check_openable(self, verb: str, name: str, key: str | None) -> str | None:
+    def _check_taken(self, thing: str, target: str) -> str | None:
+        place = self._state.where.get(thing)
+        if place is None:
+            return f"The {thing} cannot be taken."
+        if place == _HELD:
+            return f"You hold the {thing} already."
+        return f"The {thing} is not there." if target not in ("", place) else None
+
+    def _check_place(self, target: str) -> str | None:
+        if target and target not in self._house.home:
+            return f"Nothing can be put there: {target}."
+        return f"The {target} is {_condition(target, self._state)}." if target in self._state.closed else None
+
+    def _check_openable(self, verb: str, name: str, key: str) -> str | None:
         state = self._state
         if name not in self._openable():
             return f"The {name} cannot be opened or closed."
         condition = _condition(name, state)
-        if key is not None and (verb == "close" or key != _key(name)):
+        if key and (verb == "close" or key != _key(name)):
             return f"The {key} does not help."
         if verb == "close":
             return None if condition == "open" else f"The {name} is {condition} already."
@@ -508,10 +490,10 @@ class Adventure(TextEnv):
             return f"The {name} is not locked."
         return None if state.where.get(_key(name)) == _HELD else f"You need the {_key(name)}."
 
-    def _check_food(self, verb: str, thing: str, tool: str | None) -> str | None:
+    def _check_food(self, verb: str, thing: str, tool: str) -> str | None:
         if thing not in _FOOD:
             return f"The {thing} is no food."
-        if tool is not None and (verb == "eat" or tool != "stove"):
+        if tool and (verb == "eat" or tool != "stove"):
             return f"The {tool} does not help."
         if verb == "eat":
             return None
@@ -519,10 +501,6 @@ class Adventure(TextEnv):
             return "There is no stove here."
         return f"The {thing} is cooked already." if thing in self._state.cooked else None
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Words
-# ---------------------------------------------------------------------------------------------------------------------
 
 _PLAIN = re.compile(r"[A-Za-z ,\t\r\n]{1,120}[.!]?\s*")
 _SKIPPED = frozenset(("the", "a", "an", "my", "some", "please", "then"))
@@ -569,8 +547,7 @@ def _verb(words: list[str]) -> tuple[str, list[str]]:
 
 def _describe_goal(goal: _Goal) -> str:
     if goal.kind == "put":
-        preposition = "in" if _holds(goal.target) else "on"
-        return f"put the {goal.thing} {preposition} the {goal.target}"
+        return f"put the {goal.thing} {_preposition(goal.target)} the {goal.target}"
     if goal.kind == "cook":
         return f"eat the {goal.thing} cooked"
     return f"{'hold' if goal.kind == 'take' else 'eat'} the {goal.thing}"
@@ -583,6 +560,10 @@ def _holds(piece: str) -> bool:
 
 def _key(name: str) -> str:
     return f"{name.partition(' ')[0]} key"
+
+
+def _preposition(piece: str) -> str:
+    return "in" if _holds(piece) else "on"
 
 
 def _condition(name: str, state: _State) -> str:
@@ -599,11 +580,6 @@ def _lying(state: _State) -> dict[str, list[str]]:
     for thing, where in state.where.items():
         found.setdefault(where, []).append(_with_state(thing, state))
     return found
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Generation of a house
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Builder:
@@ -636,7 +612,7 @@ class _Builder:
         last = self._place_keys()
         wanted = tuple(self._place_things(last, objects, goals))
         furniture = {room: [piece] for room, piece in self._pieces.items()}
-        house = _House(self._exits, furniture, self._home, {piece for piece in self._home if _holds(piece)}, wanted)
+        house = _House(self._exits, furniture, self._home, wanted)
         return house, _State(self._where, {*self._closed, *self._locked}, set(self._locked), set()), self.start
 
     def _lock(
@@ -751,11 +727,6 @@ def _exits(
     return {name: {way: there[way] for way in _STEPS if way in there} for name, there in exits.items()}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The shortest plan
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 class _Deed(NamedTuple):
     """Command that every plan has exactly once."""
 
@@ -782,38 +753,35 @@ def _plan(house: _House, state: _State, room: str) -> list[str] | None:
     opened = {deed.command.removeprefix("open "): 1 << i for i, deed in enumerate(deeds)}
     optional = {door: 1 << (len(deeds) + i) for i, door in enumerate(needs.shortcuts)}
     opened |= optional
-    start = (room, 0)
-    came: dict[tuple[str, int], tuple[tuple[str, int], str] | None] = {start: None}
-    queue = deque([start])
+    queue: deque[tuple[str, int, Any]] = deque([(room, 0, None)])  # commands as a linked list, the last one first
+    seen = {(room, 0)}
     while queue:
-        at = queue.popleft()
-        room, done = at
+        room, done, commands = queue.popleft()
         if done & goal == goal:
-            return _trace(came, at)
-        nexts: list[tuple[tuple[str, int], str]] = []
-        for i in here[room]:
-            if not done >> i & 1 and after[i] & ~done == 0:
-                nexts.append(((room, done | 1 << i), deeds[i].command))
-                break
+            return _unlinked(commands)
+        ready = next((i for i in here[room] if not done >> i & 1 and after[i] & ~done == 0), None)
+        nexts: list[tuple[str, int, str]] = []
+        if ready is not None:
+            nexts.append((room, done | 1 << ready, deeds[ready].command))
         else:
             for way, (there, door) in house.exits[room].items():
                 if door not in state.closed or done & opened.get(door, 0):
-                    nexts.append(((there, done), f"go {way}"))
+                    nexts.append((there, done, f"go {way}"))
                 elif door in optional:
-                    nexts.append(((room, done | optional[door]), f"open {door}"))
-        for state_after, command in nexts:
-            if state_after not in came:
-                came[state_after] = (at, command)
-                queue.append(state_after)
+                    nexts.append((room, done | optional[door], f"open {door}"))
+        for there, then, command in nexts:
+            if (there, then) not in seen:
+                seen.add((there, then))
+                queue.append((there, then, (command, commands)))
     return None
 
 
-def _trace(came: Mapping[tuple[str, int], tuple[tuple[str, int], str] | None], at: tuple[str, int]) -> list[str]:
-    commands = []
-    while (step := came[at]) is not None:
-        at, command = step
-        commands.append(command)
-    return commands[::-1]
+def _unlinked(commands: Any) -> list[str]:
+    found = []
+    while commands:
+        command, commands = commands
+        found.append(command)
+    return found[::-1]
 
 
 class _Needs:
@@ -857,9 +825,8 @@ class _Needs:
         if home is None:
             self.complete = False
             return
-        inside = goal.target in self._house.containers
-        after = self._take(goal.thing) | (self._open(goal.target, (home,)) if inside else set())
-        self._add(f"put {goal.thing} {'in' if inside else 'on'} {goal.target}", (home,), after)
+        after = self._take(goal.thing) | self._open(goal.target, (home,))
+        self._add(f"put {goal.thing} {_preposition(goal.target)} {goal.target}", (home,), after)
 
     def _take(self, thing: str) -> set[int]:
         place = self._state.where.get(thing)
@@ -869,8 +836,7 @@ class _Needs:
             self.complete = False
             return set()
         home = self._house.home.get(place, place)
-        after = self._open(place, (home,)) if place in self._house.containers else set()
-        return self._add(f"take {thing}", (home,), after)
+        return self._add(f"take {thing}", (home,), self._open(place, (home,)))
 
     def _open(self, name: str, rooms: tuple[str, ...]) -> set[int]:
         if name not in self._state.closed:
@@ -923,10 +889,6 @@ class _Needs:
                         deed.after.update(uses)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Solver
-# ---------------------------------------------------------------------------------------------------------------------
-
 _SEEN_GOAL = re.compile(r"^Goal: (.*)\.$", re.MULTILINE)
 _SEEN_ROOM = re.compile(r"^You are in the ([a-z]+)\.(.*) Exits: (.*)\. [0-9]+ turns? left\.$", re.MULTILINE)
 _SEEN_SHUT = re.compile(r"The ([a-z ]+) is (closed|locked)\.")
@@ -939,7 +901,7 @@ class _Explorer:
     """Policy that draws a map from its observations and plans on it."""
 
     def __init__(self) -> None:
-        self._house = _House({}, {}, {}, set(), ())
+        self._house = _House({}, {}, {}, ())
         self._state = _State({}, set(), set(), set())
         self._ways: dict[str, dict[str, str]] = {}
         """Doors by room and direction."""
@@ -981,13 +943,11 @@ class _Explorer:
         pieces = []
         for piece, condition in _SEEN_SHUT.findall(inside):
             pieces.append(piece)
-            house.containers.add(piece)
             self._note_condition(piece, condition)
         for where, place, things in _SEEN_THINGS.findall(inside):
             if place != "floor":
                 pieces.append(place)
             if where == "In":
-                house.containers.add(place)
                 self._note_condition(place, "open")
             for thing in things.split(", ") if things != "nothing" else []:
                 state.where[thing.removesuffix(" (cooked)")] = room if place == "floor" else place
@@ -1048,7 +1008,7 @@ class _Explorer:
             elif kind != "put":
                 return f"eat {thing}"
             elif target in here and not thing.endswith(" key"):
-                return f"put {thing} {'in' if target in house.containers else 'on'} {target}"
+                return f"put {thing} {_preposition(target)} {target}"
         return None
 
     def _is_home(self, thing: str) -> bool:
