@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
+from itertools import count, product
 from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
@@ -121,7 +122,20 @@ class Blackjack(TextEnv):
 
     def solver(self) -> Policy:
         """Return a perfect policy for the reward, computed by dynamic programming."""
-        return Steady(_Perfect(self.turns, for_wins=self.reward == "success"), _TABLE.search)
+        turns_left = count(self.turns, -1)
+
+        def play(observation: str) -> str:
+            shown = _TABLE.search(observation)
+            assert shown is not None
+            if shown["sum"]:
+                total, soft = int(shown["sum"]), shown["ace"] == "a"
+            else:
+                cards = [_card(name) for name in shown["cards"].split(", ")]
+                total, soft = _total(cards), _total(cards) != sum(cards)
+            turns = min(next(turns_left), _MOST_TURNS)
+            return _best(total, soft, _card(shown["dealer"]), turns, self.reward == "success").move
+
+        return Steady(play, _TABLE.search)
 
     def _optimum(self) -> "_Value":
         return _mean_value(self.natural, self.sab, min(self.turns, _MOST_TURNS), self.reward == "success")
@@ -177,24 +191,6 @@ class Blackjack(TextEnv):
         return f"Your sum is {_total(self._player)}, {ace} usable ace. The dealer shows {dealer}."
 
 
-class _Perfect:
-    """Policy that reads the table, counts its turns, and chooses the action of higher value."""
-
-    def __init__(self, turns: int, *, for_wins: bool) -> None:
-        self._turns, self._for_wins = turns, for_wins
-
-    def __call__(self, observation: str) -> str:
-        shown = _TABLE.search(observation)
-        assert shown is not None
-        if shown["sum"]:
-            total, soft = int(shown["sum"]), shown["ace"] == "a"
-        else:
-            cards = [_card(name) for name in shown["cards"].split(", ")]
-            total, soft = _total(cards), _total(cards) != sum(cards)
-        turns, self._turns = min(self._turns, _MOST_TURNS), self._turns - 1
-        return _best(total, soft, _card(shown["dealer"]), turns, self._for_wins).move
-
-
 class _Value(NamedTuple):
     """Value of a state, and the best action in it."""
 
@@ -202,10 +198,6 @@ class _Value(NamedTuple):
     won: float
     """Probability of a win."""
     move: str = "stick"
-
-    def better(self, other: "_Value", for_wins: bool) -> "_Value":
-        mine, theirs = (self.won, other.won) if for_wins else (self.payoff, other.payoff)
-        return other if theirs > mine else self
 
 
 def _mean(values: list[tuple[float, _Value]], move: str) -> _Value:
@@ -216,15 +208,13 @@ def _mean(values: list[tuple[float, _Value]], move: str) -> _Value:
 def _mean_value(natural: bool, sab: bool, turns: int, for_wins: bool) -> _Value:
     """Return the mean of perfect play over all deals."""
     deals = []
-    for up, chance in _CHANCES:
-        for first, of_first in _CHANCES:
-            for second, of_second in _CHANCES:
-                hand = [first, second]
-                if _is_natural(hand) and (natural or sab):
-                    value = _value_of_natural(up, sab)
-                else:
-                    value = _best(_total(hand), 1 in hand, up, turns, for_wins)
-                deals.append((chance * of_first * of_second, value))
+    for (up, p_up), (first, p_first), (second, p_second) in product(_CHANCES, repeat=3):
+        hand = [first, second]
+        if _is_natural(hand) and (natural or sab):
+            value = _value_of_natural(up, sab)
+        else:
+            value = _best(_total(hand), 1 in hand, up, turns, for_wins)
+        deals.append((p_up * p_first * p_second, value))
     return _mean(deals, "")
 
 
@@ -241,7 +231,7 @@ def _best(total: int, soft: bool, up: int, turns: int, for_wins: bool) -> _Value
         then, still_soft = _add(total, soft, card)
         lost = then > 21
         hit.append((chance, _Value(-1.0, 0.0) if lost else _best(then, still_soft, up, turns - 1, for_wins)))
-    return stick.better(_mean(hit, "hit"), for_wins)
+    return max(stick, _mean(hit, "hit"), key=lambda value: value.won if for_wins else value.payoff)
 
 
 def _value_of_natural(up: int, sab: bool) -> _Value:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -97,7 +98,7 @@ class _Problem(NamedTuple):
     """Inputs and results; the first are the examples, the others the hidden tests."""
 
 
-class CodeAgent(TextEnv):
+class CodeAgent(Puzzle):
     r"""Solve a programming problem: try programs out in a sandbox, then submit one that hidden tests judge.
 
     >>> env = CodeAgent(steps=2, turns=3)
@@ -161,12 +162,10 @@ class CodeAgent(TextEnv):
     optimal_return = 1.0
 
     steps: int
-    turns: int
 
     def __init__(self, *, isolation: Isolation = "bubblewrap", **arguments: Any) -> None:
         super().__init__(**arguments)
         self.isolation: Isolation = isolation
-        self._turns_left = self.turns
         self._instance = 0
         self._problem = _make(0, self.steps)
         self._sandbox = Sandbox(_LIMITS, isolation=self.isolation)
@@ -218,14 +217,16 @@ class CodeAgent(TextEnv):
         super().close()
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        left = super()._start(instance, options)
+        sentences = "\n".join(f"{i}. {sentence}" for i, sentence in enumerate(self._problem.sentences, start=1))
+        examples = "\n".join(f"solve({given}) is {result}" for given, result in self._problem.cases[:_EXAMPLES])
+        return f"Write solve(numbers) for a list of integers:\n{sentences}\n{examples}\n{left}"
+
+    def _deal(self, instance: int | None) -> None:
         self._sandbox.close()
         self._ran = []
         self._instance = instance or 0
-        self._turns_left = self.turns
         self._problem = _make(self._instance, self.steps)
-        sentences = "\n".join(f"{i}. {sentence}" for i, sentence in enumerate(self._problem.sentences, start=1))
-        examples = "\n".join(f"solve({given}) is {result}" for given, result in self._problem.cases[:_EXAMPLES])
-        return f"Write solve(numbers) for a list of integers:\n{sentences}\n{examples}\n{self._left()}"
 
     def _act(self, action: str) -> Outcome:
         said = _SAID.fullmatch(action)
@@ -239,16 +240,13 @@ class CodeAgent(TextEnv):
             return self._reject("There is no program.")
         return self._run(code) if said[1].lower() == "run" else self._submit(code)
 
-    def _reject(self, reason: str) -> Outcome:
-        return self._use_turn(reason, valid=False)
-
     def _run(self, code: str) -> Outcome:
         if self._ran and not self._sandbox.alive:
             for earlier in self._ran:
                 self._sandbox.run(earlier)
         result = self._sandbox.run(code)
         self._ran = [*self._ran, code] if self._sandbox.alive else []
-        return self._use_turn(_shown(result) or "It wrote nothing.")
+        return self._end_turn(_shown(result) or "It wrote nothing.")
 
     def _submit(self, code: str) -> Outcome:
         self._sandbox.close()
@@ -260,14 +258,11 @@ class CodeAgent(TextEnv):
         more = f"\n{problem}" if problem else ""
         return Outcome(f"Wrong: {passed} of {counted(len(tests), 'test')} passed.{more}", done=True, info=info)
 
-    def _use_turn(self, said: str, *, valid: bool = True) -> Outcome:
-        self._turns_left -= 1
-        if self._turns_left == 0:
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
+        outcome = super()._end_turn(message, valid=valid)
+        if outcome.done:
             self._sandbox.close()
-        return Outcome(f"{said}\n{self._left()}", done=self._turns_left == 0, valid=valid)
-
-    def _left(self) -> str:
-        return f"{counted(self._turns_left, 'turn')} left."
+        return outcome
 
     def _fewest_actions(self) -> float:
         """Return one: no trial is needed."""

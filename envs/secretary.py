@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import count
 from math import factorial
 from typing import Any, ClassVar
 
@@ -100,14 +101,23 @@ class Secretary(TextEnv):
 
     def solver(self) -> Policy:
         """Return the perfect policy: skip some, then accept the first better than all before."""
-        return Steady(_Stopping(self.turns), _SHOWN.search)
+        turns_left = count(self.turns, -1)
+
+        def stop(observation: str) -> str:
+            shown = _SHOWN.search(observation)
+            assert shown is not None
+            seen, applicants, rank = map(int, shown.groups())
+            last = min(applicants, seen + next(turns_left) - 1)
+            return "accept" if rank == 1 and seen / applicants >= _chances(applicants, last)[seen] else "skip"
+
+        return Steady(stop, _SHOWN.search)
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         # The relative ranks are independent of each other, so they are the digits of the instance.
         left = instance or 0
         self._ranks = []
-        for count in range(1, self.applicants + 1):
-            left, rank = divmod(left, count)
+        for seen in range(1, self.applicants + 1):
+            left, rank = divmod(left, seen)
             self._ranks.append(rank + 1)
         self._seen = 1
         self._turns_left = self.turns
@@ -148,21 +158,6 @@ class Secretary(TextEnv):
         for later in self._ranks[self._seen :]:
             rank += later <= rank
         return rank
-
-
-class _Stopping:
-    """Policy that accepts the best applicant so far once that is at least as good as waiting."""
-
-    def __init__(self, turns: int) -> None:
-        self._turns_left = turns
-
-    def __call__(self, observation: str) -> str:
-        shown = _SHOWN.search(observation)
-        assert shown is not None
-        seen, applicants, rank = map(int, shown.groups())
-        last = min(applicants, seen + self._turns_left - 1)
-        self._turns_left -= 1
-        return "accept" if rank == 1 and seen / applicants >= _chances(applicants, last)[seen] else "skip"
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,8 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -29,7 +30,7 @@ def _each(words: str) -> tuple[str, ...]:
     return tuple(words.split())
 
 
-class ToolUse(TextEnv):
+class ToolUse(Puzzle):
     """Answer a question about a fictional country from its documents and its database.
 
     >>> env = ToolUse(hops=2, documents=8, turns=6)
@@ -105,12 +106,9 @@ class ToolUse(TextEnv):
 
     hops: int
     documents: int
-    turns: int
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._instance = 0
-        self._turns_left = self.turns
         self._followed: set[int] = set()
         self._world, self._question = _make(0, self.hops, self.documents)
 
@@ -148,14 +146,30 @@ class ToolUse(TextEnv):
 
     def random_policy(self, seed: int) -> Policy:
         """Return a policy that uses tools with words and numbers it has read, and answers with such a number."""
-        return _Browser(seed, self.documents)
+        rng, words, numbers = random.Random(seed), ["town"], ["1000"]
+
+        def call(observation: str) -> str:
+            said = observation.rpartition("\n")[0]
+            words.extend(re.findall(r"[A-Za-z]+", said))
+            numbers.extend(re.findall(r"[0-9]+", said))
+            calls = (
+                f"search: {rng.choice(words)}",
+                f"open: {rng.randint(1, self.documents)}",
+                f"query: select * from {rng.choice(list(_TABLES))} where id = {rng.choice(numbers)}",  # noqa: S608 -- an action
+                f"calculate: {rng.choice(numbers)} {rng.choice('+-*')} {rng.choice(numbers)}",
+                f"answer: {rng.choice(numbers)}",
+            )
+            return rng.choice(calls)
+
+        return call
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        self._instance = instance or 0
-        self._turns_left = self.turns
+        left = super()._start(instance, options)
+        return f"Question: {self._question.text}\n{left}"
+
+    def _deal(self, instance: int | None) -> None:
         self._followed = set()
-        self._world, self._question = _make(self._instance, self.hops, self.documents)
-        return f"Question: {self._question.text}\n{self._left()}"
+        self._world, self._question = _make(instance or 0, self.hops, self.documents)
 
     def _act(self, action: str) -> Outcome:
         if len(action) > _MOST_CHARACTERS:
@@ -167,19 +181,9 @@ class ToolUse(TextEnv):
         if tool == "answer":
             return self._answer(argument)
         try:
-            return self._use_turn(getattr(self, f"_{tool}")(argument))
+            return self._end_turn(getattr(self, f"_{tool}")(argument))
         except _ToolError as error:
             return self._reject(str(error))
-
-    def _reject(self, reason: str) -> Outcome:
-        return self._use_turn(reason, valid=False)
-
-    def _use_turn(self, said: str, *, valid: bool = True) -> Outcome:
-        self._turns_left -= 1
-        return Outcome(f"{said}\n{self._left()}", done=self._turns_left == 0, valid=valid)
-
-    def _left(self) -> str:
-        return f"{counted(self._turns_left, 'turn')} left."
 
     def _fewest_actions(self) -> float:
         """Return the calls needed: two per document, one per query and calculation, and the answer.
@@ -240,9 +244,7 @@ class _ToolError(Exception):
     """Error of a tool call that cannot be carried out."""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The calculator
-# ---------------------------------------------------------------------------------------------------------------------
 
 _TOKENS = re.compile(r" ?([0-9]+(?:\.[0-9]+)?|[-+*/()])")
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
@@ -313,9 +315,7 @@ def _show_number(value: Fraction) -> str:
     return f"{'-' if value < 0 else ''}{whole}{'.' if decimals else ''}{decimals}"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The documents
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 class _Fact(NamedTuple):
@@ -385,9 +385,7 @@ def _search(documents: tuple[_Document, ...], words: str) -> list[int]:
     return sorted(scores, key=lambda number: (-scores[number], number))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The database
-# ---------------------------------------------------------------------------------------------------------------------
 
 _TABLES = {
     "customers": "id integer primary key, name text, town text",
@@ -470,10 +468,7 @@ def _show_cell(cell: Any) -> str:
     return "null" if cell is None else str(cell)[:100]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Generation of a country and a question about it
-# ---------------------------------------------------------------------------------------------------------------------
-
 
 _STEMS = _each(
     "Ash Bel Cor Dun Elm Fal Gar Hol Ister Jar Kel Lor Mar Nor Ost Pel Quil Rav Sel Tor Ul Var Wen Yar Zel Bram Cald "
@@ -594,16 +589,16 @@ def _ask(rng: random.Random, world: _World, hops: int) -> _Question | None:
     if not plan.documents and not plan.totals:
         return _ask_arithmetic(rng)
     thing, name, found = _begin(rng, world, plan)
-    numbers = {document.name: number for number, document in enumerate(world.documents, 1)}
+    by_name = {document.name: (number, document) for number, document in enumerate(world.documents, 1)}
     for left in range(plan.documents - 1, -1, -1):
-        kind, facts = _kind_and_facts(world, numbers[name])
+        number, document = by_name[name]
         wanted = ("",) if not left and not plan.totals else ("town",) if not left else ("town", "person")
-        phrase = rng.choice([fact.phrase for fact in _FACTS[kind] if fact.kind in wanted])
+        phrase = rng.choice([fact.phrase for fact in _FACTS[document.kind] if fact.kind in wanted])
         thing = f"{phrase} {thing}"
-        found.append(_Hop(facts[phrase], numbers[name]))
-        name = facts[phrase]
+        name = document.facts[phrase]
+        found.append(_Hop(name, number))
     if plan.totals:
-        place = "town" if _kind_and_facts(world, numbers[name])[0] == "town" else "maker"
+        place = "town" if by_name[name][1].kind == "town" else "maker"
         phrase = rng.choice([phrase for phrase, (_, column) in _TOTALS.items() if column == place])
         thing = f"{phrase} {thing}"
         found.append(_Hop(str(_total(world, phrase, name))))
@@ -638,11 +633,6 @@ def _begin(rng: random.Random, world: _World, plan: _Plan) -> tuple[str, str, li
             return start.name, start.name, []
 
 
-def _kind_and_facts(world: _World, number: int) -> tuple[str, Mapping[str, str]]:
-    document = world.documents[number - 1]
-    return document.kind, document.facts
-
-
 def _total(world: _World, phrase: str, name: str) -> int:
     what, column = _TOTALS[phrase]
     total = 0
@@ -653,9 +643,7 @@ def _total(world: _World, phrase: str, name: str) -> int:
     return total
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Policies
-# ---------------------------------------------------------------------------------------------------------------------
 
 _ASKED = re.compile(r"Question: (.*)")
 _FOUND = re.compile(r"[0-9]+ documents?\.")
@@ -726,28 +714,3 @@ class _Researcher:
             (factor, summand), self._then = self._then, None
             return f"calculate: {known} * {factor} + {summand}"
         return f"answer: {known}" if known.isdigit() else f"calculate: {known}"
-
-
-class _Browser:
-    """Policy that calls tools at random, and answers with one of the numbers in their results."""
-
-    def __init__(self, seed: int, documents: int) -> None:
-        self._rng = random.Random(seed)
-        self._documents = documents
-        self._words = ["town"]
-        self._numbers = ["1000"]
-
-    def __call__(self, observation: str) -> str:
-        rng = self._rng
-        said = observation.rpartition("\n")[0]
-        self._words += re.findall(r"[A-Za-z]+", said)
-        self._numbers += re.findall(r"[0-9]+", said)
-        return rng.choice(
-            (
-                f"search: {rng.choice(self._words)}",
-                f"open: {rng.randint(1, self._documents)}",
-                f"query: select * from {rng.choice(list(_TABLES))} where id = {rng.choice(self._numbers)}",  # noqa: S608 -- an action
-                f"calculate: {rng.choice(self._numbers)} {rng.choice('+-*')} {rng.choice(self._numbers)}",
-                f"answer: {rng.choice(self._numbers)}",
-            )
-        )
