@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -157,7 +157,18 @@ class Wordle(TextEnv):
 
     def solver(self) -> Policy:
         """Return a policy that guesses the word with the most distinct marks; see the table of the class."""
-        return _Strategy(self.strict)
+        shown: tuple[str, ...] = ()
+        told: tuple[tuple[str, str], ...] = ()
+
+        def policy(observation: str) -> str:
+            nonlocal shown, told
+            if choices := _CHOICES.search(observation):
+                shown = tuple(choices[1].lower().split())
+            if answer := _ANSWER.search(observation):
+                told += ((answer[1].replace(" ", "").lower(), answer[2].replace(" ", "")),)
+            return _next_guess(shown, told, self.strict).upper()
+
+        return policy
 
     def random_policy(self, seed: int) -> Policy:
         """Return a policy that guesses uniformly random legal words."""
@@ -207,43 +218,15 @@ class Wordle(TextEnv):
 
     def _fewest_actions(self) -> float:
         """Return the number of guesses that the solver takes for this word."""
-        return _taken(_Strategy(self.strict, self._shown), self._secret)
+        return _taken(self._shown, self.strict, self._secret)
 
     def _potential(self) -> float:
         """Return the share of the bits that are known."""
         pool = self._shown or words.answers()
         if len(pool) == 1:
             return 0.0
-        if self.choices:
-            possible = sum(map(self._fits, pool))
-        else:
-            fits = np.ones(len(pool), dtype=bool)
-            for guess, marks in self._told:
-                fits &= _marks_of(guess) == _number(marks)
-            possible = int(np.count_nonzero(fits))
+        possible = sum(map(self._fits, pool)) if self.choices else _possible(self._told).size
         return 1.0 - math.log(possible) / math.log(len(pool))
-
-
-class _Strategy:
-    """Policy that guesses the word with the most distinct marks, from the observations alone."""
-
-    def __init__(self, strict: bool, shown: tuple[str, ...] = ()) -> None:
-        self._strict = strict
-        self._shown = shown
-        self._told: tuple[tuple[str, str], ...] = ()
-
-    def __call__(self, observation: str) -> str:
-        if shown := _CHOICES.search(observation):
-            self._shown = tuple(shown[1].lower().split())
-        if told := _ANSWER.search(observation):
-            self.tell(told[1].replace(" ", "").lower(), told[2].replace(" ", ""))
-        return self.guess().upper()
-
-    def tell(self, guess: str, marks: str) -> None:
-        self._told += ((guess, marks),)
-
-    def guess(self) -> str:
-        return _best_shown(self._shown, self._told, self._strict) if self._shown else _best(self._told, self._strict)
 
 
 def guess(word: str) -> str:
@@ -255,14 +238,23 @@ def guess(word: str) -> str:
     return word
 
 
+def _next_guess(shown: tuple[str, ...], told: tuple[tuple[str, str], ...], strict: bool) -> str:
+    return _best_shown(shown, told, strict) if shown else _best(told, strict)
+
+
+def _possible(told: Iterable[tuple[str, str]]) -> NDArray[np.intp]:
+    """Return the numbers of the answers that fit all marks."""
+    possible = np.ones(len(words.answers()), dtype=bool)
+    for guess, marks in told:
+        possible &= _marks_of(guess) == _number(marks)
+    return np.flatnonzero(possible)
+
+
 @cache
 def _best(told: tuple[tuple[str, str], ...], strict: bool) -> str:
     if not told:
         return _OPENING
-    possible = np.ones(len(words.answers()), dtype=bool)
-    for guess, marks in told:
-        possible &= _marks_of(guess) == _number(marks)
-    left = np.flatnonzero(possible)
+    left = _possible(told)
     if left.size <= 2:
         return words.answers()[int(left[0])]
     legal = _fitting(told) if strict else np.arange(len(words.guesses()))
@@ -288,12 +280,12 @@ def _most_parts(table: _Table, possible: NDArray[np.bool_]) -> int:
     return int(best[np.argmin((sizes[best] ** 2).sum(1))])
 
 
-def _taken(strategy: _Strategy, secret: str) -> int:
-    number = 1
-    while (guess := strategy.guess()) != secret:
-        strategy.tell(guess, _mark(guess, secret))
-        number += 1
-    return number
+def _taken(shown: tuple[str, ...], strict: bool, secret: str) -> int:
+    """Return the number of guesses that the solver takes for a word."""
+    told: tuple[tuple[str, str], ...] = ()
+    while (guess := _next_guess(shown, told, strict)) != secret:
+        told += ((guess, _mark(guess, secret)),)
+    return len(told) + 1
 
 
 def _group(index: int, size: int) -> tuple[str, ...]:
@@ -306,7 +298,7 @@ def _group(index: int, size: int) -> tuple[str, ...]:
 def _most_needed(choices: int, strict: bool) -> int:
     """Return the most guesses that the solver takes, over all groups of so many words."""
     return max(
-        _taken(_Strategy(strict, shown), secret)
+        _taken(shown, strict, secret)
         for shown in (_group(index, choices) for index in range(len(words.answers()) // choices))
         for secret in shown
     )
