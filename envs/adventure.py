@@ -244,7 +244,7 @@ class Adventure(Puzzle):
         read = self._read(action)
         return self._reject(read) if isinstance(read, str) else self._end_turn(self._carry_out(read))
 
-    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False) -> Outcome:
         self._turns_left -= 1
         if valid and self._is_solved():
             return Outcome(f"{message} You have reached the goal.", done=True, success=True)

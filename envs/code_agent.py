@@ -258,7 +258,7 @@ class CodeAgent(Puzzle):
         more = f"\n{problem}" if problem else ""
         return Outcome(f"Wrong: {passed} of {counted(len(tests), 'test')} passed.{more}", done=True, info=info)
 
-    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False, **info: Any) -> Outcome:
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False) -> Outcome:
         outcome = super()._end_turn(message, valid=valid)
         if outcome.done:
             self._sandbox.close()
