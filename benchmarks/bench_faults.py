@@ -1,21 +1,12 @@
 """Measure the cost of failing environments and servers, and check that nothing is lost.
 
 $ python benchmarks/bench_faults.py
+$ python benchmarks/bench_faults.py learning    # trains with and without the faults
 
-10,000 episodes (1,250 groups of 8) of GuessNumber in 64 processes, on a server over HTTP, twice: without faults, and
-with 5% of the steps raising, 1% hanging for an hour, 0.5% killing their process and 0.5% returning nonsense, while the
-server is killed and started again twice. Steps take 300 ms in the mean (exponential), the model 200 ms a turn (the same
-for the same request), and the deadline of a step is 5 s, which one in 17 million of such steps takes. What is counted:
-every episode, by its stop reason and its error; what came back of each group; that each scored episode is to the last
-token the one that was played without faults; how long the server was away, and how long after it answered again the
-first request was served.
-
-$ python benchmarks/bench_faults.py learning
-
-Does ``GRPOTrainer`` learn as much with the same faults? The tiny model on Echo, with several seeds.
+README.md describes the faults. Each episode is counted by its stop reason and error, each group by its members, and the
+tokens of each scored episode are compared with those of the run without faults.
 """
 
-import json
 import os
 import random
 import resource
@@ -27,14 +18,13 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
-from report import QUICK, Table, publish
+from report import QUICK, Cell, Column, Table, in_process, publish, run
 
 from gym_trl.engines.server import ServerEngine
 from gym_trl.executors.make import make_pool
@@ -52,12 +42,12 @@ CHAT = ByteChat()
 
 @dataclass(frozen=True)
 class Setting:
-    """Size of the experiment, and its durations."""
+    """Size of the experiment, and its durations in seconds."""
 
     episodes: int
     group_size: int = 8
     alive: int = 64
-    """Episodes at once, and processes."""
+    """Concurrent episodes, and processes."""
     step_s: float = 0.3
     """Mean of an exponential distribution."""
     model_s: float = 0.2
@@ -79,7 +69,7 @@ class Outcome:
     """Processor seconds of this process and all that it started."""
     load: tuple[float, ...]
     """The machine's load averages at the end: of 1, 5 and 15 minutes."""
-    restarts: list[dict[str, float]] = field(default_factory=list)
+    restarts: list[dict[str, float]]
 
 
 class Slow(gym.Wrapper[str, str, str, str]):
@@ -90,7 +80,6 @@ class Slow(gym.Wrapper[str, str, str, str]):
         self.mean_s = mean_s
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        """Sleep, then step."""
         time.sleep(random.expovariate(1 / self.mean_s))
         return self.env.step(action)
 
@@ -102,7 +91,7 @@ def make(setting: Setting, faults: Mapping[str, float], env_id: str) -> gym.Env[
 
 
 def games(setting: Setting) -> list[Episode]:
-    """Return all episodes; the members of a group play one game."""
+    """Return all episodes; the members of a group share a task."""
     return [
         Episode(
             Task("TrlEnv/GuessNumber-v0", index // setting.group_size),
@@ -123,7 +112,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it responds."""
+        """Start the process, and wait until it responds."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -230,32 +219,30 @@ def counts(setting: Setting, outcome: Outcome, faultless: Sequence[Trajectory]) 
     played = outcome.played
     starts = range(0, setting.episodes, setting.group_size)
     groups = [played[start : start + setting.group_size] for start in starts]
-    pairs = list(zip(played, faultless, strict=True))
-    raised = [one.error or "" for one in played if one.stop_reason is StopReason.ENV_ERROR]
-    crashed = [one.error or "" for one in played if one.stop_reason is StopReason.CRASHED]
+    scored = [one.scored and one.stop_reason is not StopReason.CRASHED for one in played]
+    pairs = [pair for pair, counted in zip(zip(played, faultless, strict=True), scored, strict=True) if counted]
+
+    def errors(reason: StopReason, *texts: str, without: str = "\0") -> int:
+        found = [one.error or "" for one in played if one.stop_reason is reason]
+        return sum(any(text in error for text in texts) and without not in error for error in found)
+
     return {
         "episodes": len(played),
         "lost": sum(outcome.finished[index] == 0 for index in range(setting.episodes)),
         "finished twice": sum(times > 1 for times in outcome.finished.values()),
         "out of order": sum(one.task.seed != index // setting.group_size for index, one in enumerate(played)),
         "groups that do not show one game": sum(len({tuple(one.prompt_ids) for one in group}) != 1 for group in groups),
-        "scored": sum(one.scored and one.stop_reason is not StopReason.CRASHED for one in played),
+        "scored": sum(scored),
         "scored otherwise than without faults": sum(
-            one.scored
-            and one.stop_reason is not StopReason.CRASHED
-            and (one.completion_ids, one.mask, one.turns) != (other.completion_ids, other.mask, other.turns)
+            (one.completion_ids, one.mask, one.turns) != (other.completion_ids, other.mask, other.turns)
             for one, other in pairs
         ),
         "groups with a member that is not scored": sum(not all(one.scored for one in group) for group in groups),
-        "raised": sum("RuntimeError" in error for error in crashed),
-        "hung": sum("did not answer" in error for error in crashed),
-        "killed their process": sum("SIGKILL" in error and "another" not in error for error in raised),
-        "lost with another episode's process": sum("another episode" in error for error in raised),
-        "returned nonsense": sum(
-            one.stop_reason is StopReason.ENV_ERROR and ("TypeError" in error or "ValueError" in error)
-            for one in played
-            for error in [one.error or ""]
-        ),
+        "raised": errors(StopReason.CRASHED, "RuntimeError"),
+        "hung": errors(StopReason.CRASHED, "did not answer"),
+        "killed their process": errors(StopReason.ENV_ERROR, "SIGKILL", without="another"),
+        "lost with another episode's process": errors(StopReason.ENV_ERROR, "another episode"),
+        "returned nonsense": errors(StopReason.ENV_ERROR, "TypeError", "ValueError"),
         "without an answer of the server": sum(one.stop_reason is StopReason.CANCELLED for one in played),
         "turns": sum(len(one.turns) for one in played),
     }
@@ -264,24 +251,21 @@ def counts(setting: Setting, outcome: Outcome, faultless: Sequence[Trajectory]) 
 def table() -> None:
     """Measure and publish the table of faults."""
     setting = Setting(400, alive=32) if QUICK else Setting(10_000)
-    faultless = play(setting, {})
-    print(f"without faults: {faultless.wall_s:.0f} s", flush=True)
-    faulty = play(setting, FAULTS, restarts=2)
-    print(f"with faults: {faulty.wall_s:.0f} s", flush=True)
-    found = {
-        name: counts(setting, outcome, faultless.played) for name, outcome in (("without", faultless), ("with", faulty))
-    }
-    rows: list[list[str | float | None]] = [
-        [what, found["without"][what], found["with"][what]] for what in found["with"]
+    runs = {}
+    for name, faults in {"without": {}, "with": FAULTS}.items():
+        runs[name] = play(setting, faults, restarts=2 if faults else 0)
+        print(f"{name} faults: {runs[name].wall_s:.0f} s", flush=True)
+    clean, faulty = runs.values()
+    found = {name: counts(setting, outcome, clean.played) for name, outcome in runs.items()}
+    rows: list[list[Cell]] = [[what, number, found["with"][what]] for what, number in found["without"].items()]
+    rows += [
+        ["seconds", clean.wall_s, faulty.wall_s],
+        ["times the faultless run", 1.0, faulty.wall_s / clean.wall_s],
+        ["processor seconds", clean.processor_s, faulty.processor_s],
+        ["programs that wanted a core meanwhile (load of 5 minutes)", clean.load[1], faulty.load[1]],
     ]
-    rows.append(["seconds", faultless.wall_s, faulty.wall_s])
-    rows.append(["times the faultless run", 1.0, faulty.wall_s / faultless.wall_s])
-    rows.append(["processor seconds", faultless.processor_s, faulty.processor_s])
-    rows.append(["programs that wanted a core meanwhile (load of 5 minutes)", faultless.load[1], faulty.load[1]])
-    for number, restart in enumerate(faulty.restarts, 1):
-        rows.append(
-            [f"server killed the {('first', 'second')[number - 1]} time: seconds away", None, restart["away_s"]]
-        )
+    for number, restart in zip(("first", "second"), faulty.restarts, strict=True):
+        rows.append([f"server killed the {number} time: seconds away", None, restart["away_s"]])
         rows.append(["seconds from then to the first answer", None, restart["served_after_s"]])
     publish(
         "faults",
@@ -292,133 +276,101 @@ def table() -> None:
             "restarts": faulty.restarts,
             "runs": {
                 name: {"seconds": one.wall_s, "processor_seconds": one.processor_s, "load": one.load}
-                for name, one in (("without", faultless), ("with", faulty))
+                for name, one in runs.items()
             },
         },
         tables=[Table("faults", ["", "without faults", "with faults"], rows)],
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Learning with faults
-# ---------------------------------------------------------------------------------------------------------------------
-
-LESSON: dict[str, Any] = {"steps": 60, "episodes": 64, "group_size": 8, "held_out": 256}
 WORD: dict[str, Any] = {"alphabet": "abc", "word_length": 1, "turns": 2}
 
 
 def learn(
-    faults: Mapping[str, float],
-    seed: int,
-    *,
-    steps: int,
-    episodes: int,
-    group_size: int,
-    held_out: int,
-    workers: int = 16,
+    faults: Mapping[str, float], seed: int, steps: int = 10 if QUICK else 60, episodes: int = 64, workers: int = 16
 ) -> dict[str, Any]:
-    """Train the tiny model on Echo in ``workers`` processes; return held-out success and the logs.
-
-    The held-out games are played without faults.
-    """
-    import torch
-    from trl import GRPOConfig, GRPOTrainer
+    """Train the tiny model on Echo in ``workers`` processes; return the success on held-out tasks without faults."""
+    group_size, held_out = 8, 4 * episodes
+    from systems.trainers import tiny_trainer
 
     from gym_trl import GymSpec
-    from gym_trl.testing import tiny_model, tiny_tokenizer
     from gym_trl.training.options import TINY
 
-    torch.set_num_threads(1)
-    common: dict[str, Any] = {"env_kwargs": WORD, "seed": seed, "action_format": "plain", "instructions": ""}
-    common |= {
+    common: dict[str, Any] = {
+        "env_kwargs": WORD,
+        "seed": seed,
+        "action_format": "plain",
+        "instructions": "",
         "num_tasks": episodes // group_size,
         "num_eval_tasks": held_out,
         "max_tokens_per_turn": WORD["word_length"],
         "cut_actions": "accept",  # a word of exactly this many tokens has no end token
     }
-    elsewhere: dict[str, Any] = {
-        "executor": "process",
-        "workers": workers,
-        "max_alive": workers,
-        "step_timeout": 1.0,
-        "reset_timeout": 60.0,
-    }
+    elsewhere: dict[str, Any] = {"executor": "process", "workers": workers, "max_alive": workers}
+    elsewhere |= {"step_timeout": 1.0, "reset_timeout": 60.0}
     options: dict[str, Any] = {**faults, "repeatable": False}
     broken = [partial(FaultyEnv, **options)] if faults else []
     spec, clean = GymSpec("TrlEnv/Echo-v0", wrappers=broken, **common, **elsewhere), GymSpec("TrlEnv/Echo-v0", **common)
-    tokenizer = tiny_tokenizer()
-    with TemporaryDirectory() as folder:
-        trainer = GRPOTrainer(
-            model=tiny_model(tokenizer, seed=seed),
-            processing_class=tokenizer,
-            args=GRPOConfig(
-                **{**TINY["TrlEnv/Echo-v0"].grpo, "learning_rate": 5e-3},
-                output_dir=folder,
-                max_steps=steps,
-                per_device_train_batch_size=episodes,
-                num_generations=group_size,
-                shuffle_dataset=False,
-                seed=seed,
-                save_strategy="no",
-                logging_steps=1,
-                report_to="none",
-                disable_tqdm=True,
-            ),
-            train_dataset=spec.train_dataset,
-            reward_funcs=spec.reward_funcs,
-            rollout_func=spec.rollout_func,
-        )
+    config = {**TINY["TrlEnv/Echo-v0"].grpo, "learning_rate": 5e-3, "shuffle_dataset": False, "logging_steps": 1}
+    batch = {"per_device_train_batch_size": episodes, "num_generations": group_size}
+    trainer = tiny_trainer(
+        {**config, **batch, "max_steps": steps, "seed": seed},
+        model_seed=seed,
+        train_dataset=spec.train_dataset,
+        reward_funcs=spec.reward_funcs,
+        rollout_func=spec.rollout_func,
+    )
 
-        def success() -> float:
-            trainer.model.eval()
-            columns = clean.rollout_func(list(clean.eval_dataset["prompt"]), trainer)
-            assert None not in columns["episode_return"]
-            return sum(columns["success"]) / held_out
+    def success() -> float:
+        trainer.model.eval()
+        columns = clean.rollout_func(list(clean.eval_dataset["prompt"]), trainer)
+        assert None not in columns["episode_return"]
+        return sum(columns["success"]) / held_out
 
-        before, began = success(), time.monotonic()
-        trainer.model.train()
-        trainer.train()
-        seconds = time.monotonic() - began
-        logs = [entry for entry in trainer.state.log_history if "env/unscored" in entry]
-        return {
-            "faults": bool(faults),
-            "seed": seed,
-            "before": before,
-            "after": success(),
-            "unscored": sum(entry["env/unscored"] for entry in logs) / len(logs),
-            "steps": len(logs),
-            "seconds": seconds,
-        }
+    before, began = success(), time.monotonic()
+    trainer.model.train()
+    trainer.train()
+    seconds = time.monotonic() - began
+    logs = [entry for entry in trainer.state.log_history if "env/unscored" in entry]
+    return {
+        "faults": bool(faults),
+        "seed": seed,
+        "before": before,
+        "after": success(),
+        "unscored": sum(entry["env/unscored"] for entry in logs) / len(logs),
+        "steps": len(logs),
+        "seconds": seconds,
+    }
 
 
 def learning() -> None:
     """Compare learning with and without faults, each run in a process of its own."""
-    lesson = {**LESSON, "steps": 10} if QUICK else LESSON
     runs = []
     for seed in range(1 if QUICK else 2):
         for faults in ({}, FAULTS):
-            words = json.dumps({"faults": faults, "seed": seed, **lesson})
-            command = [sys.executable, str(Path(__file__)), "learn", words]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=1200)
-            runs.append(json.loads(done.stdout.splitlines()[-1]))
+            runs.append(in_process(learn, faults, seed))
             print(runs[-1], flush=True)
-    columns = ("faults", "seed", "before", "after", "unscored", "seconds")
-    rows = [["yes" if run["faults"] else "no", *(run[name] for name in columns[1:])] for run in runs]
-    header = ["faults", "seed", "success before", "after", "share of episodes unscored", "seconds of training"]
-    publish(
-        "faults_learning",
-        {"lesson": lesson, "word": WORD, "faults": FAULTS, "runs": runs},
-        tables=[Table("faults_learning", header, rows)],
-    )
+    columns: list[Column] = [
+        ("faults", lambda run: "yes" if run["faults"] else "no"),
+        ("seed", "seed"),
+        ("success before", "before"),
+        ("after", "after"),
+        ("share of episodes unscored", "unscored"),
+        ("seconds of training", "seconds"),
+    ]
+    figures = {"word": WORD, "faults": FAULTS, "runs": runs}
+    publish("faults_learning", figures, tables=[Table.of("faults_learning", columns, runs)])
 
 
-if __name__ == "__main__":
+def main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     if words[:1] == ["serve"]:
         serve(int(words[1]), float(words[2]))
-    elif words[:1] == ["learn"]:
-        print(json.dumps(learn(**json.loads(words[1]))), flush=True)
-    elif words[:1] == ["learning"]:
+    elif words == ["learning"]:
         learning()
     else:
         table()
+
+
+if __name__ == "__main__":
+    run(main)

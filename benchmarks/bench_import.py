@@ -4,20 +4,20 @@ $ python benchmarks/bench_import.py [--quick]
 
 Each package is installed with its dependencies (no extras) in a folder of its own: those of
 ``benchmarks/peers/alone-*.txt``, which ``make bench`` installs from PyPI, and ours as this checkout's wheel. A bare
-interpreter (``-I -S``) sees that folder only; bytecode is compiled, files are in the system's cache; processor time,
-medians. Sizes are without bytecode. What is not installed, or cannot be imported or started, has a gap in its row; the
-reason is printed and is in the results.
+interpreter (``-I -S``) with this folder on its path is timed: processor time, medians, bytecode compiled before. Sizes
+are without bytecode. A missing or failing package has gaps in its row; the reason is printed and is in the results.
 """
 
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from report import QUICK, Table, publish
+from report import QUICK, Column, Table, bars, publish, run
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / ".venv" / ".bench"
@@ -77,13 +77,6 @@ print("\\nmeasured", time.process_time() - began, len(sys.modules))
 """
 
 
-def install_ours(folder: Path) -> None:
-    """Install this checkout's wheel with its dependencies."""
-    shutil.rmtree(folder, ignore_errors=True)
-    words = ["install", "--quiet", "--no-warn-conflicts", "--target", str(folder), str(ROOT)]
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=600, capture_output=True, text=True)
-
-
 def timed(code: str) -> tuple[float, int]:
     """Return the median seconds of processor time, and the number of loaded modules."""
     made = []
@@ -104,40 +97,32 @@ def entry_point(found: Distribution, command: str) -> tuple[str, str]:
     return point.module, point.attr
 
 
-def own_size(found: Distribution) -> int:
-    """Return the bytes of a distribution's own files."""
-    files = [Path(str(found.locate_file(file))) for file in found.files or ()]
-    return sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
-
-
-def size(folder: Path) -> int:
-    """Return the bytes of all files except bytecode."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc")
+def megabytes(files: Iterable[Path]) -> float:
+    """Return the size of files except bytecode."""
+    return sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file()) / 1e6
 
 
 def measure(name: str, package: Package) -> dict[str, Any]:
     """Return one row; failures are in its ``errors``."""
-    errors: dict[str, str] = {}
-    row: dict[str, Any] = {"errors": errors}
     folder = FOLDERS / package.folder
     if name == OURS:
-        install_ours(folder)
-    if not folder.exists():
-        return {"errors": {"install": "it is not there: make bench installs it"}}
+        shutil.rmtree(folder, ignore_errors=True)
+        words = ["install", "--quiet", "--no-warn-conflicts", "--target", str(folder), str(ROOT)]
+        subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=600, capture_output=True, text=True)
     here = {found.metadata["Name"].lower(): found for found in distributions(path=[str(folder)])}
     if (found := here.get(name)) is None:
         return {"errors": {"install": f"{folder} has {len(here)} packages and not this one: delete it, and make bench"}}
-    row["version"], row["own_mb"] = found.version, own_size(found) / 1e6
-    if len(here) == 1:  # without what it needs
+    errors: dict[str, str] = {}
+    row: dict[str, Any] = {"version": found.version, "errors": errors}
+    row["own_mb"] = megabytes(Path(str(found.locate_file(file))) for file in found.files or ())
+    if len(here) == 1:  # without its dependencies
         return row
-    row["all_mb"], row["distributions"] = size(folder) / 1e6, len(here)
+    row["all_mb"], row["distributions"] = megabytes(folder.rglob("*")), len(here)
     ways = {"import": TIMED.format(folder=str(folder), code=f"import {package.module}")}
     if package.command:
         module, function = entry_point(found, package.command)
-        commands = {"help": ["--help"], **({"list": ["list"]} if name == OURS else {})}
-        for way, words in commands.items():
-            argv = [package.command, *words]
-            ways[way] = SCRIPT.format(folder=str(folder), argv=argv, module=module, function=function)
+        argv = [package.command, "--help"]
+        ways["help"] = SCRIPT.format(folder=str(folder), argv=argv, module=module, function=function)
     if package.first:
         ways["first"] = TIMED.format(folder=str(folder), code=package.first)
     for way, code in ways.items():
@@ -156,20 +141,13 @@ def floor() -> dict[str, Any]:
 
 
 def draw(figure: Any, rows: dict[str, dict[str, Any]]) -> None:
-    """Draw bars for seconds and megabytes."""
     names = [name for name in rows if "own_mb" in rows[name]]
     panels = {"import_s": "import: seconds", "help_s": "--help: seconds", "all_mb": "installed: MB"}
-    for axes, (key, title) in zip(figure.subplots(1, 3, sharey=True), panels.items(), strict=True):
-        values = [rows[name].get(key, 0) for name in names]
-        bars = axes.barh(names, values, color=["tab:blue" if name == OURS else "tab:gray" for name in names])
-        axes.bar_label(bars, [f"{value:.3g}" if value else "" for value in values], padding=2)
-        axes.set_title(title)
-        axes.margins(x=0.2)
-        axes.invert_yaxis()
+    for axes, (key, title) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        bars(axes, {name: rows[name].get(key, 0) for name in names}, title)
 
 
 def main() -> None:
-    """Measure, and write the table."""
     names = [OURS] if QUICK else list(PACKAGES)
     rows = {name: measure(name, PACKAGES[name]) for name in names}
     rows["gymnasium alone"] = floor()
@@ -177,20 +155,21 @@ def main() -> None:
         for way, error in row["errors"].items():
             print(f"{name}: {way}: {error}", flush=True)
 
-    def cells(name: str, row: dict[str, Any]) -> list[Any]:
-        called = f"{name} {row['version']}" if "version" in row else name
-        times = [None if f"{way}_s" not in row else 1000 * row[f"{way}_s"] for way in ("import", "first", "help")]
-        return [called, times[0], row.get("import_modules"), *times[1:], *map(row.get, ("own_mb", "all_mb"))]
+    def milliseconds(way: str) -> Callable[[dict[str, Any]], float | None]:
+        return lambda row: 1000 * row[f"{way}_s"] if f"{way}_s" in row else None
 
-    header = ["", "import: ms", "modules", "to a game's first observation: ms", "`--help`: ms", "own MB"]
-    publish(
-        "import",
-        {"rows": rows},
-        tables=[Table("import", [*header, "MB with its needs"], [cells(name, row) for name, row in rows.items()])],
-        picture=lambda figure: draw(figure, rows),
-    )
-    print(f"gym-trl list: {1000 * rows[OURS].get('list_s', 0):.0f} ms")
+    columns: list[Column] = [
+        ("", lambda row: f"{row['name']} {row['version']}" if "version" in row else row["name"]),
+        ("import: ms", milliseconds("import")),
+        ("modules", "import_modules"),
+        ("to a game's first observation: ms", milliseconds("first")),
+        ("`--help`: ms", milliseconds("help")),
+        ("own MB", "own_mb"),
+        ("MB with its needs", "all_mb"),
+    ]
+    table = Table.of("import", columns, [{"name": name, **row} for name, row in rows.items()])
+    publish("import", {"rows": rows}, tables=[table], picture=lambda figure: draw(figure, rows))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

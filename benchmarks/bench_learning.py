@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import vllm_cpu
-from report import QUICK, Cell, Table, publish
+from report import QUICK, Cell, Column, Table, publish, run
 
 from gym_trl.records.json_lines import read_json_lines
 
@@ -57,23 +58,20 @@ def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(name: str, runs: list[dict[str, Any]]) -> Table:
-    """Return a line for each run."""
     names = ["success_before", "success_after", "success_after_greedy", "return_after", "steps", "seconds"]
     if "ratio_min" in runs[0]:
         names += ["ratio_min", "ratio_mean_lowest", "ratio_mean_highest", "ratio_max"]
-    rows: list[list[Cell]] = [
-        [
-            run["env"].removeprefix("TrlEnv/"),
-            run["seed"],
-            *(f"{run[name]:.6f}" if "ratio" in name else run[name] for name in names),
-        ]
-        for run in runs
-    ]
-    return Table(name, ["environment", "seed", *(name.replace("_", " ") for name in names)], rows)
+
+    def shown(key: str) -> Callable[[dict[str, Any]], Cell]:
+        return lambda run: f"{run[key]:.6f}" if "ratio" in key else run[key]
+
+    columns: list[Column] = [("environment", lambda run: run["env"].removeprefix("TrlEnv/")), ("seed", "seed")]
+    return Table.of(name, columns + [(key.replace("_", " "), shown(key)) for key in names], runs)
 
 
-def main(vllm: bool) -> None:
+def main() -> None:
     """Train with every seed; write the results after each run."""
+    vllm = "--vllm" in sys.argv[1:]
     name, runs = "learning_vllm" if vllm else "learning", []
     for env_id, seed in RUNS_WITH_VLLM if vllm else RUNS:
         runs.append(train(env_id, seed, vllm=vllm))
@@ -81,4 +79,4 @@ def main(vllm: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("--vllm" in sys.argv[1:])
+    run(main)

@@ -4,35 +4,31 @@
     python benchmarks/bench_learning_beside_trl.py            # five seeds of three games, about eight minutes
     python benchmarks/bench_learning_beside_trl.py --quick
 
-TRL's own loop is ``GRPOTrainer(environment_factory=...)``. Both have the same ``GRPOConfig`` and begin with the same
-weights, which know how a move is written and nothing about which one is good: they were taught random games, and
-to say nothing once a game is over, which is how an episode of TRL's loop ends. A move is ``>`` and the action; to TRL
-that is a call of the environment's one tool (a response template of ours reads it), to gym-trl the answer.
+TRL's own loop is ``GRPOTrainer(environment_factory=...)``. Both have the same ``GRPOConfig`` and the same initial
+weights, trained on random games: they know how a move is written, not which one is good, and are silent once a game is
+over, which ends an episode of TRL's loop. A move is ``>`` and the action. For TRL it is a call of the environment's
+only tool (read by a response template of ours), for gym-trl it is the response.
 
-A turn has no limit of its own, for TRL's loop has none, and there is no bonus for entropy: with one, the policy forgot
-how a turn ends. Time is the processor time of the whole training (rollouts, forward and backward passes), one thread
-each, and so can be compared though two runs share the machine. Returns are of the games that are played in training.
+A turn has no limit of its own, as in TRL's loop, and there is no bonus for entropy: with one, the policy forgot how a
+turn ends. Time is the processor time of the whole training on one thread, so that two runs can share the machine.
 """
 
 import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
 
 import gymnasium as gym
-from report import QUICK, Cell, Table, publish
+from report import QUICK, Column, Table, in_process, publish, run
 from systems.tools import OVER, TEMPLATE, response_template, tool_environment
 
 import gym_trl
@@ -42,32 +38,25 @@ from gym_trl.training.options import TINY_ELSEWHERE
 from gym_trl.types import Message
 
 assert gym_trl
-SYSTEMS = {"gym-trl": "gym_trl", "TRL 1.16, `environment_factory`": "trl"}
+SYSTEMS = ("gym-trl", "TRL 1.16, `environment_factory`")
 SEEDS = range(1 if QUICK else 5)
 STEPS = 2 if QUICK else 48
 EPISODES, GROUP = 16 if QUICK else 64, 8
 CALLS = response_template(r">", r"(?=<\|end\|>)")
 
 
-@dataclass(frozen=True)
-class Game:
-    """Game to learn."""
-
-    env_id: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def make(self) -> gym.Env[str, str]:
-        """Return the game, whose moves begin with ``>``."""
-        return marked(gym.make(f"TrlEnv/{self.env_id}-v0", **self.kwargs))
-
-
-GAMES = {
-    "TowerOfHanoi": Game("TowerOfHanoi", {"disks": 2, "start": "random", "turns": 6}),
-    "TicTacToe": Game("TicTacToe", {"difficulty": "easy"}),
-    "Nim": Game("Nim", {"difficulty": "easy"}),
+GAMES: dict[str, dict[str, Any]] = {
+    "TowerOfHanoi": {"disks": 2, "start": "random", "turns": 6},
+    "TicTacToe": {"difficulty": "easy"},
+    "Nim": {"difficulty": "easy"},
 }
 if QUICK:
     GAMES = {"TicTacToe": GAMES["TicTacToe"]}
+
+
+def make(game: str) -> gym.Env[str, str]:
+    """Return the game, whose moves begin with ``>``."""
+    return marked(gym.make(f"TrlEnv/{game}-v0", **GAMES[game]))
 
 
 def marked(env: gym.Env[str, str]) -> gym.Env[str, str]:
@@ -75,9 +64,9 @@ def marked(env: gym.Env[str, str]) -> gym.Env[str, str]:
     return gym.wrappers.TransformAction(env, lambda said: said[1:] if said.startswith(">") else "?", env.action_space)
 
 
-def lessons(game: Game, chat: TemplateChat, tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int]]]:
+def lessons(game: str, chat: TemplateChat, tokenizer: Any, count: int) -> Iterator[tuple[list[int], list[int]]]:
     """Yield random games: their ids, and a mask of the player's tokens."""
-    env = game.make()
+    env = make(game)
     for seed in range(count):
         observation, _ = env.reset(seed=10**6 + seed)
         policy = env.get_wrapper_attr("random_policy")(seed)
@@ -93,7 +82,7 @@ def lessons(game: Game, chat: TemplateChat, tokenizer: Any, count: int) -> Itera
         yield [*ids, tokenizer.eos_token_id], [*mask, 1]
 
 
-def teach(game: Game, folder: Path) -> None:
+def teach(game: str, path: str) -> None:
     """Train and write the initial weights."""
     import torch
 
@@ -111,39 +100,31 @@ def teach(game: Game, folder: Path) -> None:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    torch.save(model.state_dict(), folder / "taught.pt")
+    torch.save(model.state_dict(), path)
 
 
-def train(system: str, game: Game, seed: int, taught: Path) -> list[dict[str, float]]:
-    """Run one training; return the returns and time of each step."""
+def train(system: str, game: str, seed: int, taught: str) -> list[dict[str, float]]:
+    """Run one training; return the returns, tokens and time of each step."""
     import torch
+    from systems.trainers import tiny_trainer
     from transformers import PrinterCallback, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
-    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    config = {
+        **TINY_ELSEWHERE.grpo,
+        "seed": seed,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": EPISODES,
+        "num_generations": GROUP,
+        "max_completion_length": 96,
+        "learning_rate": 1e-3,
+        "entropy_coef": 0.0,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 1,
+        "shuffle_dataset": False,
+    }
     tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer)
-    model.load_state_dict(torch.load(taught))
-    args = GRPOConfig(
-        **{
-            **TINY_ELSEWHERE.grpo,
-            "output_dir": tempfile.mkdtemp(),
-            "seed": seed,
-            "max_steps": STEPS,
-            "per_device_train_batch_size": EPISODES,
-            "num_generations": GROUP,
-            "max_completion_length": 96,
-            "learning_rate": 1e-3,
-            "entropy_coef": 0.0,
-            "lr_scheduler_type": "constant",
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "report_to": [],
-            "disable_tqdm": True,
-            "shuffle_dataset": False,
-        }
-    )
-    made = with_gym_trl(game, seed) if system == "gym_trl" else with_trl(game, seed, tokenizer)
+    options = with_gym_trl(game, seed) if system == "gym-trl" else with_trl(game, seed, tokenizer)
     steps: list[dict[str, float]] = []
     began = time.process_time()
 
@@ -153,17 +134,17 @@ def train(system: str, game: Game, seed: int, taught: Path) -> list[dict[str, fl
                 spent = time.process_time() - began
                 steps.append({"return": float(logs["reward"]), "seconds": spent, "tokens": float(logs["num_tokens"])})
 
-    trainer = GRPOTrainer(model=model, processing_class=tokenizer, args=args, callbacks=[Noting()], **made)
+    trainer = tiny_trainer(config, tokenizer=tokenizer, weights=torch.load(taught), callbacks=[Noting()], **options)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     return steps
 
 
-def games(game: Game, seed: int) -> gym_trl.GymSpec:
-    """Return the spec that both systems play."""
+def spec_of(game: str, seed: int) -> gym_trl.GymSpec:
+    """Return the spec of the tasks that both systems play."""
     return gym_trl.GymSpec(
-        f"TrlEnv/{game.env_id}-v0",
-        env_kwargs=game.kwargs,
+        f"TrlEnv/{game}-v0",
+        env_kwargs=GAMES[game],
         wrappers=[marked],
         action_format=None,
         cut_actions="accept",  # as TRL's loop does
@@ -174,74 +155,50 @@ def games(game: Game, seed: int) -> gym_trl.GymSpec:
     )
 
 
-def with_gym_trl(game: Game, seed: int) -> dict[str, Any]:
-    """Train as the README describes."""
-    spec = games(game, seed)
+def with_gym_trl(game: str, seed: int) -> dict[str, Any]:
+    """Return the trainer's arguments as the README describes them."""
+    spec = spec_of(game, seed)
     return {"train_dataset": spec.train_dataset, "reward_funcs": spec.reward_funcs, "rollout_func": spec.rollout_func}
 
 
-def with_trl(game: Game, seed: int, tokenizer: Any) -> dict[str, Any]:
-    """Train as TRL's documentation describes, on the same games."""
+def with_trl(game: str, seed: int, tokenizer: Any) -> dict[str, Any]:
+    """Return the trainer's arguments as TRL's documentation describes them, for the same tasks."""
     from datasets import Dataset
 
     tokenizer.chat_template, tokenizer.response_template = TEMPLATE, CALLS
-    seeds = [json.loads(prompt[-1]["task"])["seed"] for prompt in games(game, seed).train_dataset["prompt"]]
+    seeds = [json.loads(prompt[-1]["task"])["seed"] for prompt in spec_of(game, seed).train_dataset["prompt"]]
     rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in seeds]
-    playing = tool_environment(game.make, write=lambda action: f">{action}", begin=lambda _, observation: observation)
+    playing = tool_environment(
+        lambda: make(game), write=lambda action: f">{action}", begin=lambda _, observation: observation
+    )
     return {"train_dataset": Dataset.from_list(rows), "environment_factory": playing}
 
 
-def in_a_process(words: list[str], out: Path) -> Any:
-    """Run a command in a process of its own, with a log if it fails."""
-    command = [sys.executable, __file__, *words, str(out), *["--quick"] * QUICK]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
-    if ran.returncode:
-        raise SystemExit(f"{' '.join(words)} failed:\n{ran.stderr[-3000:]}")
-    return json.loads(out.read_text()) if out.suffix == ".json" else None
-
-
 def main() -> None:
-    """Train all runs, two at a time, and compare."""
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        folder = Path(name)
-        for game in GAMES:
-            (folder / game).mkdir()
-        list(pool.map(lambda game: in_a_process(["teach", game], folder / game), GAMES))
-        runs = [(game, title, seed) for game in GAMES for seed in SEEDS for title in SYSTEMS]
+    """Train all runs, as many at a time as there are cores, and compare."""
+    runs = [(game, title, seed) for game in GAMES for seed in SEEDS for title in SYSTEMS]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        taught = {game: str(Path(folder, game)) for game in GAMES}
+        list(pool.map(lambda game: in_process(teach, game, taught[game]), GAMES))
 
         def one(run: tuple[str, str, int]) -> list[dict[str, float]]:
             game, title, seed = run
-            words = ["train", SYSTEMS[title], game, str(seed), str(folder / game / "taught.pt")]
-            steps: list[dict[str, float]] = in_a_process(words, folder / f"{SYSTEMS[title]}-{game}-{seed}.json")
-            print(
-                f"{game:14} {title:32} seed {seed}: {steps[-1]['return']:.2f} in {steps[-1]['seconds']:.0f} s",
-                flush=True,
-            )
+            steps: list[dict[str, float]] = in_process(train, title, game, seed, taught[game])
+            last = steps[-1]
+            print(f"{game:14} {title:32} seed {seed}: {last['return']:.2f} in {last['seconds']:.0f} s", flush=True)
             return steps
 
         curves = dict(zip(runs, pool.map(one, runs), strict=True))
-    rows: list[list[Cell]] = []
-    for game in GAMES:
-        seconds: dict[str, float] = {}
-        for title in SYSTEMS:
-            mine = [curves[game, title, seed] for seed in SEEDS]
-            first, last = ([mean(steps[part], "return") for steps in mine] for part in (slice(0, 3), slice(-10, None)))
-            whole = [mean(steps, "return") for steps in mine]
-            seconds[title] = statistics.mean(steps[-1]["seconds"] for steps in mine)
-            tokens = statistics.mean(steps[-1]["tokens"] for steps in mine) / 1000
-            spread = statistics.stdev(last) if len(last) > 1 else 0.0
-            shown = f"{statistics.mean(last):.3f} ± {spread:.3f}"
-            rows.append([game, title, statistics.mean(first), statistics.mean(whole), shown, tokens, seconds[title]])
-            rows[-1].append(seconds[title] / seconds["gym-trl"])
-    header = [
-        "game",
-        "",
-        "return: first steps",
-        "all steps",
-        "last ten steps",
-        "tokens, thousands",
-        "seconds",
-        "of ours",
+    rows = [row_of(game, title, curves) for game in GAMES for title in SYSTEMS]
+    columns: list[Column] = [
+        ("game", "game"),
+        ("", "title"),
+        ("return: first steps", "first"),
+        ("all steps", "all"),
+        ("last ten steps", "last"),
+        ("tokens, thousands", "tokens"),
+        ("seconds", "seconds"),
+        ("of ours", lambda row: row["seconds"] / next(r["seconds"] for r in rows if r["game"] == row["game"])),
     ]
     figures = {
         "steps": STEPS,
@@ -251,14 +208,28 @@ def main() -> None:
     publish(
         "learning_beside_trl",
         figures,
-        tables=[Table("learning_beside_trl", header, rows)],
+        tables=[Table.of("learning_beside_trl", columns, rows)],
         picture=lambda figure: draw(figure, curves),
     )
 
 
-def mean(steps: list[dict[str, float]], name: str) -> float:
-    """Return the mean over the steps of a run."""
-    return statistics.mean(step[name] for step in steps)
+def row_of(game: str, title: str, curves: Mapping[tuple[str, str, int], list[dict[str, float]]]) -> dict[str, Any]:
+    """Return the means over the seeds; the standard deviation is that of the seeds."""
+    mine = [curves[game, title, seed] for seed in SEEDS]
+
+    def returns(steps: slice) -> list[float]:
+        return [statistics.mean(step["return"] for step in run[steps]) for run in mine]
+
+    last = returns(slice(-10, None))
+    return {
+        "game": game,
+        "title": title,
+        "first": statistics.mean(returns(slice(0, 3))),
+        "all": statistics.mean(returns(slice(None))),
+        "last": f"{statistics.mean(last):.3f} ± {statistics.stdev(last) if len(last) > 1 else 0.0:.3f}",
+        "tokens": statistics.mean(run[-1]["tokens"] for run in mine) / 1000,
+        "seconds": statistics.mean(run[-1]["seconds"] for run in mine),
+    }
 
 
 def draw(figure: Any, curves: Mapping[tuple[str, str, int], list[dict[str, float]]]) -> None:
@@ -288,12 +259,4 @@ def smooth(values: list[float], width: int = 5) -> list[float]:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    given = [word for word in sys.argv[1:] if word != "--quick"]
-    if given[:1] == ["teach"]:
-        teach(GAMES[given[1]], Path(given[2]))
-    elif given[:1] == ["train"]:
-        found = train(given[1], GAMES[given[2]], int(given[3]), Path(given[4]))
-        Path(given[5]).write_text(json.dumps(found))
-    else:
-        main()
+    run(main)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
-from report import QUICK, Table, bars, publish
+from report import QUICK, Column, Table, bars, publish, run
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
@@ -34,22 +34,14 @@ class Recorder:
     """Recorder that sums up its processor time."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self.folder = folder
         self.seconds = 0.0
-        self.episodes = 0
-        self._writer = RecordWriter(folder)
-        self._options = options
+        self._writer, self._options = RecordWriter(folder), options
+        self.close = self._writer.close
 
     def __call__(self, index: int, played: Trajectory) -> None:
-        """Write one episode."""
         began = time.process_time()
         self._writer.write(as_record(played, policy="tiny", split="eval", group=index, **self._options))
         self.seconds += time.process_time() - began
-        self.episodes += 1
-
-    def close(self) -> None:
-        """Close the files."""
-        self._writer.close()
 
 
 def share(
@@ -60,7 +52,7 @@ def share(
         Episode(
             Task("TrlEnv/GuessNumber-v0", seed),
             chat=chat,
-            # A model that never ends its turn would play for ever: an action that is cut off is rejected.
+            # A model that never ends its turn would never finish: an action that is cut off is rejected.
             limits=Limits(tokens_per_turn=tokens_per_turn, tokens=400),
             seed=seed,
         )
@@ -119,7 +111,6 @@ def memory(episodes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print and write the results."""
     engine, chat, decode = tiny()
     letters = ByteChat()
 
@@ -127,31 +118,26 @@ def main() -> None:
         return ScriptedEngine(lambda request: letters.say(str(random.Random(request.seed).randint(1, 50))))
 
     share(engine, chat, episodes=128, tokens_per_turn=4)  # warm up imports and caches
-    found: dict[str, Any] = {
+    found = {
         "tiny model": share(engine, chat, episodes=MANY, tokens_per_turn=4),
         "tiny model, with tokens": share(engine, chat, episodes=MANY, tokens_per_turn=4, tokens=True, decode=decode),
         "no model at all": share(scripted, letters, episodes=8 * MANY, tokens_per_turn=4),
     }
-    held = memory(2_000 if QUICK else 20_000)
-    header = ["", "recording, µs an episode", "the rollout, µs an episode", "share, %", "bytes a record"]
-    rows = [
-        [
-            name,
-            row["recording_us_per_episode"],
-            row["rollout_us_per_episode"],
-            100 * row["share"],
-            row["bytes_per_record"],
-        ]
-        for name, row in found.items()
+    columns: list[Column] = [
+        ("", "name"),
+        ("recording, µs an episode", "recording_us_per_episode"),
+        ("the rollout, µs an episode", "rollout_us_per_episode"),
+        ("share, %", lambda row: 100 * row["share"]),
+        ("bytes a record", "bytes_per_record"),
     ]
     spent = {name: row["recording_us_per_episode"] for name, row in found.items()}
     publish(
         "records",
-        {"records": found, "memory": held},
-        tables=[Table("records", header, rows)],
-        picture=lambda figure: bars(figure.subplots(), spent, "µs of the processor to write an episode down"),
+        {"records": found, "memory": memory(2_000 if QUICK else 20_000)},
+        tables=[Table.of("records", columns, [{"name": name, **row} for name, row in found.items()])],
+        picture=lambda figure: bars(figure.subplots(), spent, "µs of the processor to record an episode"),
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

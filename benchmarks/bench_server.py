@@ -1,17 +1,17 @@
 # mypy: allow-untyped-calls
-"""Compare throughput of ``vllm serve`` for 256 episodes: our engine, bare clients, large requests.
+"""Compare the throughput of ``vllm serve`` for 256 episodes: our engine, bare clients, large requests.
 
 $ python benchmarks/bench_server.py [tokens per turn] [apart]
 
 ``apart`` keeps the server on the first core and the clients on the second one, as if they were two machines.
 
-Every way makes the server answer the very same requests, from an empty prefix cache, in turn and several times over:
+Each way makes the server answer the same requests, from an empty prefix cache, several times in alternation:
 
-* ours: ``run_episodes`` with ``ServerEngine``, environments, templates and all;
-* bare: an aiohttp client that knows all requests beforehand and sends an episode's next one when the last is answered;
+* ours: ``run_episodes`` with ``ServerEngine``, environments and templates included;
+* bare: an aiohttp client that knows all requests beforehand and keeps the order of each episode;
 * bare, free: the same with all requests independent, 256 at a time;
-* httpx: as bare, with one shared ``httpx.AsyncClient``, the most common design (measured once, as it is slow);
-* by turns: one POST for each turn with the prompts of all episodes that have one, which is what a lockstep loop does;
+* httpx: as bare, with one shared ``httpx.AsyncClient``, the most common design (measured once, because it is slow);
+* by turns: one POST per turn with the prompts of all episodes that have this turn, as in a lockstep loop;
 * at once: one POST with everything.
 """
 
@@ -22,10 +22,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import aiohttp
 import httpx
 import vllm_cpu
-from report import QUICK, Cell, Table, bars, publish, require
+from report import QUICK, Column, Table, bars, publish, require, run
 from vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat.template import TemplateChat
@@ -61,13 +61,12 @@ class Noting(ServerEngine):
         self.bodies: dict[str, bytes] = {}
 
     def submit(self, request: Request) -> None:
-        """Record and send a request."""
         self.bodies[request.id] = self._sender._body(self._servers[0], request)
         super().submit(request)
 
 
 def play(engine: ServerEngine, chat: TemplateChat) -> int:
-    """Play all games to their ends; return the number of sampled tokens."""
+    """Play all episodes; return the number of sampled tokens."""
     episodes = [
         Episode(
             Task("TrlEnv/GuessNumber-v0", index // 8),
@@ -90,30 +89,20 @@ def chains(bodies: dict[str, bytes]) -> list[list[bytes]]:
 
 
 def count_tokens(answer: bytes) -> int:
-    """Return the number of tokens of a response, which a client has to parse."""
+    """Return the number of tokens of a response, which every client has to parse."""
     return sum(len(choice["token_ids"]) for choice in json.loads(answer)["choices"])
 
 
-async def follow(work: list[list[bytes]], post: Callable[[bytes], Awaitable[bytes]]) -> int:
-    """Send every chain concurrently, each one request after the other."""
-
-    async def one(chain: list[bytes]) -> int:
-        return sum([count_tokens(await post(body)) for body in chain])
-
-    return sum(await asyncio.gather(*map(one, work)))
+Post: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
-async def drain(bodies: Iterator[bytes], post: Callable[[bytes], Awaitable[bytes]]) -> int:
-    """Send all requests, ``EPISODES`` at a time."""
-
-    async def worker() -> int:
-        return sum([count_tokens(await post(body)) for body in bodies])
-
-    return sum(await asyncio.gather(*(worker() for _ in range(EPISODES))))
+async def send(chain: Iterable[bytes], post: Post) -> int:
+    """Send requests one after the other; return the number of sampled tokens."""
+    return sum([count_tokens(await post(body)) for body in chain])
 
 
-async def with_aiohttp(url: str, work: list[list[bytes]], *, free: bool) -> int:
-    """Run the bare client."""
+async def with_aiohttp(url: str, chains: Iterable[Iterable[bytes]]) -> int:
+    """Send chains of requests concurrently with the bare client."""
     connector = aiohttp.TCPConnector(limit=EPISODES)
     headers, timeout = {"Content-Type": "application/json"}, aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
@@ -123,24 +112,22 @@ async def with_aiohttp(url: str, work: list[list[bytes]], *, free: bool) -> int:
                 response.raise_for_status()
                 return await response.read()
 
-        if free:
-            return await drain((body for chain in work for body in chain), post)
-        return await follow(work, post)
+        return sum(await asyncio.gather(*(send(chain, post) for chain in chains)))
 
 
-async def with_httpx(url: str, work: list[list[bytes]]) -> int:
-    """Run one shared client with its pool of connections."""
+async def with_httpx(url: str, chains: Iterable[Iterable[bytes]]) -> int:
+    """Send the same with one shared client and its connection pool."""
     limits = httpx.Limits(max_connections=EPISODES, max_keepalive_connections=EPISODES)
     async with httpx.AsyncClient(limits=limits, timeout=600, headers={"Content-Type": "application/json"}) as client:
 
         async def post(body: bytes) -> bytes:
             return (await client.post(f"{url}/v1/completions", content=body)).content
 
-        return await follow(work, post)
+        return sum(await asyncio.gather(*(send(chain, post) for chain in chains)))
 
 
 def in_batches(url: str, batches: list[list[bytes]]) -> int:
-    """Send one POST per batch, without a seed, which would sample all its prompts alike, and with one length."""
+    """Send one POST per batch, with one length and no seed, which would be the same for all its prompts."""
     sampled = 0
     with httpx.Client(timeout=600) as client:
         for batch in batches:
@@ -161,11 +148,12 @@ def by_turns(work: list[list[bytes]]) -> list[list[bytes]]:
     return [[chain[turn] for chain in work if turn < len(chain)] for turn in range(longest)]
 
 
-def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
-    """Measure every way, ``ROUNDS`` times."""
+def measure(server: Server, chat: TemplateChat) -> tuple[int, dict[str, list[dict[str, float]]]]:
+    """Return the number of requests, and the rounds of each way."""
     with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES) as engine:  # also warms up the server
         play(engine, chat)
-        work, sample = chains(engine.bodies), sum(len(body) for body in engine.bodies.values())
+        work = chains(engine.bodies)
+    everything = [body for chain in work for body in chain]
 
     def ours() -> int:
         # As in training, which checks the server at its first rollout.
@@ -174,42 +162,38 @@ def measure(server: Server, chat: TemplateChat) -> dict[str, Any]:
 
     ways: dict[str, Callable[[], int]] = {
         "ours": ours,
-        "bare": lambda: asyncio.run(with_aiohttp(server.url, work, free=False)),
-        "bare, free": lambda: asyncio.run(with_aiohttp(server.url, work, free=True)),
+        "bare": lambda: asyncio.run(with_aiohttp(server.url, work)),
+        # One shared iterator: each of the chains takes the next request when it has an answer.
+        "bare, free": lambda: asyncio.run(with_aiohttp(server.url, [iter(everything)] * EPISODES)),
         "httpx": lambda: asyncio.run(with_httpx(server.url, work)),
         "by turns": lambda: in_batches(server.url, by_turns(work)),
-        "at once": lambda: in_batches(server.url, [[body for chain in work for body in chain]]),
+        "at once": lambda: in_batches(server.url, [everything]),
     }
-    requests = sum(len(chain) for chain in work)
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for round_ in range(ROUNDS):
-        # Each way has another place in each round: machines that are shared drift.
+        # Each way has another place in each round: the speed of a shared machine drifts.
         names = list(ways)[round_ % len(ways) :] + list(ways)[: round_ % len(ways)]
         for name in names:
-            if name == "httpx" and (round_ or QUICK):  # slow: minutes
+            if name == "httpx" and (round_ or QUICK):  # it takes minutes
                 continue
             httpx.post(f"{server.url}/reset_prefix_cache", timeout=60).raise_for_status()
             steps = server.metric("iteration_tokens_total_count")
-            began, spent, own = time.perf_counter(), time.process_time(), time.thread_time()
+            began, spent = time.perf_counter(), time.process_time()
             tokens = ways[name]()
             wall = time.perf_counter() - began
             row = {
-                "requests_per_s": requests / wall,
                 "tokens_per_s": tokens / wall,
-                "tokens": tokens,
-                "client_us": (time.process_time() - spent) / requests * 1e6,
+                "client_us": (time.process_time() - spent) / len(everything) * 1e6,
                 "steps": server.metric("iteration_tokens_total_count") - steps,
-                "main_thread_us": (time.thread_time() - own) / requests * 1e6,
             }
             rows[name].append(row)
             print(f"{round_} {name:12} {wall:6.2f} s {tokens:7} tokens", flush=True)
-    return {"requests": requests, "bytes": sample, "rows": rows}
+    return len(everything), {name: made for name, made in rows.items() if made}
 
 
 def main() -> None:
-    """Measure, print a table and write the results."""
     require(packages=["vllm"])
-    # The bare clients do not ask again where an idle connection was closed under them.
+    # The bare clients do not retry if an idle connection was closed by the server.
     os.environ["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "60"
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "model"
@@ -222,48 +206,35 @@ def main() -> None:
             if APART:
                 os.sched_setaffinity(0, {1})
             server.wait()
-            report = measure(server, TemplateChat(tokenizer))
+            requests, rounds = measure(server, TemplateChat(tokenizer))
         finally:
             server.close()
-    ours = report["rows"]["ours"]
-    header = [
-        "",
-        "tokens/s: best",
-        "median",
-        "ours over it: best",
-        "median",
-        "engine steps",
-        "client: µs of processor a request",
+    ways = [
+        {
+            "way": name,
+            "best": max(row["tokens_per_s"] for row in rows),
+            **{key: statistics.median(row[key] for row in rows) for key in rows[0]},
+        }
+        for name, rows in rounds.items()
     ]
-    rows: list[list[Cell]] = [
-        [
-            name,
-            _best(made),
-            _median(made, "tokens_per_s"),
-            _best(ours) / _best(made),
-            _median(ours, "tokens_per_s") / _median(made, "tokens_per_s"),
-            _median(made, "steps"),
-            _median(made, "client_us"),
-        ]
-        for name, made in report["rows"].items()
-        if made
+    ours = ways[0]
+    columns: list[Column] = [
+        ("", "way"),
+        ("tokens/s: best", "best"),
+        ("median", "tokens_per_s"),
+        ("ours over it: best", lambda row: ours["best"] / row["best"]),
+        ("median", lambda row: ours["tokens_per_s"] / row["tokens_per_s"]),
+        ("engine steps", "steps"),
+        ("client: µs of processor a request", "client_us"),
     ]
-    medians = {name: _median(made, "tokens_per_s") for name, made in report["rows"].items() if made}
+    medians = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in rounds.items()}
     publish(
         "server",
-        {"tokens_per_turn": TOKENS, **report},
-        tables=[Table("server", header, rows)],
+        {"tokens_per_turn": TOKENS, "requests": requests, "rows": rounds},
+        tables=[Table.of("server", columns, ways)],
         picture=lambda figure: bars(figure.subplots(), medians, "tokens a second, median"),
     )
 
 
-def _best(rows: list[dict[str, float]]) -> float:
-    return max(row["tokens_per_s"] for row in rows)
-
-
-def _median(rows: list[dict[str, float]], name: str) -> float:
-    return statistics.median(row[name] for row in rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

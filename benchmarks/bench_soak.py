@@ -1,25 +1,20 @@
 # mypy: allow-untyped-calls
 """Measure memory, objects, open files and threads over hundreds of thousands of episodes.
 
-$ python benchmarks/bench_soak.py                    # all parts; what is done is kept when it is stopped
-$ python benchmarks/bench_soak.py --quick
-$ python benchmarks/bench_soak.py --part inline      # one of them alone, without the report
-$ python benchmarks/bench_soak.py --report           # of what has been played so far
+$ python benchmarks/bench_soak.py             # an interrupted run continues with the parts that are not finished
+$ python benchmarks/bench_soak.py --report    # of the finished parts, without playing
 
-Each part plays in a Python of its own, which says how it is after every so many episodes: ``inline`` and ``process``
-play four games through the scripted engine, ``vllm`` through a real colocated vLLM on a CPU, ``training`` is a
-``GRPOTrainer`` with the tiny model. ``traced`` is ``inline`` with ``tracemalloc``, which counts every byte that Python
-allocated and takes several times as long.
+Each part plays in a process of its own, which samples itself at regular intervals: ``inline`` and ``process`` play four
+games with the scripted engine, ``vllm`` with a real colocated vLLM on a CPU, ``training`` is a ``GRPOTrainer`` with the
+tiny model. ``traced`` is ``inline`` with ``tracemalloc``, which counts every byte that Python allocates.
 
 Memory is USS (what would be free if the process ended; RSS also counts what is shared with others), of the process
-and, apart, of those that it has started. Its slope is of least squares after a warm-up of a fifth. The allocator takes
-memory by the megabyte, so that the blocks in use (``sys.getallocatedblocks``) and the objects of the garbage collector
-say more about small leaks than any number of pages does.
+and, separately, of its children. Its slope is by least squares after a warm-up of a fifth. The allocator takes memory
+by the megabyte: the blocks in use and the objects of the garbage collector say more about small leaks.
 """
 
 import gc
 import json
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,13 +27,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import psutil
-from report import QUICK, Table, publish
+from report import QUICK, Column, Table, in_process, publish, run
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import EnvPool
+from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
@@ -58,7 +54,9 @@ WARM_UP = 0.2
 GOAL_KB = 1.0  # per 1,000 episodes
 GAMES = ("GuessNumber", "TicTacToe", "Hangman", "FrozenLake")
 WORDS = ("50", "center", "e", "right", "25", "1", "a", "down", "75", "9", "t", "left")
-MEASURES = ("uss_kb", "children_uss_kb", "traced_kb", "blocks", "objects", "files", "threads", "children")
+MEASURES = {"uss_kb": "KB", "children_uss_kb": "children's KB", "traced_kb": "traced KB"}
+MEASURES |= {name: name for name in ("blocks", "objects", "files", "threads")}
+"""Measures whose growth is published, and their columns."""
 
 
 def sample(episodes: int) -> dict[str, Any]:
@@ -70,14 +68,12 @@ def sample(episodes: int) -> dict[str, Any]:
         "episodes": episodes,
         "seconds": round(time.perf_counter() - BEGAN, 1),
         "uss_kb": process.memory_full_info().uss / 1024,
-        "rss_kb": process.memory_info().rss / 1024,
         "children_uss_kb": sum(child.memory_full_info().uss for child in children) / 1024,
         "traced_kb": tracemalloc.get_traced_memory()[0] / 1024,
         "blocks": sys.getallocatedblocks(),
         "objects": len(gc.get_objects()),
         "files": process.num_fds(),
         "threads": threading.active_count(),
-        "children": len(children),
     }
 
 
@@ -101,7 +97,6 @@ def rollouts(pool: EnvPool, engine: Callable[[], Engine], chat: Chat, number: in
 
 
 def scripted(executor: str, number: int) -> Iterator[int]:
-    """Play through the scripted engine."""
     chat = ByteChat()
 
     def answer(request: Request) -> list[int]:
@@ -112,13 +107,11 @@ def scripted(executor: str, number: int) -> Iterator[int]:
 
 
 def traced(number: int) -> Iterator[int]:
-    """Return the same, with every allocation counted."""
     tracemalloc.start()
     yield from scripted("inline", number)
 
 
 def vllm(number: int) -> Iterator[int]:
-    """Play through a colocated vLLM."""
     sys.path.insert(0, TESTS)
     import vllm_cpu
 
@@ -139,18 +132,13 @@ def vllm(number: int) -> Iterator[int]:
 
 def training(number: int) -> Iterator[int]:
     """Train for the steps that play so many episodes, in a thread, to sample between steps."""
-    import os
     from queue import SimpleQueue
 
-    import torch
+    from systems.trainers import tiny_trainer
     from transformers import TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
     from gym_trl import GymSpec
-    from gym_trl.testing import tiny_model, tiny_tokenizer
 
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-    torch.set_num_threads(1)
     step: SimpleQueue[int | None] = SimpleQueue()
     go_on: SimpleQueue[None] = SimpleQueue()
 
@@ -158,53 +146,36 @@ def training(number: int) -> Iterator[int]:
         """Callback that waits between two steps until the sample is taken."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            """Say how many episodes there were."""
             step.put(state.global_step * 64)
             go_on.get()
 
     def train() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            tokenizer = tiny_tokenizer()
-            spec = GymSpec(
-                "TrlEnv/GuessNumber-v0",
-                num_tasks=1_000,
-                env_kwargs={"high": 8, "turns": 4},
-                action_format="plain",
-                instructions="",
-                max_tokens_per_turn=1,
-                cut_actions="accept",
-            )
-            args = GRPOConfig(
-                output_dir=folder,
-                use_cpu=True,
-                bf16=False,
-                max_steps=number // 64,
-                per_device_train_batch_size=64,
-                num_generations=8,
-                max_completion_length=128,
-                learning_rate=3e-3,
-                logging_steps=10,
-                report_to="none",
-                disable_tqdm=True,
-                save_strategy="no",
-            )
-            GRPOTrainer(
-                model=tiny_model(tokenizer),
-                processing_class=tokenizer,
-                args=args,
-                train_dataset=spec.train_dataset,
-                rollout_func=spec.rollout_func,
-                reward_funcs=spec.reward_funcs,
-                callbacks=[Tell()],
-            ).train()
-
-    def whole() -> None:
+        spec = GymSpec(
+            "TrlEnv/GuessNumber-v0",
+            num_tasks=1_000,
+            env_kwargs={"high": 8, "turns": 4},
+            action_format="plain",
+            instructions="",
+            max_tokens_per_turn=1,
+            cut_actions="accept",
+        )
+        config = {
+            "use_cpu": True,
+            "bf16": False,
+            "max_steps": number // 64,
+            "learning_rate": 3e-3,
+            "logging_steps": 10,
+            "per_device_train_batch_size": 64,
+            "num_generations": 8,
+            "max_completion_length": 128,
+        }
+        data = {"train_dataset": spec.train_dataset, "reward_funcs": spec.reward_funcs}
         try:
-            train()
+            tiny_trainer(config, rollout_func=spec.rollout_func, callbacks=[Tell()], **data).train()
         finally:
             step.put(None)
 
-    threading.Thread(target=whole, daemon=True).start()
+    threading.Thread(target=train, daemon=True).start()
     while (played := step.get()) is not None:
         yield played
         go_on.put(None)
@@ -219,33 +190,24 @@ PARTS: dict[str, Callable[[int], Iterator[int]]] = {
 }
 
 
-def run_part(name: str) -> None:
+def play(name: str) -> None:
     """Play a part, and write one line per sample into its file."""
     number = EPISODES[name]
-    path = KEPT / f"{name}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    KEPT.mkdir(parents=True, exist_ok=True)
     every, last = number / SAMPLES, 0.0
-    with path.open("w", encoding="utf-8") as file:
+    with (KEPT / f"{name}.jsonl").open("w", encoding="utf-8") as file:
         for played in PARTS[name](number):
-            if played - last < every and played < number:
-                continue
-            last = played
-            line = sample(played)
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            print(name, *(f"{key} {value:,.0f}" for key, value in line.items()), flush=True)
+            if played - last >= every or played >= number:
+                last = played
+                file.write(json.dumps(sample(played)) + "\n")
+                file.flush()
 
 
 def samples_of(name: str) -> list[dict[str, Any]]:
-    """Return the samples of a part so far."""
+    """Return the samples of a finished part, or nothing."""
     path = KEPT / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
-def whole(name: str) -> bool:
-    """Return whether a part has been played to its end."""
-    samples = samples_of(name)
-    return bool(samples) and samples[-1]["episodes"] >= EPISODES[name]
+    samples = list(read_json_lines(path)) if path.exists() else []
+    return samples if samples and samples[-1]["episodes"] >= EPISODES[name] else []
 
 
 def slope(samples: Sequence[dict[str, Any]], measure: str) -> tuple[float, float]:
@@ -276,35 +238,30 @@ def draw(found: dict[str, list[dict[str, Any]]], figure: Any) -> None:
 
 
 def main() -> None:
-    """Play the missing parts, and report."""
     if "--report" not in sys.argv:
         for name in PARTS:
-            if not whole(name):
-                subprocess.run([sys.executable, __file__, "--part", name, *["--quick"] * QUICK], check=True)
-    found = {name: samples_of(name) for name in PARTS if whole(name)}
+            if not samples_of(name):
+                in_process(play, name, timeout_s=24 * 3600.0)
+                print(f"{name}: {samples_of(name)[-1]}", flush=True)
+    found = {name: samples for name in PARTS if (samples := samples_of(name))}
     slopes = {name: {measure: slope(samples, measure) for measure in MEASURES} for name, samples in found.items()}
-    columns = {"uss_kb": "KB", "children_uss_kb": "children's KB", "traced_kb": "traced KB"}
-    columns |= {name: name for name in ("blocks", "objects", "files", "threads")}
-    rows = [
-        [
-            name,
-            samples[-1]["episodes"],
-            samples[-1]["uss_kb"] / 1024,
-            *(shown(slopes[name][measure]) if samples[-1][measure] else None for measure in columns),
-        ]
-        for name, samples in found.items()
+
+    def grows(measure: str) -> Any:
+        return lambda part: shown(slopes[part["part"]][measure]) if part[measure] else None
+
+    columns: list[Column] = [
+        ("part", "part"),
+        ("episodes", "episodes"),
+        ("USS, MB", lambda part: part["uss_kb"] / 1024),
+        *((title, grows(measure)) for measure, title in MEASURES.items()),
     ]
-    header = ["part", "episodes", "USS, MB", *columns.values()]
     publish(
         "soak",
         {"per_1000_episodes": slopes, "goal_kb": GOAL_KB, "samples": found},
-        tables=[Table("soak", header, rows)],
+        tables=[Table.of("soak", columns, [{"part": name, **samples[-1]} for name, samples in found.items()])],
         picture=lambda figure: draw(found, figure),
     )
 
 
 if __name__ == "__main__":
-    if "--part" in sys.argv:
-        run_part(sys.argv[sys.argv.index("--part") + 1])
-    else:
-        main()
+    run(main)

@@ -3,9 +3,9 @@
 
 $ python benchmarks/bench_viewer.py
 
-Chromium opens the page from a file, three times in new processes; the table has the median. ``ready`` is from the start
-of the navigation until the first view is drawn and the page can be used. What comes after is measured in the page: from
-the key, click or filter until the next frame has been drawn, and the slowest frame of two seconds of scrolling.
+Chromium opens the page from a file, three times in new processes. ``ready`` is the time from the start of the
+navigation until the first view is drawn and the page can be used. The other times are measured in the page: from the
+key, click or filter until the next frame has been drawn, and the slowest frame of two seconds of scrolling.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from for_viewer import Look, chromium, write_large_run
-from report import QUICK, Cell, Table, bars, publish, require
+from report import QUICK, Column, Table, bars, publish, require, run
 
 from gym_trl.viewer.page import write_page
 
@@ -39,19 +39,18 @@ done(gaps);
 """
 
 
+def script(look: Look, body: str) -> Any:
+    """Return the argument that asynchronous JavaScript gives to ``done``."""
+    return look.driver.execute_async_script(
+        f"const done = arguments[arguments.length - 1]; (async () => {{ {body} }})()"
+    )
+
+
 def timed(look: Look, action: str, until: str) -> float:
     """Return the milliseconds from an action in the page until its result is drawn."""
-    script = f"""
-    const done = arguments[arguments.length - 1];
-    (async () => {{
-      const began = performance.now();
-      {action};
-      while (!({until})) {{ await new Promise((next) => setTimeout(next)); }}
-      {DRAWN};
-      done(performance.now() - began);
-    }})()"""
-    milliseconds: float = look.driver.execute_async_script(script)
-    return milliseconds
+    waiting = f"while (!({until})) {{ await new Promise((next) => setTimeout(next)); }}"
+    body = f"const began = performance.now(); {action}; {waiting} {DRAWN}; done(performance.now() - began);"
+    return float(script(look, body))
 
 
 def opened(url: str) -> dict[str, float]:
@@ -81,9 +80,7 @@ def opened(url: str) -> dict[str, float]:
         figures["search all transcripts"] = timed(look, waiting + typed.format("abc"), narrowed)
         figures["search them, longest task"] = longest(look, waiting + typed.format("abd"), narrowed)
         timed(look, waiting + typed.format(""), until)
-        gaps = look.driver.execute_async_script(
-            f"const done = arguments[arguments.length - 1]; (async () => {{ {SCROLL} }})()"
-        )
+        gaps = script(look, SCROLL)
         figures["scrolling, slowest frame"] = max(gaps)
         figures["scrolling, median frame"] = statistics.median(gaps)
         middle = EPISODES // 2 + 1
@@ -106,7 +103,6 @@ def longest(look: Look, action: str, until: str) -> float:
 
 
 def main() -> None:
-    """Measure, print a table and write it down."""
     require(programs=["chromium", "chromedriver"], packages=["selenium"])
     with tempfile.TemporaryDirectory() as folder:
         run = write_large_run(Path(folder, "large"), EPISODES)
@@ -121,10 +117,13 @@ def main() -> None:
         }
         rounds = [opened(Path(folder, "large.html").as_uri()) for _ in range(ROUNDS)]
     medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
-    spread: list[list[Cell]] = [
-        [name, value, min(r[name] for r in rounds), max(r[name] for r in rounds)] for name, value in medians.items()
+    columns: list[Column] = [
+        ("milliseconds, or as it says", lambda name: name),
+        ("median", lambda name: medians[name]),
+        ("least", lambda name: min(one[name] for one in rounds)),
+        ("most", lambda name: max(one[name] for one in rounds)),
     ]
-    table = Table("viewer", ["milliseconds, or as it says", "median", "least", "most"], spread)
+    table = Table.of("viewer", columns, medians)
     size = Table("viewer_page", list(figures), [list(figures.values())])
     publish(
         "viewer",
@@ -137,4 +136,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -48,12 +48,12 @@ def test_nothing_is_lost_whatever_environments_and_servers_do(capsys):
 @pytest.mark.trl
 @pytest.mark.processes
 def test_a_trainer_goes_on_through_faults_and_counts_them():
-    lesson = {"steps": 4, "episodes": 32, "group_size": 8, "held_out": 8, "seed": 0, "workers": 4}
-    words = json.dumps({"faults": {"disconnects": 0.1, "dies": 0.02, "garbage": 0.05}, **lesson})
-    done = warm.run(bench_faults.__file__, "learn", words, timeout=240)
+    seed, steps, episodes, workers = 0, 4, 32, 4
+    words = json.dumps([{"disconnects": 0.1, "dies": 0.02, "garbage": 0.05}, seed, steps, episodes, workers])
+    done = warm.run(bench_faults.__file__, "--call", "learn", words, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     learnt = json.loads(done.stderr.splitlines()[-1])
-    assert learnt["steps"] == 4
+    assert learnt["steps"] == steps
     assert 0.1 < learnt["unscored"] < 0.7
 
 
