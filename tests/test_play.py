@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.envs.text_env import TextEnv
-from gym_trl.evaluation.interactive import Hint, PlayedGame, ReplayError
+from gym_trl.policies.interactive import Hint, InteractiveEpisode, ReplayError
 
 OURS = sorted(
     env_id
@@ -24,8 +24,8 @@ def make(env_id: str, **kwargs: Any) -> Callable[[], Any]:
     return partial(gym.make, env_id, **kwargs)
 
 
-def started(env_id: str, seed: int = 3, **kwargs: Any) -> PlayedGame:
-    game = PlayedGame(make(env_id, **kwargs), seed)
+def started(env_id: str, seed: int = 3, **kwargs: Any) -> InteractiveEpisode:
+    game = InteractiveEpisode(make(env_id, **kwargs), seed)
     game.start()
     return game
 
@@ -41,15 +41,15 @@ def test_every_game_can_be_undone_to_its_beginning_and_played_again(env_id: str)
     game = started(env_id)
     assert isinstance(game.env.unwrapped, TextEnv)
     policy = game.env.unwrapped.random_policy(0)
-    while not game.over and len(game.played) < 5:
-        game.step(policy(game.observation))
-    before = list(game.played)
-    for turn in reversed(before):
-        assert game.undo() == turn.observation
-    assert (game.played, game.observation, game.undo()) == ([], game.first, game.first)
-    for turn in before:
-        game.step(turn.action)
-    assert game.played == before
+    while not game.over and len(game.actions) < 5:
+        game.step(policy(game.observations[-1]))
+    actions, results, observations = game.actions, game.results, game.observations
+    for observation in reversed(observations[:-1]):
+        assert game.undo() == observation
+    assert (game.actions, game.results, game.undo()) == ([], [], game.first)
+    for action in actions:
+        game.step(action)
+    assert (game.actions, game.results) == (actions, results)
     game.close()
 
 
@@ -68,7 +68,7 @@ def test_following_the_hints_wins_also_after_a_move_of_ones_own(env_id: str) -> 
         game.step(hint.action)
         if game.over:
             break
-    assert game.played[-1].result.info["success"]
+    assert game.success
     assert game.hint() is None
     game.close()
 
@@ -76,7 +76,7 @@ def test_following_the_hints_wins_also_after_a_move_of_ones_own(env_id: str) -> 
 def test_asking_for_a_hint_changes_nothing() -> None:
     game = started("TrlEnv/GuessNumber-v0", high=8, turns=4)
     assert game.hint() == game.hint() == Hint("4", wins=True, turns=game.hint().turns)  # type: ignore[union-attr]
-    assert game.played == []
+    assert game.actions == []
     game.close()
 
 
@@ -92,7 +92,7 @@ def test_a_game_without_a_solver_has_no_hint() -> None:
         def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
             return "went", 0.0, False, False, {}
 
-    game = PlayedGame(lambda: gym.wrappers.TimeLimit(Silent(), 5), 0)
+    game = InteractiveEpisode(lambda: gym.wrappers.TimeLimit(Silent(), 5), 0)
     game.start()
     assert game.hint() is None
 
@@ -111,7 +111,7 @@ def test_a_game_that_changes_by_itself_cannot_be_undone_and_says_so() -> None:
         def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
             return f"tick {next(ticks)}", 0.0, False, False, {}
 
-    game = PlayedGame(lambda: gym.wrappers.TimeLimit(Clock(), 5), 0)
+    game = InteractiveEpisode(lambda: gym.wrappers.TimeLimit(Clock(), 5), 0)
     game.start()
     game.step("a")
     game.step("b")
@@ -135,7 +135,7 @@ def test_output_that_is_no_terminal_has_no_colours() -> None:
 @pytest.mark.parametrize("command", [":help", ":hlep", " :undo now", ":"])
 def test_no_command_costs_a_turn_and_an_unknown_one_is_answered_with_all(command: str) -> None:
     shown = said(command, "6", "quit")
-    assert ":undo takes your last action back" in shown
+    assert ":undo takes back your last action" in shown
     assert "Left after 1 turn" in shown
 
 

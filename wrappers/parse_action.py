@@ -114,14 +114,21 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     def _step(self, action: str) -> Step:
         if isinstance(action, RefusedResponse):
             return self._unreadable(str(action))
-        cut = isinstance(action, UnfinishedResponse) and self.cut_actions == "reject"
-        if self._format is None:
-            found = None if cut else action
-        else:
-            found = self._format.find(split_thinking(action).text, cut=cut)
+        found = self.find_action(action)
         if found is None:
+            cut = self._is_cut(action)
             return self._unreadable(CUT if cut else "No action found.", cut=cut)
         return self._play(found)
+
+    def find_action(self, response: str) -> str | None:
+        """Return the action in a response; ``None`` if there is none."""
+        cut = self._is_cut(response)
+        if isinstance(response, RefusedResponse) or (self._format is None and cut):
+            return None
+        return response if self._format is None else self._format.find(split_thinking(response).text, cut=cut)
+
+    def _is_cut(self, response: str) -> bool:
+        return isinstance(response, UnfinishedResponse) and self.cut_actions == "reject"
 
     def _unreadable(self, problem: str, *, cut: bool = False) -> Step:
         self._unreadable_row += 1

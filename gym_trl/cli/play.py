@@ -1,13 +1,14 @@
 """``gym-trl play``."""
 
-import functools
 import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,14 +16,20 @@ from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail, one_line
 from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, read_pairs
 from gym_trl.cli.terminal import ask, coloured, say, say_aside
+from gym_trl.envs.two_player import TwoPlayerEnv
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
+from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
+from gym_trl.policies.functions import NamedPolicy, as_policy
+from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
+from gym_trl.policies.model import Model
+from gym_trl.policies.opponents import Opponent
+from gym_trl.policies.server import server
+from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
 from gym_trl.training.run_folder import is_run, trained
-
-if TYPE_CHECKING:
-    from gym_trl.evaluation.interactive import PlayedGame
-    from gym_trl.evaluation.opponents import Opposing, Race
+from gym_trl.types import Policy
 
 EXAMPLES = """
 gym-trl play TrlEnv/GuessNumber-v0 --env high=8 --seed 3
@@ -32,6 +39,10 @@ gym-trl play TrlEnv/KuhnPoker-v0 --against http://localhost:8000/v1
 """
 _SOLVED = {True: "Solved", False: "Not solved", None: "Over"}
 """Labels by ``info["success"]``, which an environment need not declare."""
+_COMMANDS_HELP = (
+    ":undo takes back your last action, :hint asks the solver, :history shows the episode so far, quit ends the "
+    "session. None of them costs a turn. Begin an action with :: if its first character is a colon."
+)
 
 
 @clear_errors
@@ -55,179 +66,176 @@ def play(
     package.module:function. In a game for two it takes the other side. In any other environment it plays the same task
     beside you, one turn for each of yours; the higher return wins, then the lower number of turns.
     """
-    from gym_trl.evaluation.interactive import PlayedGame
-
-    kwargs, chosen = read_pairs(env), random.randrange(2**31) if seed is None else seed
-    rival = _Rival(None, None) if against is None else _rival(against, env_id, kwargs, chosen)
-    game = PlayedGame(functools.partial(make_text_env, env_id, {**kwargs, **rival.arguments}), chosen)
+    kwargs = read_pairs(env)
+    seed = random.randrange(2**31) if seed is None else seed
+    policy = Against() if against is None else prepare(_read_policy(against), env_id, kwargs, seed)
+    episode = InteractiveEpisode(partial(make_text_env, env_id, {**kwargs, **policy.arguments}), seed)
     if hasattr(sys.stdin, "reconfigure"):  # invalid bytes become lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
     with suppress(ImportError):
         import readline  # noqa: F401 -- arrow keys, on systems that have it
     try:
-        if instructions := read_instructions(game.env):
+        if instructions := read_instructions(episode.env):
             say(f"{coloured(instructions, dim=True)}\n")
-        with _fail_if_raised("reset", debug=debug):
-            first = game.start()
-        rival.tell(game)
+        with _errors_in("reset", debug=debug):
+            first = episode.start()
+        policy.show(episode)
         say(first)
-        while not game.over:
+        while not episode.over:
             if (action := ask()) is None:
-                say(f"\nLeft after {counted(len(game.played), 'turn')}, return {game.total:g}.")
+                say(f"\nLeft after {counted(len(episode.actions), 'turn')}, return {episode.total:g}.")
                 return
             if (command := action.strip()).startswith(":") and not command.startswith("::"):
-                say(_COMMANDS.get(command, _help)(game))
-                rival.forget()
+                say(_COMMANDS.get(command, _help)(episode))
+                policy.forget()
                 continue
             if command.startswith("::"):
                 action = action.replace("::", ":", 1)
-            with _fail_if_raised("step", debug=debug):
-                reply = game.step(action)
-            rival.tell(game)
-            say(reply.observation)
-            if reply.reward:
-                say(coloured(f"(reward {reply.reward:g})", fg="green" if reply.reward > 0 else "red"))
-        solved: bool | None = reply.info.get("success")
-        verdict = coloured(_SOLVED[solved], fg={True: "green", False: "red", None: None}[solved], bold=True)
-        say(f"\n{verdict} in {counted(len(game.played), 'turn')}, return {game.total:g}.")
-        rival.compare(game, solved=solved)
+            with _errors_in("step", debug=debug):
+                result = episode.step(action)
+            policy.show(episode)
+            say(result.observation)
+            if result.reward:
+                say(coloured(f"(reward {result.reward:g})", fg="green" if result.reward > 0 else "red"))
+        colour = {True: "green", False: "red", None: None}[episode.success]
+        verdict = coloured(_SOLVED[episode.success], fg=colour, bold=True)
+        say(f"\n{verdict} in {counted(len(episode.actions), 'turn')}, return {episode.total:g}.")
+        policy.finish(episode)
     finally:
-        rival.close()
-        game.close()
+        if policy.other:
+            policy.other.close()
+        episode.close()
 
 
-class _Rival:
-    """Display of the person's opponent or competitor, if there is one."""
+@dataclass
+class Against:
+    """Policy that plays against a person, if any: as the opponent in a game for two, or the same task."""
 
-    def __init__(self, opposing: "Opposing | None", race: "Race | None", name: str = "") -> None:
-        self.opposing, self.race, self.name = opposing, race, name
+    name: str = ""
+    opponent: Opponent | None = None
+    other: ParallelEpisode | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the person's environment."""
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return self.opposing.arguments if self.opposing else {}
-
-    def tell(self, game: "PlayedGame") -> None:
+    def show(self, episode: InteractiveEpisode) -> None:
         """Print its turns since the last call."""
-        if self.opposing:
-            for said in self.opposing.spoken:
-                read = "" if said.action == said.answer else f" (read as {said.action!r})"
-                unread = " (no action in it: a random one is played)" if said.action is None else read
-                say(coloured(f"{self.name}: {said.answer}{unread}", fg="magenta"))
-            self.forget()
-        if self.race and game.played:
-            was, stopped = self.race.turns, self.race.stopped
-            self.race.play(len(game.played))
-            if self.race.turns > was or self.race.stopped != stopped or len(game.played) == was:
-                say(coloured(f"({self._standing()})", dim=True))
+        for text, action in self.opponent.responses if self.opponent else ():
+            parsed = "" if action == text else f" (read as {action!r})"
+            unread = " (no action found; a random one is played)"
+            say(coloured(f"{self.name}: {text}{unread if action is None else parsed}", fg="magenta"))
+        self.forget()
+        turns = len(episode.actions)
+        if self.other and turns and (self.other.play(turns) or len(self.other.actions) == turns):
+            say(coloured(f"({self._standing(self.other)})", dim=True))
 
     def forget(self) -> None:
         """Discard its turns in the replay of a hint or an undo, which are not shown."""
-        if self.opposing:
-            self.opposing.spoken.clear()
+        if self.opponent:
+            self.opponent.responses.clear()
 
-    def compare(self, game: "PlayedGame", *, solved: bool | None) -> None:
-        """Print the winner, if both played the same task."""
-        from gym_trl.evaluation.opponents import winner
-
-        if not self.race:
+    def finish(self, episode: InteractiveEpisode) -> None:
+        """Print its episode and the winner, if it played the same task."""
+        if self.other is None:
             return
-        other = self.race.play()
-        say(f"\n{self.name}, the same game:")
-        for turn in other.played:
-            say(f"{coloured(f'> {turn.action}', fg='magenta')}\n{turn.result.observation}")
-        say(f"\n{self._standing()}.")
-        if other.stopped is None:
-            better = winner((game.total, solved, len(game.played)), (other.total, other.solved, other.turns))
-            say(coloured({1: "You win.", 0: "Nobody wins.", -1: f"{self.name} wins."}[better], bold=True))
+        self.other.play()
+        say(f"\n{self.name}, the same task:")
+        for action, result in zip(self.other.actions, self.other.results, strict=True):
+            say(f"{coloured(f'> {action}', fg='magenta')}\n{result.observation}")
+        say(f"\n{self._standing(self.other)}.")
+        if self.other.error is None:
+            winner = {1: "You win.", 0: "Nobody wins.", -1: f"{self.name} wins."}
+            say(coloured(winner[compare_episodes(episode, self.other)], bold=True))
 
-    def close(self) -> None:
-        if self.race:
-            self.race.close()
-
-    def _standing(self) -> str:
-        assert self.race is not None
-        turns = counted(self.race.turns, "turn")
-        if self.race.stopped is not None:
-            return f"{self.name} could not play on after {turns}: {self.race.stopped}"
-        if not self.race.over:
+    def _standing(self, other: ParallelEpisode) -> str:
+        turns = counted(len(other.actions), "turn")
+        if other.error is not None:
+            return f"{self.name} could not continue after {turns}: {other.error}"
+        if not other.over:
             return f"{self.name} has played {turns}"
-        return f"{self.name}: {_SOLVED[self.race.solved].lower()} in {turns}, return {self.race.total:g}"
+        return f"{self.name}: {_SOLVED[other.success].lower()} in {turns}, return {other.total:g}"
 
 
-def _rival(against: str, env_id: str, kwargs: Mapping[str, Any], seed: int) -> _Rival:
-    from gym_trl.evaluation.opponents import Challenger, Opposing, Race, check_against, is_for_two
-    from gym_trl.policies.functions import as_policy
-    from gym_trl.policies.model import Model
-    from gym_trl.policies.server import server
-
+def _read_policy(against: str) -> NamedPolicy:
     if against == "person":
-        raise ConfigError(
-            "the person is you; --against is solver, random, a model, a server or package.module:function"
-        )
-    env = make_text_env(env_id, kwargs)
-    check_against(env, kwargs)
-    for_two = is_for_two(env)
-    env.close()
+        raise ConfigError("--against must name a policy, a model, a server or package.module:function, got 'person'")
     if against.startswith(("http://", "https://")):
-        player: Any = server(against, api_key=os.environ.get("OPENAI_API_KEY"))
-    elif is_run(Path(against)):
-        player = trained(Path(against))
-    else:
-        player = as_policy(against)
-    if isinstance(player, Model):
-        say_aside(f"Loading {player.name}")
-    challenger = Challenger(player)
-    if for_two:
-        opposing = Opposing(challenger, lambda **more: make_text_env(env_id, {**kwargs, **more}), seed)
-        return _Rival(opposing, None, player.name)
-    return _Rival(None, Race(challenger, lambda: make_text_env(env_id, kwargs), seed), player.name)
+        return server(against, api_key=os.environ.get("OPENAI_API_KEY"))
+    return trained(Path(against)) if is_run(Path(against)) else as_policy(against)
 
 
-def _undo(game: "PlayedGame") -> str:
-    return game.undo() if game.played else coloured("There is nothing to undo.", dim=True)
+def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: int) -> Against:
+    """Return a policy that plays against a person; a model is loaded and plays as in its training.
+
+    Raises:
+        ConfigError: the environment has no such policy, or ``kwargs`` have another opponent.
+    """
+    made = make_text_env(env_id, kwargs)
+    made.close()
+    for_two = isinstance(made.unwrapped, TwoPlayerEnv)
+    if for_two and "opponent" in kwargs:
+        raise ConfigError("--env opponent=... and --against both set the opponent; give one of them")
+    if for_two and policy.name == "random":  # only the game knows the legal actions
+        return Against(policy.name, arguments={"opponent": "random"})
+    if isinstance(policy, Model):
+        say_aside(f"Loading {policy.name}")
+    make_policy = policy.load().policy if isinstance(policy, Model) else policy.make
+
+    def make(**more: Any) -> TextEnvironment:
+        """Make the environment as the policy sees it: models get instructions and an action format."""
+        if not policy.marks:
+            return make_text_env(env_id, {**kwargs, **more})
+        options = {"action_format": "tag", **(policy.spec if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
+        spec = EnvSpec.from_options(lambda: make_text_env(env_id, kwargs), options)
+        return spec.make(next(iter(spec.weights)))
+
+    def begin(env: TextEnvironment) -> Policy:
+        if not isinstance(policy, Model):
+            policy.check(env)
+        return make_policy(env, derive_seed(seed, "opponent" if for_two else "race"))
+
+    if not for_two:
+        return Against(policy.name, other=ParallelEpisode(make, seed, begin))
+    seen = make(opponent="self")  # the solver of a game plays either side
+    seen.reset(seed=seed)
+    opponent = Opponent(lambda: begin(seen), seen)
+    # Gymnasium copies arguments; a function is not copied, with all that belongs to a bound method.
+    return Against(policy.name, opponent, arguments={"opponent": lambda: opponent.begin()})  # noqa: PLW0108
 
 
-def _hint(game: "PlayedGame") -> str:
-    hint = game.hint()
-    if not game.env.has_wrapper_attr("solver"):
-        return coloured("This environment has no solver to ask.", dim=True)
+def _undo(episode: InteractiveEpisode) -> str:
+    return episode.undo() if episode.actions else coloured("There is nothing to undo.", dim=True)
+
+
+def _hint(episode: InteractiveEpisode) -> str:
+    hint = episode.hint()
     if hint is None:
-        return coloured("There is no solver that can play on from here.", dim=True)
-    leads = f"wins in {counted(hint.turns, 'turn')}" if hint.wins else "does not win, as far as the solver sees"
-    return f"{coloured(hint.action, fg='cyan', bold=True)} {coloured(f'({leads})', dim=True)}"
+        return coloured("There is no solver that can continue from here.", dim=True)
+    result = f"wins in {counted(hint.turns, 'turn')}" if hint.wins else "the solver does not win from here"
+    return f"{coloured(hint.action, fg='cyan', bold=True)} {coloured(f'({result})', dim=True)}"
 
 
-def _history(game: "PlayedGame") -> str:
-    lines = [game.first]
-    for turn in game.played:
-        lines += [coloured(f"> {turn.action}", fg="cyan"), turn.result.observation]
-        if turn.result.reward:
-            lines.append(coloured(f"(reward {turn.result.reward:g})", dim=True))
+def _history(episode: InteractiveEpisode) -> str:
+    lines = [episode.first]
+    for action, result in zip(episode.actions, episode.results, strict=True):
+        lines += [coloured(f"> {action}", fg="cyan"), result.observation]
+        if result.reward:
+            lines.append(coloured(f"(reward {result.reward:g})", dim=True))
     return "\n".join(lines)
 
 
-def _help(game: "PlayedGame") -> str:
-    return coloured(
-        ":undo takes your last action back, :hint asks the solver, :history shows the game so far, quit leaves; "
-        "none of them costs a turn. An action that begins with a colon is given with two.",
-        dim=True,
-    )
+def _help(episode: InteractiveEpisode) -> str:
+    return coloured(_COMMANDS_HELP, dim=True)
 
 
-_COMMANDS: dict[str, Callable[["PlayedGame"], str]] = {
-    ":undo": _undo,
-    ":hint": _hint,
-    ":history": _history,
-    ":help": _help,
-}
+_COMMANDS: dict[str, Callable[[InteractiveEpisode], str]] = {":undo": _undo, ":hint": _hint, ":history": _history}
 
 
 @contextmanager
-def _fail_if_raised(what: str, *, debug: bool) -> Iterator[None]:
+def _errors_in(function: str, *, debug: bool) -> Iterator[None]:
     """Print any exception of the environment as one line."""
     try:
         yield
     except Exception as error:
         if debug:
             raise
-        fail(f"{what} raised {type(error).__name__}: {one_line(error)}")
+        fail(f"{function} raised {type(error).__name__}: {one_line(error)}")

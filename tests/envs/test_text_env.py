@@ -7,9 +7,9 @@ import pytest
 
 from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.interactive import PlayedGame
 from gym_trl.evaluation.play import optimum, play_policy, random_score
 from gym_trl.policies.functions import environment_policy
+from gym_trl.policies.interactive import InteractiveEpisode
 from gym_trl.testing import check_text_env
 from gym_trl.types import Task
 
@@ -76,6 +76,6 @@ def test_a_misspelt_policy_is_answered_with_the_nearest() -> None:
 
 
 def test_a_game_without_a_solver_gives_no_hint() -> None:
-    game = PlayedGame(Coin, seed=0)
+    game = InteractiveEpisode(Coin, seed=0)
     game.start()
     assert game.hint() is None

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -21,11 +22,12 @@ from chat_server import ChatServer, said
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
+from gym_trl.cli.play import Against, prepare
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.interactive import PlayedGame
-from gym_trl.evaluation.opponents import Challenger, Opposing, Race, Said, winner
 from gym_trl.executors.step import read_instructions
 from gym_trl.policies.functions import as_policy
+from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
+from gym_trl.policies.opponents import Response
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.testing import save_tiny
 from gym_trl.training.options import TrainOptions
@@ -47,10 +49,15 @@ def played(*lines: str, env_id: str, against: str, options: tuple[str, ...] = ()
     return result.output
 
 
-def against(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> tuple[PlayedGame, Opposing]:
-    make = partial(gym.make, env_id, **kwargs)
-    opposing = Opposing(Challenger(who), make, seed)
-    return PlayedGame(lambda: make(**opposing.arguments), seed), opposing
+def against(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> tuple[InteractiveEpisode, Against]:
+    policy = prepare(who, env_id, kwargs, seed)
+    return InteractiveEpisode(partial(gym.make, env_id, **kwargs, **policy.arguments), seed), policy
+
+
+def beside(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> ParallelEpisode:
+    other = prepare(who, env_id, kwargs, seed).other
+    assert other is not None
+    return other
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -61,16 +68,17 @@ def against(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> tuple[Played
 @pytest.mark.parametrize("env_id", TWO)
 @pytest.mark.parametrize("who", ["solver", "random", "constant"])
 def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str, who: str) -> None:
-    game, opposing = against(env_id, as_policy(who))
+    game, policy = against(env_id, as_policy(who))
     game.start()
     while not game.over:
-        before = list(game.played)
-        action = game.env.get_wrapper_attr("random_policy")(len(before))(game.observation)
+        before = list(game.actions)
+        action = game.env.get_wrapper_attr("random_policy")(len(before))(game.observations[-1])
         reply = game.step(action)
         game.undo()
-        assert game.played == before
+        assert game.actions == before
         assert game.step(action) == reply
-    assert (who == "random") != bool(opposing.spoken) or not game.played
+    assert (policy.opponent is None) == (who == "random")
+    assert policy.opponent is None or policy.opponent.responses
     game.close()
 
 
@@ -79,7 +87,7 @@ def test_the_solver_is_not_beaten_at_tic_tac_toe() -> None:
         game, _ = against("TrlEnv/TicTacToe-v0", as_policy("solver"), seed)
         game.start()
         while not game.over:
-            game.step(game.env.get_wrapper_attr("random_policy")(seed)(game.observation))
+            game.step(game.env.get_wrapper_attr("random_policy")(seed)(game.observations[-1]))
         assert game.total <= 0
 
 
@@ -98,7 +106,7 @@ def test_an_opponent_is_asked_again_only_where_the_game_took_another_way() -> No
 
         return policy
 
-    game, opposing = against("TrlEnv/TicTacToe-v0", TextPolicy("fickle", make), seat="first")
+    game, policy = against("TrlEnv/TicTacToe-v0", TextPolicy("fickle", make), seat="first")
     game.start()
     first = game.step("9").observation
     game.step("8" if "8" in first else "7")
@@ -110,7 +118,8 @@ def test_an_opponent_is_asked_again_only_where_the_game_took_another_way() -> No
     game.undo()
     game.step("5")
     assert len(asked) == len(before) + 1
-    assert opposing.spoken[-1].answer == opposing.spoken[-1].action
+    assert policy.opponent is not None
+    assert policy.opponent.responses[-1].text == policy.opponent.responses[-1].action
     assert len({number for number, _ in asked}) == 2
     game.close()
 
@@ -121,7 +130,7 @@ def test_the_command_shows_what_the_opponent_plays_and_takes_it_back() -> None:
     )
     assert output.count("solver: 1\nYou are O.") == 1  # X begins with the corner, once
     assert "solver: 2\nYou are O.\nX X 3\n4 O 6\n7 8 9" in output
-    assert "3 (does not win, as far as the solver sees)" in output
+    assert "3 (the solver does not win from here)" in output
     assert "> 5\nYou are O.\nX X 3" in output  # the history
     assert "solver: 7\nYou are O.\nX X O\n4 O 6\nX 8 9" in output
 
@@ -130,7 +139,7 @@ def test_a_draw_against_a_perfect_player_is_no_win_of_its() -> None:
     output = played("5", "3", "4", "8", "9", env_id="TrlEnv/TicTacToe-v0", against="solver")
     assert "Draw." in output
     assert "return 0." in output
-    assert "the same game" not in output
+    assert "the same task" not in output
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -146,7 +155,7 @@ def test_a_game_for_one_is_a_race_whose_ends_are_compared() -> None:
     assert output.count("(solver has played 1 turn)") == 2
     assert output.count("(solver: solved in 2 turns, return 1)") == 1
     # What the solver found out is shown at the end, and not before.
-    assert output.index("Solved in 5 turns") < output.index("solver, the same game:\n> 4\nHigher.\n> 6\nCorrect.")
+    assert output.index("Solved in 5 turns") < output.index("solver, the same task:\n> 4\nHigher.\n> 6\nCorrect.")
     assert output.endswith("solver: solved in 2 turns, return 1.\nsolver wins.\n")
     output = played("6", env_id="TrlEnv/GuessNumber-v0", against="random", options=options)
     assert output.endswith("You win.\n")
@@ -155,12 +164,12 @@ def test_a_game_for_one_is_a_race_whose_ends_are_compared() -> None:
 def test_who_races_plays_the_same_game_whatever_the_person_does() -> None:
     seen = set()
     for actions in (["1"], ["8", "8", "2"]):
-        make = partial(gym.make, "TrlEnv/GuessNumber-v0", high=8)
-        race = Race(Challenger(as_policy("random")), make, 5)
+        other = beside("TrlEnv/GuessNumber-v0", as_policy("random"), 5, high=8)
         for turn in range(len(actions)):
-            race.play(turn + 1)
-        seen.add(tuple(turn.action for turn in race.play().played))
-        assert race.over
+            other.play(turn + 1)
+        other.play()
+        seen.add(tuple(other.actions))
+        assert other.over
     assert len(seen) == 1
 
 
@@ -175,18 +184,21 @@ def test_who_races_plays_the_same_game_whatever_the_person_does() -> None:
     ],
 )
 def test_the_higher_return_wins_and_then_the_shorter_way(mine: Any, other: Any, better: int) -> None:
-    assert winner(mine, other) == better == -winner(other, mine)
+    first, second = (
+        SimpleNamespace(total=total, success=success, actions=["?"] * turns) for total, success, turns in (mine, other)
+    )
+    assert compare_episodes(first, second) == better == -compare_episodes(second, first)  # type: ignore[arg-type]
 
 
-def test_a_rival_that_raises_stops_and_the_person_plays_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_rival.py").write_text(
+def test_an_opponent_that_raises_stops_and_the_person_plays_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_policy.py").write_text(
         "def make(env):\n    def policy(observation):\n        raise ValueError('no idea')\n    return policy\n"
     )
     monkeypatch.chdir(tmp_path)
-    output = played("woadw", env_id="TrlEnv/Echo-v0", against="broken_rival:make", options=("--seed", "0"))
-    assert "(broken_rival:make could not play on after 0 turns: ValueError: no idea)" in output
-    assert output.endswith("could not play on after 0 turns: ValueError: no idea.\n")
-    output = played("5", env_id="TrlEnv/TicTacToe-v0", against="broken_rival:make", status=2)
+    output = played("woadw", env_id="TrlEnv/Echo-v0", against="broken_policy:make", options=("--seed", "0"))
+    assert "(broken_policy:make could not continue after 0 turns: ValueError: no idea)" in output
+    assert output.endswith("could not continue after 0 turns: ValueError: no idea.\n")
+    output = played("5", env_id="TrlEnv/TicTacToe-v0", against="broken_policy:make", status=2)
     assert "Error: reset raised InfrastructureError: the opponent raised ValueError: no idea" in output
 
 
@@ -225,7 +237,7 @@ def test_a_server_is_told_the_rules_and_its_action_is_read(server: ChatServer) -
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run, as far as playing needs it."""
     pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("rivals") / "run"
+    folder = tmp_path_factory.mktemp("opponents") / "run"
     save_tiny(folder / "model")
     options = TrainOptions.choose("TrlEnv/Nim-v0")
     (folder / "config.json").write_text(json.dumps({"options": asdict(options)}), encoding="utf-8")
@@ -244,9 +256,9 @@ def test_a_model_that_babbles_is_an_opponent_of_whom_random_actions_are_played(e
 @pytest.mark.trl
 def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
     output = played("1", "2", "3", "4", "5", "6", "7", "8", env_id="TrlEnv/GuessNumber-v0", against=str(run))
-    assert "the same game:\n> " in output
+    assert "the same task:\n> " in output
     assert re.search(
-        r"run(: (not )?solved in [0-9]+ turns?, return [01]| could not play on after [0-9]+ turns: .*)\.\n", output
+        r"run(: (not )?solved in [0-9]+ turns?, return [01]| could not continue after [0-9]+ turns: .*)\.\n", output
     )
 
 
@@ -254,18 +266,20 @@ def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
 @pytest.mark.parametrize("instructions", ["", "Say a number."])
 def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions: str) -> None:
     model = trained(run, spec={"instructions": instructions})
-    race = Race(Challenger(model), partial(gym.make, "TrlEnv/GuessNumber-v0"), seed=3)
-    assert read_instructions(race._env) == (f"{instructions} Answer with your action alone." if instructions else "")
-    race.play(3)
+    other = beside("TrlEnv/GuessNumber-v0", model)
+    assert read_instructions(other.env) == (f"{instructions} Answer with your action alone." if instructions else "")
+    other.play(3)
     # Its run lets an answer end where its tokens do.
-    assert [turn.result.info.get("action_cut") for turn in race.played] == [None] * 3
-    race.close()
+    assert [result.info.get("action_cut") for result in other.results] == [None] * 3
+    other.close()
 
 
 @pytest.mark.trl
 def test_an_opponent_that_may_be_cut_off_is_read_as_in_its_run(run: Path) -> None:
-    assert Challenger(trained(run)).read(UnfinishedResponse("take 1 from 2")) == "take 1 from 2"
-    assert Challenger(trained(run, spec={"cut_actions": "reject"})).read(UnfinishedResponse("take 1 from")) is None
+    for cut_actions, action in (("accept", "take 1 from 2"), ("reject", None)):
+        _, policy = against("TrlEnv/Nim-v0", trained(run, spec={"cut_actions": cut_actions}))
+        assert policy.opponent is not None
+        assert policy.opponent._parse(UnfinishedResponse("take 1 from 2")) == action
 
 
 @pytest.mark.trl
@@ -273,11 +287,12 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
     from gym_trl.policies.model import Model
 
     model = Model(str(run / "model"), label="tiny", max_tokens=4, max_completion=5)
-    game, opposing = against("TrlEnv/ConnectFour-v0", model, seat="first")
+    game, policy = against("TrlEnv/ConnectFour-v0", model, seat="first")
     game.start()
     for _ in range(3):
         game.step("4")
-    assert opposing.spoken[-1] == Said("(token_limit: there is no room for another turn)", None)
+    assert policy.opponent is not None
+    assert policy.opponent.responses[-1] == Response("(token_limit: there is no room for another turn)", None)
     game.close()
 
 
@@ -295,8 +310,8 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
             (),
             "has no policy 'solver'; it has random, and would have this one with a method solver()",
         ),
-        ("TrlEnv/Nim-v0", "random", ("--env", "opponent=random"), "both say who the opponent is"),
-        ("TrlEnv/Nim-v0", "person", (), "the person is you"),
+        ("TrlEnv/Nim-v0", "random", ("--env", "opponent=random"), "both set the opponent"),
+        ("TrlEnv/Nim-v0", "person", (), "got 'person'"),
         ("TrlEnv/Nim-v0", "math:nothing", (), "'math:nothing' names no function"),
         ("TrlEnv/Nim-v0", "./no/such/folder", (), "there is no folder './no/such/folder'"),
     ],
@@ -307,7 +322,7 @@ def test_what_cannot_play_is_named(env_id: str, who: str, options: tuple[str, ..
 
 def test_a_policy_that_an_environment_does_not_have_is_refused_before_the_game() -> None:
     with pytest.raises(ConfigError, match="has no policy 'solver'"):
-        Race(Challenger(as_policy("solver")), partial(gym.make, "FrozenLake-v1"), 0)
+        beside("FrozenLake-v1", as_policy("solver"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
