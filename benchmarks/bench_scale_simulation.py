@@ -340,7 +340,7 @@ class SimulatedEngine:
 
     def submit(self, request: Request) -> None:
         """Send a request by its episode's client to its episode's server."""
-        episode = request.id.rpartition("-")[0]
+        episode = request.episode_id
         home, cached = int(episode), self._cached.get(episode, 0)
         server, client = self.servers[home % len(self.servers)], self.clients[home % len(self.clients)]
         fresh = len(request.prompt_ids) - cached
@@ -484,10 +484,10 @@ def play(
     answers = [iter(turns) for turns in lengths]
 
     @cache  # a server may read a length several times before it has room for the request
-    def length(request_id: str) -> int:
-        return next(answers[int(request_id.rpartition("-")[0])])
+    def length(episode_id: str, turn: int) -> int:
+        return next(answers[int(episode_id)])
 
-    engine = SimulatedEngine(clock, part, lambda request: length(request.id))
+    engine = SimulatedEngine(clock, part, lambda request: length(request.episode_id, request.turn))
     limits = Limits(tokens_per_turn=10**6)
     players = [Episode(Task("Simulated", index), chat=chat, limits=limits) for index in range(len(lengths))]
     pool = SimulatedPool(

@@ -220,14 +220,24 @@ class Task:
 class Request:
     """Request to an engine: continue ``prompt_ids`` by at most ``max_tokens``.
 
-    ``prompt_ids`` must not be changed after ``submit``. ``seed`` is different for each request of a rollout; engines
-    with seeded sampling use it.
+    >>> Request("7", [1, 2], max_tokens=9, seed=0, turn=3).id
+    '7-3'
     """
 
-    id: str
+    episode_id: str
+    """Id of the episode, unique among those of the engine. Servers keep the requests of an episode together."""
     prompt_ids: TokenIds
+    """Ids to continue; they must not be changed after ``submit``."""
     max_tokens: int
     seed: int
+    """Seed for engines with seeded sampling; different for each request of a rollout."""
+    turn: int = 0
+    """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
+
+    @property
+    def id(self) -> str:
+        """Id of the request, which its completion has as ``request_id``."""
+        return f"{self.episode_id}-{self.turn}" if self.turn else self.episode_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def test_one_that_cannot_live_in_a_thread_goes_on_without(slow, needs_main, capl
 @pytest.mark.parametrize("place", [1, 3])
 def test_what_an_action_breaks_ends_its_episode_and_says_nothing_of_threads(place):
     def says(request):
-        turn = int(request.id.partition("-")[2])
+        turn = request.turn
         return CHAT.say("crash" if turn == place else "go")
 
     _, played, where = rollout(step=0.03, says=says, episodes=4)

@@ -76,7 +76,7 @@ def test_episodes_together_equal_episodes_alone_in_any_order(count, chance, slot
 def test_every_prompt_is_a_prefix_of_what_is_trained_on(count, chance):
     played, engine = rollout(episodes(count), delay=lambda _: chance.randint(1, 5))
     for request in engine.requests:
-        trajectory = played[int(request.id.partition("-")[0])]
+        trajectory = played[int(request.episode_id)]
         whole = trajectory.prompt_ids + trajectory.completion_ids
         assert whole[: len(request.prompt_ids)] == request.prompt_ids
     assert len(engine.requests) == sum(len(trajectory.turns) for trajectory in played)
@@ -143,7 +143,7 @@ def test_an_environment_that_raises_ends_its_own_episode_only():
 
 def test_finished_episodes_generate_nothing_more():
     played, engine = rollout(episodes(30))
-    asked = Counter(request.id.partition("-")[0] for request in engine.requests)
+    asked = Counter(request.episode_id for request in engine.requests)
     assert all(asked[str(index)] == len(trajectory.turns) for index, trajectory in enumerate(played))
     assert engine.pending == 0
 
@@ -157,7 +157,7 @@ def test_no_episode_waits_for_the_slowest():
     _, engine = rollout(episodes(16), delay=delay)
     spent: Counter[str] = Counter()
     for request in engine.requests:
-        spent[request.id.partition("-")[0]] += delay(request)
+        spent[request.episode_id] += delay(request)
     assert engine.steps == max(spent.values())
 
 

@@ -170,9 +170,9 @@ class CollectiveEngine:
         if isinstance(what, _Left):
             self._left.add(rank)
         elif isinstance(what, Request):
-            request_id = f"{rank}:{what.id}"
-            self._running.add(request_id)
-            self._engine.submit(replace(what, id=request_id))
+            request = replace(what, episode_id=f"{rank}:{what.episode_id}")
+            self._running.add(request.id)
+            self._engine.submit(request)
         else:
             self._running.discard(f"{rank}:{what}")
             self._engine.cancel(f"{rank}:{what}")

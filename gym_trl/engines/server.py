@@ -404,9 +404,8 @@ class _Sender:
 
     async def _insist(self, request: Request, deadline: asyncio.Timeout) -> Completion:
         """Send a request to its episode's server, repeatedly if it fails, and to the next server if that is down."""
-        episode, dash, turn = request.id.rpartition("-")
-        episode = episode if dash else request.id
-        if dash and turn == "1" and (last := self._homes.pop(episode, None)):  # same name in an earlier rollout
+        episode = request.episode_id
+        if request.turn == 1 and (last := self._homes.pop(episode, None)):  # same id in an earlier rollout
             last.episodes -= 1
         while True:
             server = self._home(episode)

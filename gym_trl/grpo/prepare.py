@@ -5,9 +5,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gym_trl.errors import ConfigError, EngineError
+from gym_trl.engines.protocol import sample_all
+from gym_trl.errors import ConfigError
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
-from gym_trl.types import Completion, FinishReason, Request
+from gym_trl.types import Completion, Request
 
 
 class PeakMemory(NamedTuple):
@@ -122,17 +123,13 @@ def _peak_bytes() -> int:
 
 def _longest_completions(prompts: list[list[int]], trainer: Any) -> list[Completion]:
     context = context_length(trainer) or sys.maxsize
-    done: dict[str, Completion] = {}
+    longest = trainer.args.max_completion_length
     with trainer_engine(trainer, None, {"ignore_eos": True}) as engine:
-        for row, ids in enumerate(prompts):
-            room = min(trainer.args.max_completion_length, context - len(ids))
-            engine.submit(Request(str(row), ids, max(1, room), seed=row))
-        while len(done) < len(prompts):
-            for completion in engine.collect(block=True):
-                if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
-                    raise EngineError(f"a completion of full length failed: {completion.error}")
-                done[completion.request_id] = completion
-    return [done[str(row)] for row in range(len(prompts))]
+        requests = [
+            Request(str(row), ids, max(1, min(longest, context - len(ids))), seed=row)
+            for row, ids in enumerate(prompts)
+        ]
+        return sample_all(engine, requests)
 
 
 def _train_nothing(trainer: Any, steps: int) -> None:

@@ -23,6 +23,7 @@ import gymnasium as gym
 
 from gym_trl.chat.codec import tokenizer_codec as _tokenizer_codec
 from gym_trl.chat.delimiter import DelimiterChat
+from gym_trl.engines.protocol import sample_all
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo import rollout_func as grpo
@@ -34,7 +35,7 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
-from gym_trl.types import Answer, Completion, FinishReason, Logprobs, Message, Request, Task, TokenIds, Trajectory
+from gym_trl.types import Answer, Logprobs, Message, Request, Task, TokenIds, Trajectory
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, GRPOTrainer
@@ -131,19 +132,16 @@ class _Client(ABC):
             n, repetition_penalty, temperature, top_p, top_k, min_p, max_tokens, guided_decoding_regex, stop
         )
         call = next(_CALLS)
-        answers: dict[int, Completion] = {}
         expanded = [(prompt, ids) for prompt in prompts for ids in [self._encode(prompt)] for _ in range(n)]
         with self.engine(config, _Raw(self._tokenizer, stop or [])) as engine:
-            for place, (_, ids) in enumerate(expanded):
-                engine.submit(Request(f"{place}-1", ids, max_tokens, derive_seed("generate", call, place)))
-            while len(answers) < len(expanded):
-                for completion in engine.collect(block=True):
-                    if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
-                        raise EngineError(f"a prompt was not answered: {completion.error}")
-                    answers[int(completion.request_id.partition("-")[0])] = completion
-        for place, (prompt, ids) in enumerate(expanded):
-            self._sampled(prompt, ids, answers[place].ids, answers[place].logprobs)
-        return [answers[place].ids for place in range(len(expanded))]
+            requests = [
+                Request(str(place), ids, max_tokens, derive_seed("generate", call, place), turn=1)
+                for place, (_, ids) in enumerate(expanded)
+            ]
+            completions = sample_all(engine, requests)
+        for (prompt, ids), completion in zip(expanded, completions, strict=True):
+            self._sampled(prompt, ids, completion.ids, completion.logprobs)
+        return [completion.ids for completion in completions]
 
     _tokenizer: Any = None  # a server ends responses itself
 

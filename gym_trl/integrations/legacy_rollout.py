@@ -9,12 +9,13 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from gym_trl.errors import ConfigError, EngineError
+from gym_trl.engines.protocol import sample_all
+from gym_trl.errors import ConfigError
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, FinishReason, Request
+from gym_trl.types import Request
 
 LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
 
@@ -150,16 +151,11 @@ class _Generator:
         ):
             self._calls += 1
             where = (trainer.state.global_step, trainer.accelerator.process_index, self._calls)
-            for index in range(len(prompts) * number):
-                seed = derive_seed("legacy", *where, index)
-                engine.submit(Request(str(index), prompts[index // number], tokens, seed))
-            done: dict[str, Completion] = {}
-            while len(done) < len(prompts) * number:
-                done |= {completion.request_id: completion for completion in engine.collect(block=True)}
-        sampled = [done[str(index)] for index in range(len(prompts) * number)]
-        for completion in sampled:
-            if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
-                raise EngineError(completion.error or "the engine gave a request up")
+            requests = [
+                Request(str(index), prompts[index // number], tokens, derive_seed("legacy", *where, index))
+                for index in range(len(prompts) * number)
+            ]
+            sampled = sample_all(engine, requests)
         return {
             "prompt_ids": prompts,
             "completion_ids": [completion.ids for completion in sampled],

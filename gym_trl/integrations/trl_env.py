@@ -14,6 +14,7 @@ import gymnasium as gym
 from gym_trl.chat.codec import Codec as _Codec
 from gym_trl.chat.codec import tokenizer_codec as _tokenizer_codec
 from gym_trl.chat.template import TemplateChat
+from gym_trl.engines.protocol import sample_all
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ChatTemplateError, ConfigError, MissingDependencyError
 from gym_trl.executors.inline import InlinePool
@@ -518,11 +519,11 @@ class TransformerModel:
 
     def model_batch_generate(self, input_ids_list: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
         """Sample one response to each prompt; return their ids, and their logprobs under the sampling distribution."""
-        engine = self.engine()
-        for index, ids in enumerate(input_ids_list):
-            engine.submit(Request(str(index), ids, self.max_new_tokens, derive_seed("trl-env", index, len(ids))))
-        done = {completion.request_id: completion for completion in engine.collect(block=True)}
-        answers = [done[str(index)] for index in range(len(input_ids_list))]
+        requests = [
+            Request(str(index), ids, self.max_new_tokens, derive_seed("trl-env", index, len(ids)))
+            for index, ids in enumerate(input_ids_list)
+        ]
+        answers = sample_all(self.engine(), requests)
         return [answer.ids for answer in answers], [answer.logprobs for answer in answers]
 
     def engine(self, chat: ProcessorChat | None = None) -> Any:
@@ -694,8 +695,7 @@ class TransformerDecoder:
         # One request needs no padding, so any id serves.
         engine = TransformersEngine(self.model, pad_id=ends[0] if ends else 0, eos_ids=ends, sampling=sampling)
         seed = int(torch.randint(2**31, ()))
-        engine.submit(Request("answer", list(input_ids), self.max_completion_length, seed))
-        [answer] = engine.collect(block=True)
+        [answer] = sample_all(engine, [Request("answer", list(input_ids), self.max_completion_length, seed)])
         return answer.ids, answer.logprobs
 
 

@@ -177,8 +177,9 @@ class LoadedModel:
             else:
                 todo = episode.stepped(StepResult(observation))
             if isinstance(todo, Sample):
-                self.engine.submit(Request(f"{seed}-{turn}", todo.prompt_ids, todo.max_tokens, todo.seed))
-                todo = episode.sampled(self._completion(f"{seed}-{turn}"))
+                request = Request(str(seed), todo.prompt_ids, todo.max_tokens, todo.seed, turn + 1)
+                self.engine.submit(request)
+                todo = episode.sampled(self._completion(request.id))
             if isinstance(todo, Act):
                 return todo.action
             assert isinstance(todo, Trajectory)
@@ -187,10 +188,10 @@ class LoadedModel:
 
         return answer
 
-    def _completion(self, request: str) -> Completion:
+    def _completion(self, request_id: str) -> Completion:
         while True:
             for completion in self.engine.collect(block=True):
-                if completion.request_id == request:
+                if completion.request_id == request_id:
                     return completion
 
     def _episode(self, task: Task, seed: int) -> Episode:

@@ -294,8 +294,9 @@ class _Loop:
         match todo:
             case Sample():
                 self._turns[index] += 1
-                request = Request(f"{index}-{self._turns[index]}", todo.prompt_ids, todo.max_tokens, todo.seed)
-                self._sampling[request.id], self._requests[index] = index, request.id
+                request = Request(str(index), todo.prompt_ids, todo.max_tokens, todo.seed, self._turns[index])
+                self._requests[index] = request_id = request.id
+                self._sampling[request_id] = index
                 self._engine.submit(request)
             case Act():
                 self._stepping.add(index)

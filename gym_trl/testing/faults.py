@@ -116,7 +116,7 @@ class FaultyEngine:
     >>> from gym_trl.testing import ByteChat
     >>> from gym_trl.testing import ScriptedEngine
     >>> engine = FaultyEngine(ScriptedEngine(lambda request: ByteChat().say("hello")), fails=1.0)
-    >>> engine.submit(Request("0-1", [256], 9, seed=0))
+    >>> engine.submit(Request("0", [256], 9, seed=0))
     >>> engine.collect(block=True)[0].finish
     <FinishReason.ERROR: 'error'>
 

@@ -58,7 +58,7 @@ def engine(model, **options):
 
 
 def requests(count, *, max_tokens=12):
-    return [Request(f"{i}-1", TOKENIZER.encode(f"guess {i}"), max_tokens, i) for i in range(count)]
+    return [Request(str(i), TOKENIZER.encode(f"guess {i}"), max_tokens, i, turn=1) for i in range(count)]
 
 
 def sample(made, asked):
@@ -95,7 +95,7 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(model, tem
 )
 def test_options_cut_the_distribution_as_in_the_static_engine(model, sampling):
     """Both sample from the same tokens with the same probabilities, which add up to one."""
-    asked = [Request(f"{i}-1", TOKENIZER.encode("go"), 1, i) for i in range(400)]
+    asked = [Request(str(i), TOKENIZER.encode("go"), 1, i, turn=1) for i in range(400)]
     static = TransformersEngine(model, pad_id=TOKENIZER.pad_token_id, eos_ids=[], sampling=sampling)
     for request in asked:
         static.submit(request)

@@ -57,7 +57,8 @@ def engine(stack, *doubles, **options):
 
 
 def request(name="0-1", *, prompt=(1, 2, 3), seed=0, max_tokens=9):
-    return Request(name, list(prompt), max_tokens, seed)
+    episode, _, turn = name.partition("-")
+    return Request(episode, list(prompt), max_tokens, seed, int(turn))
 
 
 def requests(number):

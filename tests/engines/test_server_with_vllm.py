@@ -95,7 +95,7 @@ def ids(tiny, text):
 
 
 def requests(tiny, texts, *, max_tokens=12, seed=0):
-    return [Request(f"{i}-1", ids(tiny, text), max_tokens, seed + i) for i, text in enumerate(texts)]
+    return [Request(str(i), ids(tiny, text), max_tokens, seed + i, turn=1) for i, text in enumerate(texts)]
 
 
 def sample(server, asked, **options):
@@ -155,7 +155,7 @@ def test_what_was_asked_and_answered_is_what_is_trained_on(rollout):
     """Laws 1 and 2."""
     turns: Counter[int] = Counter()
     for request in rollout.engine.requests.values():
-        index = int(request.id.partition("-")[0])
+        index = int(request.episode_id)
         game, answer = rollout.played[index], rollout.engine.completions[request.id]
         span = game.turns[turns[index]]
         turns[index] += 1
@@ -227,7 +227,7 @@ def test_options_shape_the_sampling(server, tiny):
 
 
 def test_a_request_that_does_not_fit_into_the_context_fails_alone(server, tiny):
-    long = Request("long-1", [7] * (CONTEXT + 1), 4, 0)
+    long = Request("long", [7] * (CONTEXT + 1), 4, 0, turn=1)
     completions = sample(server, [long, *requests(tiny, ["go"] * 3)])
     assert completions["long-1"].finish is FinishReason.ERROR
     assert "maximum context length is 512 tokens" in completions["long-1"].error
@@ -235,7 +235,7 @@ def test_a_request_that_does_not_fit_into_the_context_fails_alone(server, tiny):
 
 
 def test_an_answer_that_does_not_fit_into_the_context_ends_there(server, tiny):
-    (completion,) = sample(server, [Request("0-1", [7] * (CONTEXT - 3), 100, 0)], eos_ids=[]).values()
+    (completion,) = sample(server, [Request("0", [7] * (CONTEXT - 3), 100, 0, turn=1)], eos_ids=[]).values()
     assert len(completion.ids) <= 3
     assert completion.finish in (FinishReason.LENGTH, FinishReason.STOP)
 
@@ -244,10 +244,10 @@ def tokens_until_cancelled(server, tiny, seed):
     """How many of ``CONTEXT`` tokens are generated of an answer that is cancelled as soon as it is seen being made."""
     with ServerEngine(server.url, concurrency=1, sampling={"ignore_eos": True}, check=False) as engine:
         before = server.metric("generation_tokens_total")
-        engine.submit(Request("slow-1", ids(tiny, "go"), CONTEXT - 8, seed))
+        engine.submit(Request("slow", ids(tiny, "go"), CONTEXT - 8, seed, turn=1))
         while not (answered := engine.collect(block=False)) and not server.metric("num_requests_running"):
             pass
-        engine.submit(Request("next-1", ids(tiny, "go"), 3, 0))
+        engine.submit(Request("next", ids(tiny, "go"), 3, 0, turn=1))
         engine.cancel("slow-1")
         assert answered or [one.request_id for one in engine.collect(block=True)] == ["next-1"]
     while server.metric("num_requests_running"):
@@ -264,8 +264,8 @@ def test_a_cancelled_request_is_not_generated_on(server, tiny):
 def test_the_second_turn_of_an_episode_finds_the_first_in_the_cache(server, tiny):
     prompt = ids(tiny, "A prompt that nobody else has asked for, and longer than one block of it.")
     before = server.metric("prefix_cache_hits_total")
-    sample(server, [Request("0-1", prompt, 4, 0)])
-    sample(server, [Request("0-2", [*prompt, 9, 9, 9], 4, 0)])
+    sample(server, [Request("0", prompt, 4, 0, turn=1)])
+    sample(server, [Request("0", [*prompt, 9, 9, 9], 4, 0, turn=2)])
     assert server.metric("prefix_cache_hits_total") - before >= len(prompt) // vllm_cpu.BLOCK * vllm_cpu.BLOCK
 
 

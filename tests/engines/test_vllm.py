@@ -150,7 +150,7 @@ def test_what_was_asked_and_answered_is_what_is_trained_on(rollout):
     """Law 1 and law 2."""
     turns: Counter[int] = Counter()
     for request in rollout.engine.requests.values():
-        index = int(request.id.partition("-")[0])
+        index = int(request.episode_id)
         game, answer = rollout.played[index], rollout.engine.completions[request.id]
         span = game.turns[turns[index]]
         turns[index] += 1
@@ -384,8 +384,8 @@ def test_an_interrupted_rollout_leaves_nothing_running(llm, tiny, failure):
 
 def test_what_somebody_else_left_in_the_engine_is_not_taken_for_ours(llm):
     left, ours = VLLMEngine(llm), VLLMEngine(llm)
-    left.submit(Request("0-1", [8] * 40, 3, 0))
-    ours.submit(Request("0-1", [7], 6, 0))
+    left.submit(Request("0", [8] * 40, 3, 0, turn=1))
+    ours.submit(Request("0", [7], 6, 0, turn=1))
     assert [c.request_id for c in ours.collect(block=True)] == ["0-1"]
     assert not ours.collect(block=True)
     left.cancel("0-1")  # it had finished, and is ignored

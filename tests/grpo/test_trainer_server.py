@@ -94,7 +94,7 @@ def trainer(url, *, correction=True, **sampling):
 def ask(of, changes=None):
     with trainer_engine(of, ByteChat(), changes) as engine:
         assert isinstance(engine, ServerEngine)
-        engine.submit(Request("0-1", [1, 2], 5, 0))
+        engine.submit(Request("0", [1, 2], 5, 0, turn=1))
         return engine.collect(block=True)
 
 
