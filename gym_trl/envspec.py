@@ -1,13 +1,17 @@
 """Environments as a user configures them: ids, wrappers, text conversion and action format. No trainer is needed."""
 
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields
-from functools import partial
+from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.executors.make import EXECUTORS, Executor, ExecutorConfig, make_pool, most_capable
@@ -16,7 +20,9 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
+from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
+from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import Success, check_success, declare_success
@@ -211,6 +217,56 @@ TRAINING_ARGS = frozenset(one.name for one in fields(RolloutConfig)) - {"max_con
     *("balance_instances", "spread", "curriculum", "system_prompt", "max_unscored", "on_rollout")
 }
 """Arguments of ``GymSpec`` that concern neither the choice of tasks, nor environments and where they are stepped."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskPlan:
+    """Tasks of several environments, mixed by weight; instances that can be counted are cycled through.
+
+    >>> plan = TaskPlan({"Echo-v0": 1, "Nim-v0": 2}, {"Nim-v0": 2}, {"train": 3}, seed=0)
+    >>> [(task.env_id, task.options) for task in plan.tasks("train")]
+    [('Nim-v0', {'instance': 0}), ('Echo-v0', {}), ('Nim-v0', {'instance': 1})]
+    """
+
+    weights: Mapping[str, float]
+    num_instances: Mapping[str, int | None]
+    """Number of instances of the environments whose instances are cycled through."""
+    sizes: Mapping[str, int]
+    """Number of tasks of each split."""
+    seed: int
+
+    def tasks(self, split: str) -> Iterator[Task]:
+        """Generate the tasks of a split; no two tasks of the plan have the same seed."""
+        if split not in self.sizes:
+            raise ConfigError(f"split must be one of {sorted(self.sizes)}, got {split!r}")
+        played: Counter[str] = Counter()
+        for index in range(self.sizes[split]):
+            # Next is the environment that is furthest behind its share, which mixes every stretch of tasks evenly.
+            env_id = min(self.weights, key=lambda name: (played[name] + 1) / self.weights[name])
+            yield Task(env_id, task_seed(self.seed, split, index), self._options(env_id, split, played[env_id]))
+            played[env_id] += 1
+
+    def assign(self, split: str, number: int) -> Task:
+        """Return the task of group ``number`` of a split, for prompts that carry none."""
+        totals = list(accumulate(self.weights.values()))
+        point = derive_seed(number, "environment") / 2**63 * totals[-1]
+        return Task(list(self.weights)[bisect_right(totals, point)], task_seed(self.seed, split, number))
+
+    def _options(self, env_id: str, split: str, index: int) -> dict[str, Any]:
+        count = self.num_instances.get(env_id)
+        if count is None or count > 2**20:  # too many instances to permute: they are sampled by seed
+            return {}
+        if sum(self.sizes.values()) <= count:  # enough instances for disjoint splits
+            round_, place = 0, index + (self.sizes["train"] if split == "eval" else 0)
+            split = "both"
+        else:
+            round_, place = divmod(index, count)
+        return {"instance": int(_shuffled(derive_seed(self.seed, "spread", split, env_id, round_), count)[place])}
+
+
+@lru_cache(maxsize=8)
+def _shuffled(seed: int, count: int) -> Any:
+    return np.random.default_rng(seed).permutation(count)
 
 
 def without_format(instructions: str, action_format: str | re.Pattern[str] | None, *, strict: bool = False) -> str:

@@ -24,7 +24,7 @@ from gym_trl.envs.text_env import Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
-from gym_trl.grpo.saved import UNFINISHED
+from gym_trl.grpo.checkpoints import UNFINISHED
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.batches import BATCHES, batches, check_batches
+from gym_trl.grpo.checkpoints import BATCHES, batches, check_batches
 from gym_trl.grpo.totals import UNFINISHED, Row, StepTotals, rows_of
 from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason

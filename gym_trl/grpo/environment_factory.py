@@ -3,7 +3,7 @@
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -13,7 +13,8 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import OnTotals, attach_caller
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task, add_reward, reason_to_stop, success_of
+from gym_trl.grpo.totals import UNFINISHED
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task, add_reward, declared_success, reason_to_stop
 from gym_trl.wrappers.tool import Tool, function_tool
 
 _OVER = "The game is over."
@@ -119,14 +120,9 @@ class ToolEnvironment:
     def __init__(self, factory: EnvironmentFactory) -> None:
         self._factory = factory
         self._task: Task | None = None
-        self._rewards: list[float] = []
-        self._invalid_actions = 0
+        self._results: list[StepResult] = []  # of the reset and of each step
+        self._failure: EnvFailure | None = None
         self._calls_after_end = 0
-        self._owed = 0.0  # settlement if the episode is left now
-        self._stop_reason: StopReason | None = None
-        self._error: str | None = None
-        self._declares = False  # success, as far as known
-        self._info: Mapping[str, Any] = {}  # of the last step
         self._own(factory.make_pool(factory.make))
 
     def reset(self, *, prompt: Any = None, **columns: Any) -> str:
@@ -152,15 +148,11 @@ class ToolEnvironment:
         if task.env_id != self._factory.env_id:
             raise ConfigError(f"a task asks for {task.env_id!r}, and this environment is {self._factory.env_id!r}")
         attach_caller(self._factory.on_totals)
-        self._task, self._rewards, self._invalid_actions, self._calls_after_end = task, [], 0, 0
-        self._stop_reason = self._error = None
-        self._info = {}
+        self._task, self._results, self._failure, self._calls_after_end = task, [], None, 0
         self._pool.release(_KEY)
         self._pool.reset(_KEY, task)
-        result = self._answer()
-        if isinstance(result, EnvFailure):
+        if (result := self._receive()) is None:
             return _FAILED
-        self._declares = result.declares_success
         said = prompt[-1]["content"]
         shown = said if isinstance(said, str) else "".join(part.get("text", "") for part in said)
         rules = without_format(result.instructions, "plain")
@@ -170,10 +162,28 @@ class ToolEnvironment:
 
     def get_reward(self) -> float | None:
         """Return the episode's return, or ``None`` if it is unscored."""
-        if self._task is None or (self._stop_reason is not None and not self._stop_reason.scored):
+        reason = self._stop_reason
+        if self._task is None or (reason is not None and not reason.scored):
             return None
-        left = self._stop_reason is None
-        return sum(self._rewards) + (self._owed if left else 0.0)
+        return sum(self._rewards) + (0.0 if reason else self._results[-1].settlement)
+
+    @property
+    def _stop_reason(self) -> StopReason | None:
+        if self._failure is not None:
+            return self._failure.reason
+        if not self._results or not (self._results[-1].terminated or self._results[-1].truncated):
+            return None
+        return reason_to_stop(self._results[-1])
+
+    @property
+    def _crashed(self) -> bool:
+        return self._failure is not None and self._failure.reason is StopReason.CRASHED
+
+    @property
+    def _rewards(self) -> list[float]:
+        """Reward of each turn; a call that crashed the environment is a turn of a scored episode."""
+        settled = [self._results[-1].settlement if self._results else 0.0] if self._crashed else []
+        return [result.reward for result in self._results[1:]] + settled
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._factory, (), {name: value for name, value in self.__dict__.items() if name != "_factory"}
@@ -193,51 +203,40 @@ class ToolEnvironment:
             self._calls_after_end += 1
             return _OVER
         self._pool.step(_KEY, action)
-        result = self._answer()
-        if isinstance(result, EnvFailure):
+        if (result := self._receive()) is None:
             return _FAILED
-        try:
-            add_reward(sum(self._rewards), result.reward)
-        except ValueError as error:
-            self._stop_reason, self._error = StopReason.ENV_ERROR, str(error)
-            return _FAILED
-        self._rewards.append(result.reward)
-        self._info = result.info
-        self._declares = self._declares or result.info.get("success") is not None
-        self._invalid_actions += not result.info.get("action_valid", True)
-        if not (result.terminated or result.truncated):
-            return result.observation
-        self._stop_reason = reason_to_stop(result)
-        return f"{result.observation} {_OVER}".strip()
+        return result.observation if self._stop_reason is None else f"{result.observation} {_OVER}".strip()
 
-    def _answer(self) -> StepResult | EnvFailure:
+    def _receive(self) -> StepResult | None:
+        """Keep the result of a reset or step, and return it; ``None`` for a failure."""
         ((_, result),) = self._pool.collect(block=True)
+        if isinstance(result, StepResult):
+            try:
+                add_reward(sum(self._rewards), result.reward)
+            except ValueError as error:
+                result = EnvFailure(str(error))
         if isinstance(result, EnvFailure):
-            self._stop_reason, self._error = result.reason, result.error
-            if result.reason is StopReason.CRASHED:  # the call counts as a turn of a scored episode
-                self._rewards.append(self._owed)
-                self._invalid_actions += 1
-        else:
-            self._owed = result.settlement
+            self._failure = result
+            return None
+        self._results.append(result)
         return result
-
-    def _success(self) -> bool | None:
-        # An episode that the model left counts as cut off.
-        reason = self._stop_reason or StopReason.TURN_LIMIT
-        return success_of(reason, self._info, declares=self._declares)
 
     def _column(self) -> dict[str, Any]:
         """Return the columns that ``env_reward`` reports for this episode."""
         assert self._task is not None
+        reason, rewards = self._stop_reason, self._rewards
+        # An episode that the model left counts as cut off.
+        success = declared_success(self._results, reason or StopReason.TURN_LIMIT)
         return {
             "episode_return": self.get_reward(),
-            "success": self._success(),
-            "stop_reason": "unfinished" if self._stop_reason is None else self._stop_reason.value,
-            "num_turns": len(self._rewards),
-            "invalid_actions": self._invalid_actions,
+            "success": success,
+            "stop_reason": UNFINISHED if reason is None else reason.value,
+            "num_turns": len(rewards),
+            "invalid_actions": self._crashed
+            + sum(not result.info.get("action_valid", True) for result in self._results[1:]),
             "calls_after_end": self._calls_after_end,
             "task": self._task.to_json(),
-            "error": self._error,
+            "error": None if self._failure is None else self._failure.error,
         }
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from gym_trl.errors import MissingDependencyError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import attach
+from gym_trl.grpo.checkpoints import TRAINED, UNFINISHED, rollouts_file
 from gym_trl.grpo.rollout_worker import RolloutWorker
-from gym_trl.grpo.saved import TRAINED, UNFINISHED, rollouts_file
 
 try:
     import torch

@@ -1,19 +1,14 @@
 """Specification that turns environments into the arguments of ``GRPOTrainer``."""
 
 import warnings
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate
 from typing import Any
-
-import numpy as np
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
-from gym_trl.envspec import EnvSpec, EnvWrapper
+from gym_trl.envspec import EnvSpec, EnvWrapper, TaskPlan
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
@@ -28,7 +23,6 @@ from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff
-from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.parse_action import CutActions
@@ -182,7 +176,6 @@ class GymSpec:
         self.system_prompt = system_prompt
         check_counts(num_tasks=num_tasks)
         check_counts(0, num_eval_tasks=num_eval_tasks)
-        self._sizes = {"train": num_tasks, "eval": num_eval_tasks}
         self._rollout = RolloutConfig(
             max_tokens_per_turn=max_tokens_per_turn,
             max_observation=max_observation,
@@ -200,12 +193,17 @@ class GymSpec:
             message = "GymSpec(spread=...) is deprecated: use balance_instances=..."
             warnings.warn(message, DeprecationWarning, stacklevel=2)
             balance_instances = spread
-        self._balance_instances = balance_instances
-        self._order: tuple[tuple[str, str, int] | None, Any] = (None, ())  # of the last round of instances
         self._probed = self.env_spec.probe(
             executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
         )
         self.executor = self._probed.executor.executor
+        self._plan = TaskPlan(
+            self.weights,
+            # Each level of a curriculum has its own instances, so sample them by seed.
+            self._probed.num_instances if balance_instances and curriculum is None else {},
+            {"train": num_tasks, "eval": num_eval_tasks},
+            seed,
+        )
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -227,21 +225,17 @@ class GymSpec:
 
     def tasks(self, split: str) -> Iterator[Task]:
         """Generate the tasks of ``"train"`` or ``"eval"``; no two of them have the same seed."""
-        if split not in self._sizes:
-            raise ConfigError(f"split must be one of {sorted(self._sizes)}, got {split!r}")
-        played: Counter[str] = Counter()
-        for index in range(self._sizes[split]):
-            # Next is the environment that is furthest behind its share, which mixes every stretch of tasks evenly.
-            env_id = min(self.weights, key=lambda name: (played[name] + 1) / self.weights[name])
-            yield Task(env_id, task_seed(self.seed, split, index), self._options(env_id, split, played[env_id]))
-            played[env_id] += 1
+        return (self._placed(task, split) for task in self._plan.tasks(split))
 
     def assign(self, split: str, number: int) -> Task:
         """Return the task of group ``number`` of a split, for prompts that carry none."""
-        totals = list(accumulate(self.weights.values()))
-        point = derive_seed(number, "environment") / 2**63 * totals[-1]
-        task = Task(list(self.weights)[bisect_right(totals, point)], task_seed(self.seed, split, number))
-        return task if self._curriculum is None else at_level(task, self._level(split))
+        return self._placed(self._plan.assign(split, number), split)
+
+    def _placed(self, task: Task, split: str) -> Task:
+        """Return the task on its level: the curriculum's in training, the last one in evaluations."""
+        if self._curriculum is None:
+            return task
+        return at_level(task, self._curriculum.level if split == "train" else len(self._curriculum.levels) - 1)
 
     @cached_property
     def train_dataset(self) -> Any:
@@ -344,25 +338,3 @@ class GymSpec:
         # Without cached properties, which are made again after unpickling: pools and environments cannot be pickled.
         made = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
         return {name: value for name, value in self.__dict__.items() if name not in made}
-
-    def _level(self, split: str) -> int:
-        """Return the level of a split: the curriculum's in training, the last one in evaluations."""
-        assert self._curriculum is not None
-        return self._curriculum.level if split == "train" else len(self._curriculum.levels) - 1
-
-    def _options(self, env_id: str, split: str, index: int) -> dict[str, Any]:
-        if self._curriculum is not None:  # each level has its own instances, so sample them by seed
-            return {"level": self._level(split)}
-        count = self._probed.num_instances[env_id]
-        # Too many instances to permute: sample them by seed.
-        if not self._balance_instances or count is None or count > 2**20:
-            return {}
-        if sum(self._sizes.values()) <= count:  # enough instances for disjoint splits
-            round_, place = 0, index + (self._sizes["train"] if split == "eval" else 0)
-            split = "both"
-        else:
-            round_, place = divmod(index, count)
-        if self._order[0] != (env_id, split, round_):
-            seed = derive_seed(self.seed, "spread", split, env_id, round_)
-            self._order = ((env_id, split, round_), np.random.default_rng(seed).permutation(count))
-        return {"instance": int(self._order[1][place])}

@@ -125,9 +125,7 @@ def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iter
         stack.enter_context(trl_versions.awake(generation))
         engine = VLLMEngine(
             generation.llm,
-            eos_ids={*trl_versions.end_ids(trainer), *chat.stop_ids},
-            sampling=_vllm_sampling(trainer, changes),
-            stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
+            **_vllm_options(trainer, chat, changes),
         )
         if generation.tensor_parallel_size == 1:
             yield engine
@@ -147,9 +145,7 @@ def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterato
     trainer.accelerator.wait_for_everyone()
     engine = ServerEngine(
         trl_versions.server_url(generation),
-        eos_ids={*trl_versions.end_ids(trainer), *chat.stop_ids},
-        sampling=_vllm_sampling(trainer, changes),
-        stop_strings=() if changes.get("ignore_eos") else chat.stop_strings,
+        **_vllm_options(trainer, chat, changes),
         check=False,
     )
     with engine:
@@ -160,8 +156,8 @@ def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterato
         yield engine
 
 
-def _vllm_sampling(trainer: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling options of ``trainer.vllm_generation``, updated with ``changes``."""
+def _vllm_options(trainer: Any, chat: Ends, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an engine's options for what ends a response, and for the trainer's sampling updated with ``changes``."""
     generation = trainer.vllm_generation
     own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs
     sampling = {**own, **changes}
@@ -170,7 +166,11 @@ def _vllm_sampling(trainer: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     if trl_versions.corrects_ratios(trainer) and generation not in _WARNED:
         warn_of_bias(sampling)
         _WARNED.add(generation)
-    return sampling
+    return {
+        "eos_ids": {*trl_versions.end_ids(trainer), *chat.stop_ids},
+        "sampling": sampling,
+        "stop_strings": () if changes.get("ignore_eos") else chat.stop_strings,
+    }
 
 
 def _strings(value: str | Sequence[str] | None) -> Sequence[str]:

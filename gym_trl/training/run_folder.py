@@ -15,7 +15,7 @@ from typing import Any
 
 from gym_trl.errors import MissingDependencyError
 from gym_trl.executors.make import EXECUTOR_ARGS
-from gym_trl.grpo.saved import UNFINISHED, rollouts_file
+from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
 from gym_trl.records.files import RecordWriter

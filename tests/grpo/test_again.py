@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.batches import check_batches
+from gym_trl.grpo.checkpoints import check_batches
 
 SCRIPT = Path(__file__).parent / "train_again.py"
 

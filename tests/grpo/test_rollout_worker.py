@@ -21,9 +21,9 @@ from vllm_serve import TRL, Server
 from gym_trl import GymSpec
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError
+from gym_trl.grpo.checkpoints import TRAINED
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.rollout_worker import RolloutWorker
-from gym_trl.grpo.saved import TRAINED
 from gym_trl.testing import ByteChat, save_tiny, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, StopReason
 

@@ -1,26 +1,42 @@
-"""Settings by which a trainer cuts its tasks into batches; a resumed training must keep them."""
+"""State that is added to checkpoints, and the settings that a resumed training must keep."""
 
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError
 
 BATCHES = "gym_trl.batches"
-"""Key of these settings in the trainer's state, and so in its checkpoints."""
+"""Key in the trainer's state, and so in its checkpoints, of the settings of ``batches``."""
+UNFINISHED = "gym_trl.rollouts"
+"""Key in the trainer's state of the progress within the current episodes (``ExactResume``)."""
+TRAINED = "gym_trl.groups"
+"""Key in the trainer's state of the groups that an asynchronous training has trained on (``ExactResume``)."""
+
+_SETTINGS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "num_generations",
+    "num_processes",
+)
+
+
+def rollouts_file(checkpoint: Path, rank: int) -> Path:
+    """Return the path of a process's episodes in a checkpoint.
+
+    >>> rollouts_file(Path("checkpoint-3"), rank=1).name
+    'rollouts-1.pt'
+    """
+    return checkpoint / f"rollouts-{rank}.pt"
 
 
 def batches(trainer: Any) -> dict[str, int]:
     """Return the settings that determine which tasks a step trains on."""
-    args = trainer.args
-    return {
-        "per_device_train_batch_size": args.per_device_train_batch_size,
-        "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "steps_per_generation": args.steps_per_generation,
-        "num_iterations": trainer.num_iterations,
-        "num_generations": trainer.num_generations,
-        "num_processes": trainer.accelerator.num_processes,
-    }
+    owners = (trainer.args, trainer, trainer.accelerator)
+    return {name: next(getattr(owner, name) for owner in owners if hasattr(owner, name)) for name in _SETTINGS}
 
 
 def check_batches(saved: Mapping[str, int], now: Mapping[str, int], step: int) -> None:
@@ -54,15 +70,5 @@ def check_batches(saved: Mapping[str, int], now: Mapping[str, int], step: int) -
 
 def _plan(settings: Mapping[str, int]) -> tuple[int, Fraction, int, int]:
     """Return the rows and steps of a generation batch, the group size and the number of iterations."""
-    size, accumulation, pieces, iterations, group, processes = (settings[name] for name in _ORDER)
+    size, accumulation, pieces, iterations, group, processes = (settings[name] for name in _SETTINGS)
     return size * processes * pieces, Fraction(pieces * iterations, accumulation), group, iterations
-
-
-_ORDER = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "num_iterations",
-    "num_generations",
-    "num_processes",
-)
