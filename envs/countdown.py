@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from math import gcd
 from operator import add, mul, sub
@@ -37,7 +37,8 @@ _STATE = re.compile(r"Numbers: ([0-9/, ]+)\. Target: ([0-9]+)\.")
 
 _Rational: TypeAlias = tuple[int, int]
 """Non-negative number as numerator and denominator in lowest terms; faster than ``Fraction``."""
-_Step: TypeAlias = tuple[_Rational, str, _Rational]
+_Step: TypeAlias = tuple[_Rational, str, _Rational, _Rational]
+"""Left side, operator, right side and result."""
 _Values: TypeAlias = dict[_Rational, "tuple[int, _Rational, str, _Rational] | None"]
 """Values that some of the numbers make, each with its part of the left side, left side, operator, right side."""
 
@@ -160,7 +161,7 @@ class Countdown(Puzzle):
 
     def solver(self) -> Policy:
         """Return a policy that searches all expressions for one with the fewest operations: it always wins."""
-        return Steady(_Search(self.use_all, self.form), _STATE.search)
+        return Steady(partial(_solve, self.use_all, self.form), _STATE.search)
 
     def random_policy(self, seed: int) -> Policy:
         """Return a policy that plays any operation on two numbers, or adds numbers in any order."""
@@ -277,23 +278,15 @@ class Countdown(Puzzle):
         return f"Numbers: {', '.join(self._names)}. Target: {self._target}. Turns left: {self._turns_left}."
 
 
-class _Search:
-    """Policy that searches for a solution of the observed numbers, and plays its first step or all of it."""
-
-    def __init__(self, use_all: bool, form: str) -> None:
-        self._use_all, self._form = use_all, form
-
-    def __call__(self, observation: str) -> str:
-        shown = _STATE.search(observation)
-        assert shown is not None
-        numbers = tuple(sorted(_rational(name) for name in shown[1].split(", ")))
-        steps = _solution(numbers, int(shown[2]), self._use_all)
-        if not steps:  # a dead end that earlier actions of another policy led to
-            return " + ".join(map(_text, numbers[:2] if self._form == "steps" else numbers))
-        if self._form == "steps":
-            left, sign, right = steps[0]
-            return f"{_text(left)} {sign} {_text(right)}"
-        return _as_expression(steps)
+def _solve(use_all: bool, form: str, observation: str) -> str:
+    """Return the first step of a solution with the fewest operations, or all of it as an expression."""
+    shown = _STATE.search(observation)
+    assert shown is not None
+    numbers = tuple(sorted(_rational(name) for name in shown[1].split(", ")))
+    steps = _solution(numbers, int(shown[2]), use_all)
+    if not steps:  # a dead end that earlier actions of another policy led to
+        return " + ".join(map(_text, numbers[:2] if form == "steps" else numbers))
+    return f"{_text(steps[0][0])} {steps[0][1]} {_text(steps[0][2])}" if form == "steps" else _as_expression(steps)
 
 
 def _apply(left: _Number, sign: str, right: _Number) -> _Number | None:
@@ -361,9 +354,9 @@ def _as_expression(steps: Sequence[_Step]) -> str:
                 return f"({made.pop(place)[1]})"
         return _text(number)
 
-    for left, sign, right in steps:
+    for left, sign, right, result in steps:
         after, before = take(right), take(left)
-        made.append((_result(left, sign, right), f"{before} {sign} {after}"))
+        made.append((result, f"{before} {sign} {after}"))
     return made[-1][1]
 
 
@@ -406,20 +399,15 @@ class _Solutions:
                 for needed, sign, swapped in _inverses(target, value):
                     steps = self.find(part ^ small, needed)
                     if steps is not None:
-                        last = (value, sign, needed) if swapped else (needed, sign, value)
+                        last = (value, sign, needed, target) if swapped else (needed, sign, value, target)
                         return [*steps, *self._trace(small, value), last]
         self._failed.add((part, target))
         return None
 
     def _values(self, part: int) -> _Values:
-        if part not in self._made:
-            self._made[part] = self._make(part)
-        return self._made[part]
-
-    def _make(self, part: int) -> _Values:
-        if part.bit_count() == 1:
-            return {self._numbers[part.bit_length() - 1]: None}
-        found: _Values = {}
+        if part in self._made:
+            return self._made[part]
+        found: _Values = {self._numbers[part.bit_length() - 1]: None} if part.bit_count() == 1 else {}
         for side in _parts(part):
             if side > part ^ side:  # each split once
                 continue
@@ -428,6 +416,7 @@ class _Solutions:
                     for result, sign, swapped in _results(one, other):
                         if result not in found:
                             found[result] = (part ^ side, other, sign, one) if swapped else (side, one, sign, other)
+        self._made[part] = found
         return found
 
     def _trace(self, part: int, value: _Rational) -> list[_Step]:
@@ -435,7 +424,7 @@ class _Solutions:
         if made is None:
             return []
         side, left, sign, right = made
-        return [*self._trace(side, left), *self._trace(part ^ side, right), (left, sign, right)]
+        return [*self._trace(side, left), *self._trace(part ^ side, right), (left, sign, right, value)]
 
 
 def _parts(part: int) -> Iterator[int]:
@@ -451,10 +440,6 @@ def _lowest(over: int, under: int) -> _Rational:
         return over, 1
     shared = gcd(over, under)
     return over // shared, under // shared
-
-
-def _result(left: _Rational, sign: str, right: _Rational) -> _Rational:
-    return next(found for found, of, swapped in _results(left, right) if of == sign and not swapped)
 
 
 def _results(one: _Rational, other: _Rational) -> list[tuple[_Rational, str, bool]]:

@@ -276,9 +276,8 @@ class _CodeBook:
         return np.bincount(table.ravel(), minlength=guesses.size * kinds).reshape(guesses.size, kinds)
 
     def _compare(self, guess: int | _Indices, possible: _Indices) -> _Answers:
-        return self._answers(self._digits[:, guess], self._counts[:, guess], possible)
-
-    def _answers(self, digits: NDArray[np.uint8], counts: NDArray[np.uint8], possible: _Indices) -> _Answers:
+        """Return the marks of guesses for possible codes."""
+        digits, counts = self._digits[:, guess], self._counts[:, guess]
         black = sum((one == other[possible] for one, other in zip(digits, self._digits, strict=True)), np.uint8(0))
         paired = sum(
             (np.minimum(one, other[possible]) for one, other in zip(counts, self._counts, strict=True)), np.uint8(0)
@@ -288,9 +287,7 @@ class _CodeBook:
 
     def answers_to(self, guess: str) -> _Answers:
         """Return the marks of a guess for every code."""
-        digits = np.array([int(digit) for digit in guess], dtype=np.uint8)
-        counts = np.bincount(digits, minlength=len(self._counts) + 1)[1:].astype(np.uint8)
-        return self._answers(digits, counts, self._all)
+        return self._compare(self.codes.index(guess), self._all)
 
 
 @cache

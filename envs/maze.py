@@ -5,7 +5,7 @@ import re
 from collections.abc import Container
 from typing import Any, ClassVar
 
-from gym_trl.envs.puzzle import Puzzle, plain
+from gym_trl.envs.puzzle import Puzzle, offsets, plain
 from gym_trl.envs.search import distances
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.text.textify import counted
@@ -95,7 +95,7 @@ class Maze(Puzzle):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._row = 2 * self.size + 2
-        self._steps = _steps(self._row)
+        self._steps = offsets(_DIRECTIONS, self._row)
 
     @property
     def instructions(self) -> str:
@@ -214,16 +214,11 @@ def _carve(size: int, loops: float, rooms: list[int], rng: random.Random) -> str
     return "".join(squares)
 
 
-def _steps(row: int) -> dict[str, int]:
-    """Return the offset of each move in a text with rows of this length, line break included."""
-    return dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))
-
-
 def _shortest_way(observation: str) -> str:
     rows = _ROW.findall(observation)
     maze = "".join(f"{row}\n" for row in rows)
     open_ = {at for at, square in enumerate(maze) if square not in "#\n"}
-    return _first_step(maze.index("P"), maze.index("G"), open_, _steps(len(rows[0]) + 1))
+    return _first_step(maze.index("P"), maze.index("G"), open_, offsets(_DIRECTIONS, len(rows[0]) + 1))
 
 
 def _first_step(start: int, goal: int, open_: Container[int], steps: dict[str, int]) -> str:
@@ -246,7 +241,7 @@ class _Explorer:
 
     def __init__(self, size: int) -> None:
         self._row = 2 * size + 2
-        self._steps = _steps(self._row)
+        self._steps = offsets(_DIRECTIONS, self._row)
         self._rooms = {row * self._row + column for row in range(1, 2 * size, 2) for column in range(1, 2 * size, 2)}
         self._parent: dict[int, int | None] = {}
         self._visited: set[int] = set()

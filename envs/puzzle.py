@@ -1,7 +1,7 @@
 """Base class of environments for one player with a limited number of turns."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from gym_trl.envs.text_env import Outcome, TextEnv
@@ -11,6 +11,11 @@ from gym_trl.text.textify import counted
 def plain(action: str) -> str:
     """Return an action in lower case and without white space around it; nothing if it is not ASCII."""
     return action.strip().lower() if action.isascii() else ""
+
+
+def offsets(directions: Sequence[str], row: int) -> dict[str, int]:
+    """Return the offsets of moves up, right, down and left in a text with rows of this length, line break included."""
+    return dict(zip(directions, (-row, 1, row, -1), strict=True))
 
 
 class Puzzle(TextEnv):

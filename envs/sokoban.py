@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import count, permutations
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.puzzle import Puzzle, offsets
 from gym_trl.envs.search import distances, path
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
@@ -123,7 +123,7 @@ class Sokoban(Puzzle):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._steps = _steps(self.width + 1)
+        self._steps = offsets(_DIRECTIONS, self.width + 1)
 
     @property
     def instructions(self) -> str:
@@ -229,11 +229,6 @@ class Sokoban(Puzzle):
         return self._squares.count("*") / self.boxes
 
 
-def _steps(row: int) -> dict[str, int]:
-    """Return the offset of each move in a text with rows of this length, line break included."""
-    return dict(zip(_DIRECTIONS, (-row, 1, row, -1), strict=True))
-
-
 def _can_move(squares: Sequence[str], player: int, step: int) -> bool:
     ahead = squares[player + step]
     return ahead in "-." or (ahead != "#" and squares[player + 2 * step] in "-.")
@@ -271,7 +266,9 @@ def _make_room(width: int, height: int, boxes: int, depth: int, instance: int) -
         floor = _grow_floor(width, height, boxes, rng)
         number = {place: i for i, place in enumerate(floor)}
         goals = sum(1 << number[goal] for goal in rng.sample(floor, boxes))
-        beside = [[number.get(place + step, -1) for step in _steps(width + 1).values()] for place in floor]
+        beside = [
+            [number.get(place + step, -1) for step in offsets(_DIRECTIONS, width + 1).values()] for place in floor
+        ]
         room = _Room(floor, beside, goals)
         starts = _play_backwards(room, depth)
         far = starts[-1][2] if len(starts) >= _MOST_POSITIONS else depth
@@ -355,7 +352,7 @@ class _Solver:
 
 def _shortest_solution(room: str) -> list[tuple[str, str]]:
     """Return the moves of a shortest solution by A*, each with the room after it; no moves if there is none."""
-    steps = _steps(room.index("\n") + 1)
+    steps = offsets(_DIRECTIONS, room.index("\n") + 1)
     pushes_left = _PushesLeft(room, steps)
     came_from: dict[str, tuple[str, tuple[str, str]]] = {}
     cost, order, done = {room: 0}, count(), set()
