@@ -37,7 +37,7 @@ test: setup
 # The real vLLM runs by itself: it takes much memory, and its settings stay in the process.
 test-full: setup $(LISTS) $(PEERS) $(RELEASES)
 	$(PYTEST) -m "(full or both) and not vllm" $(ARGS)
-	$(if $(ARGS),,$(PYTEST) -m vllm)
+	$(if $(ARGS),,$(PYTEST) -m vllm $(shell grep -rl mark.vllm tests))
 
 # Formats the code and mends what the linter can mend by itself.
 fix: setup

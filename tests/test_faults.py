@@ -52,7 +52,7 @@ def test_a_trainer_goes_on_through_faults_and_counts_them():
     words = json.dumps([{"disconnects": 0.1, "dies": 0.02, "garbage": 0.05}, seed, steps, episodes, workers])
     done = warm.run(bench_faults.__file__, "--call", "learn", words, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    learnt = json.loads(done.stderr.splitlines()[-1])
+    learnt = json.loads(done.stdout.splitlines()[-1])
     assert learnt["steps"] == steps
     assert 0.1 < learnt["unscored"] < 0.7
 

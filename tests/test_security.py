@@ -106,6 +106,7 @@ def dangerous_calls(source):
                     yield "trust_remote_code"
 
 
+@pytest.mark.full
 def test_nothing_is_evaluated_or_unpickled_but_what_the_same_program_wrote():
     found: set[tuple[str, str]] = set()
     for folder, _, names in os.walk(PACKAGE, followlinks=True):
@@ -167,6 +168,7 @@ def command(*words, environment=None):
         process.communicate(timeout=20)
 
 
+@pytest.mark.full
 def test_an_environment_is_served_on_loopback_unless_told_otherwise():
     pytest.importorskip("fastapi")
     with command("serve", "TrlEnv/Echo-v0", "--port", "0") as process:

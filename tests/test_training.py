@@ -201,6 +201,7 @@ def test_a_step_keeps_whole_groups_and_says_who_played_how(finished: Path) -> No
     assert {len(group) for group in groups.values()} == {options().group_size}
 
 
+@pytest.mark.full
 def test_no_two_episodes_of_an_evaluation_have_one_place(tmp_path: Path) -> None:
     """Twenty held-out episodes are played in batches of as many as a step has, which is eight."""
     train(options(steps=1, eval_episodes=20), out=tmp_path / "run", console=silent())
@@ -233,6 +234,7 @@ def test_the_saved_model_loads_and_has_a_chat_template(finished: Path) -> None:
     assert AutoTokenizer.from_pretrained(finished / "model").chat_template
 
 
+@pytest.mark.full
 def test_by_default_a_run_is_named_after_its_environment_and_keeps_no_more_records_than_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +267,7 @@ def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.Com
     )
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(finished: Path, tmp_path: Path, fuse: Path) -> None:
     # 8 held-out episodes of the model, 8 of the random policy, four steps, and a bit of the fifth.
     ran = run_alone(tmp_path, does="SIGKILL", fuse=fuse, burns=51)
@@ -286,6 +289,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(finished: Path, tmp_pat
         assert summary(folder)[name] == summary(finished)[name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP SIGHUP"])
 def test_a_signal_stops_after_the_step_and_leaves_a_folder_that_can_be_resumed(
     finished: Path, tmp_path: Path, fuse: Path, name: str
@@ -303,6 +307,7 @@ def test_a_signal_stops_after_the_step_and_leaves_a_folder_that_can_be_resumed(
     assert learnt(folder) == learnt(finished)
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_all_processes_stop_after_the_same_step_and_only_the_first_one_writes(tmp_path: Path, fuse: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -316,6 +321,7 @@ def test_all_processes_stop_after_the_same_step_and_only_the_first_one_writes(tm
     assert not fuse.exists()
 
 
+@pytest.mark.full
 def test_a_second_interrupt_aborts_and_the_last_checkpoint_remains(tmp_path: Path, fuse: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
@@ -327,6 +333,7 @@ def test_a_second_interrupt_aborts_and_the_last_checkpoint_remains(tmp_path: Pat
     assert steps(folder) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.full
 def test_a_run_that_died_in_its_last_evaluation_is_finished_without_a_further_step(
     finished: Path, tmp_path: Path
 ) -> None:
@@ -350,6 +357,7 @@ def test_a_run_without_a_checkpoint_begins_again_and_keeps_no_record_twice(finis
     assert played(folder) == played(finished)
 
 
+@pytest.mark.full
 def test_a_finished_run_goes_on_only_to_a_later_step(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -359,6 +367,7 @@ def test_a_finished_run_goes_on_only_to_a_later_step(finished: Path, tmp_path: P
     assert steps(folder) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -384,6 +393,7 @@ def test_a_checkpoint_that_is_half_deleted_is_worse_than_one_that_only_lacks_epi
     assert last_checkpoint(tmp_path / "run") == Checkpoint(last, 5)
 
 
+@pytest.mark.full
 def test_a_finished_run_whose_checkpoints_were_deleted_keeps_its_records(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -393,6 +403,7 @@ def test_a_finished_run_whose_checkpoints_were_deleted_keeps_its_records(finishe
     assert lines(folder) == lines(finished)
 
 
+@pytest.mark.full
 def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: Path, fuse: Path) -> None:
     folder = tmp_path / "run"
     told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 27}), out=folder, console=silent())
@@ -406,6 +417,7 @@ def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: 
     )
 
 
+@pytest.mark.full
 def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -418,6 +430,7 @@ def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(
     assert shown.err == ""
 
 
+@pytest.mark.full
 def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path: Path) -> None:
     chosen = options("TrlEnv/Echo-v0", model=str(finished / "model"), steps=1, env_kwargs={"word_length": 2})
     assert (chosen.action_format, chosen.instructions) == ("tag", None)
@@ -434,6 +447,7 @@ def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_where_environments_are_stepped_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stepping = {"executor": "process", "workers": 1, "step_timeout": 30.0, "reset_timeout": 60.0}
     asked: list[ExecutorConfig] = []
@@ -574,6 +588,7 @@ def test_a_start_that_fails_leaves_a_folder_that_was_there_before(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_the_tiny_model_has_a_reference_model_where_one_is_asked_for(tmp_path: Path) -> None:
     train(options(steps=2, eval_episodes=1, grpo={"beta": 0.1}), out=tmp_path / "run", console=silent())
     divergence = [line["kl"] for line in lines(tmp_path / "run")]
@@ -625,6 +640,7 @@ def conversation(record: Any) -> tuple[Any, ...]:
     return record["spec"], record["task"]["env_kwargs"], record["opening"][0], rules, limits
 
 
+@pytest.mark.full
 def test_training_takes_a_system_prompt_and_any_argument_of_gymspec(prompted: Path) -> None:
     record = next(iter(read_records(prompted)))
     assert record["opening"][0] == {"role": "system", "content": "Be brief."}
@@ -633,6 +649,7 @@ def test_training_takes_a_system_prompt_and_any_argument_of_gymspec(prompted: Pa
     assert read_options(prompted).spec == {"turn_limit": 2}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ids", [[], ["TrlEnv/Echo-v0"]], ids=str)
 def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: Path, ids: list[str]) -> None:
     arguments = ["eval", *ids, "--model", str(prompted), "--policy", "solver", "--episodes", "2"]
@@ -646,6 +663,7 @@ def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: 
     assert len(now) == 1
 
 
+@pytest.mark.full
 def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> None:
     changed = trained(prompted, max_tokens=9, sampling={"temperature": 0}, spec={"turn_limit": 4})
     assert (changed.max_tokens, changed.greedy, changed.sampling["top_k"]) == (9, True, 7)

@@ -7,24 +7,16 @@ $ python tests/vllm_run.py examples/train_vllm_server.py --vllm_server_base_url 
 ``vllm_cpu.SETTINGS`` must be set.
 """
 
-import os
 import runpy
-import subprocess
 import sys
 
 import vllm_cpu
+import warm
 
 
 def run(*command):
     """Run a command in a process of its own, as vLLM and the trainer require; return its output."""
-    done = subprocess.run(
-        [sys.executable, __file__, *map(str, command)],
-        env={**os.environ, **vllm_cpu.SETTINGS, **vllm_cpu.own_port()},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    done = warm.run(__file__, *command, env={**vllm_cpu.SETTINGS, **vllm_cpu.own_port()}, timeout=250)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     return done.stdout
 

@@ -2,14 +2,12 @@
 """The real GRPOTrainer with the real vLLM, colocated, on a CPU."""
 
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import vllm_cpu
+import warm
 
 SCRIPT = Path(__file__).parent / "train_with_vllm.py"
 STEPS = 20
@@ -24,16 +22,9 @@ needs_vllm = [
 
 def run(folder, **options):
     """Train in a process of its own: vLLM and the trainer both keep the process to themselves."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), json.dumps(options)],
-        env={**os.environ, **vllm_cpu.SETTINGS, **vllm_cpu.own_port(), "PYTHONPATH": str(SCRIPT.parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "rank0.json").read_text())
+    env = {**vllm_cpu.SETTINGS, **vllm_cpu.own_port()}
+    [report] = warm.run_ranks(SCRIPT, folder, json.dumps(options), env=env, timeout=280)
+    return report
 
 
 @pytest.fixture(scope="module")

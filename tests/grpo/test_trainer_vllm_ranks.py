@@ -2,14 +2,12 @@
 """The real GRPOTrainer on two processes with the real vLLM, colocated: one engine each, and one that both share."""
 
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import vllm_cpu
+import warm
 
 SCRIPT = Path(__file__).parent / "train_with_vllm.py"
 
@@ -31,18 +29,8 @@ def pair(request, tmp_path_factory):
         "per_device_eval_batch_size": 6,
         "max_steps": 5,
     }
-    # What `accelerate launch` runs for several processes; itself it starts one on a CPU unless there is MPI.
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(folder), json.dumps({"grpo": grpo, "turns": [2, 5]})],
-        env={**os.environ, **vllm_cpu.SETTINGS, "PYTHONPATH": str(SCRIPT.parents[1]), "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    options = json.dumps({"grpo": grpo, "turns": [2, 5]})
+    return warm.run_ranks(SCRIPT, folder, options, processes=2, env=vllm_cpu.SETTINGS, timeout=280)
 
 
 def trained(report):
