@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """Frames of chat templates: what they say is what rendering says, for all of TRL's templates."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from gym_trl.chat.rendering import find_frame
 from gym_trl.chat.template import TemplateChat
 from gym_trl.testing import tiny_tokenizer
 
-TEMPLATES = sorted(Path(trl.__file__).parent.glob("chat_templates/*.jinja"))
+TEMPLATES = {path.stem: path for path in Path(trl.__file__).parent.glob("chat_templates/*.jinja")}
 FRAMED = {"qwen3", "qwen2_5", "qwen3_instruct_2507", "llama3", "phi3", "deepseekv3"}
 VARIABLES = {"add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>", "tools": None, "documents": None}
 ODD = [
@@ -44,29 +45,30 @@ def render(template, text):
     return _compile_jinja_template(template).render(messages=talk(text), **VARIABLES)
 
 
-FRAMES = {
-    path.stem: (template, frame)
-    for path in TEMPLATES
-    if (frame := find_frame(template := path.read_text(encoding="utf-8"), talk, VARIABLES))
-}
+@cache
+def framed(name):
+    """Return a template and its frame, which takes a while to find; some have none."""
+    template = TEMPLATES[name].read_text(encoding="utf-8")
+    return template, find_frame(template, talk, VARIABLES)
 
 
 def test_the_most_common_templates_have_a_frame():
-    assert set(FRAMES) >= FRAMED
+    assert all(framed(name)[1] for name in FRAMED)
 
 
-@pytest.mark.parametrize("name", sorted(FRAMES))
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
 @examples(40)
 @given(text=TEXTS)
 def test_a_frame_says_what_rendering_says_or_nothing(name, text):
-    template, frame = FRAMES[name]
-    framed = frame.around(text)
-    assert framed is None or framed == render(template, text)
+    template, frame = framed(name)
+    said = frame and frame.around(text)
+    assert said is None or said == render(template, text)
 
 
-@pytest.mark.parametrize("name", sorted(FRAMES))
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_ordinary_texts_need_no_rendering(name):
-    assert FRAMES[name][1].around("Higher. 3 tries left.") is not None
+    _, frame = framed(name)
+    assert frame is None or frame.around("Higher. 3 tries left.") is not None
 
 
 LOOP = "{% for message in messages %}{{ message.role }}: ESCAPE\n{% endfor %}"
