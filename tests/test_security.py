@@ -25,7 +25,7 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.policies.server import server
 from gym_trl.records.json_lines import write_json_lines
 from gym_trl.records.schema import as_record
-from gym_trl.text.credentials import bearer, hidden, without_password
+from gym_trl.text.credentials import bearer, redact, without_password
 from gym_trl.training.options import TrainOptions
 from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
 from gym_trl.viewer.live import LiveServer
@@ -311,7 +311,7 @@ def test_a_training_writes_no_token_of_its_environment_into_its_folder(tmp_path,
 
 @given(st.text(), st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=4), st.text())
 def test_what_is_hidden_is_not_in_the_text_any_more(before, key, after):
-    text = hidden(f"{before}{key}{after}", bearer(key)["Authorization"])
+    text = redact(f"{before}{key}{after}", bearer(key)["Authorization"])
     assert key not in text.replace("***", "\0") or set(key) <= {"*"}
 
 

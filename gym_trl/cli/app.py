@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer import Option
 
 import gym_trl
 from gym_trl.cli import compare, evaluate, export, info, list_envs, play, replay, serve, train, validate, view
@@ -40,7 +41,7 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         say(f"gym-trl {gym_trl.__version__}")

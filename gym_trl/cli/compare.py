@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption
+from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.terminal import say, show_columns
 from gym_trl.records.json_lines import to_json
 
@@ -18,24 +19,15 @@ gym-trl compare evals/all
 
 @clear_errors
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="Folder or file of records.")],
+    first: Annotated[Path, Argument(metavar="A", help="Folder or file of records.")],
     second: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="B",
-            help="Folder or file of records to compare with A. Default: compare the policies in A.",
-            show_default=False,
-        ),
+        Path | None, Argument(metavar="B", help="Folder or file to compare with A. Default: compare the policies in A.")
     ] = None,
     *,
     fail_if_worse: Annotated[
-        bool,
-        typer.Option(
-            "--fail-if-worse",
-            help="Exit with status 1 if success (the return, if success is not declared) is significantly lower in B.",
-        ),
+        bool, Option("--fail-if-worse", help="Exit with status 1 if B is significantly worse.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Compare two evaluations on the tasks that both contain: mean differences B - A with 95% intervals."""

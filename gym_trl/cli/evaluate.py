@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gym_trl.cli.environments import format_arguments, make_text_env
 from gym_trl.cli.errors import check_finite, clear_errors, option_name
@@ -15,6 +16,7 @@ from gym_trl.cli.options import (
     LARGEST_SEED,
     DebugOption,
     EnvOption,
+    JsonOption,
     SpecOption,
     SuccessOption,
     SystemPromptOption,
@@ -31,7 +33,6 @@ from gym_trl.training.run_folder import is_run, trained
 
 if TYPE_CHECKING:
     from gym_trl.evaluation.scores import Row, Scoreboard
-    from gym_trl.training.progress import Display
 
 EXAMPLES = """
 gym-trl eval TrlEnv/GuessNumber-v0 --policy solver --policy random --episodes 1000 --out evals/guess
@@ -39,6 +40,7 @@ gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm --episodes 400 --at
 gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 0 --json
 gym-trl eval --model runs/sixteen --fail-under 0.8
 """
+_IDS_HELP = "Ids of environments, or a file.toml. Default: the environment of the run that --model names."
 _PAIRS = ("env", "spec", "llm")
 """Options that are given as NAME=VALUE."""
 _OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
@@ -49,62 +51,40 @@ _OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_co
 def evaluate(
     context: typer.Context,
     *,
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ID...",
-            help="Ids of environments, or a file.toml. Default: the environment of the run that --model names.",
-            show_default=False,
-        ),
-    ] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="ID...", help=_IDS_HELP, show_default=False)] = None,
     env: EnvOption = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Policy to evaluate, see above; repeatable.")] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Model to evaluate: a path, hub id or run; repeatable.")
-    ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Address of an OpenAI-compatible server, including /v1; the key is $OPENAI_API_KEY."),
-    ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy on each environment.")] = 100,
-    attempts: Annotated[int, typer.Option(min=1, help="Episodes per task, for pass@k; must divide --episodes.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the tasks and of the sampling.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder to record episodes in. Default: do not record.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Play the unscored episodes in --out again.")] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Record token ids and logprobs as well.")] = False,
-    vllm: Annotated[bool, typer.Option("--vllm", help="Generate with vLLM instead of Transformers.")] = False,
-    llm: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any argument of vllm.LLM; repeatable.")
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(min=1, help="Concurrent episodes of a model. Default: 64, or 16 on a server."),
-    ] = None,
+    policy: Annotated[list[str] | None, Option(help="Policy to evaluate, see above; repeatable.")] = None,
+    model: Annotated[list[str] | None, Option(help="Model to evaluate: path, hub id or run; repeatable.")] = None,
+    base_url: Annotated[str | None, Option(help="OpenAI-compatible server, with /v1; key: $OPENAI_API_KEY.")] = None,
+    episodes: Annotated[int, Option(min=1, help="Episodes of each policy on each environment.")] = 100,
+    attempts: Annotated[int, Option(min=1, help="Episodes per task, for pass@k; must divide --episodes.")] = 1,
+    seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of the tasks and of the sampling.")] = 0,
+    out: Annotated[Path | None, Option(help="Folder to record episodes in. Default: do not record.")] = None,
+    retry: Annotated[bool, Option("--retry", help="Play the unscored episodes in --out again.")] = False,
+    tokens: Annotated[bool, Option("--tokens", help="Record token ids and logprobs as well.")] = False,
+    vllm: Annotated[bool, Option("--vllm", help="Generate with vLLM instead of Transformers.")] = False,
+    llm: Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Argument of vllm.LLM; repeatable.")] = None,
+    concurrency: Annotated[int | None, Option(min=1, help="Concurrent episodes. Default: 64, 16 on a server.")] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Sampling temperature; 0 is greedy. Default: the model's or the server's own."),
+        Option(min=0.0, help="Sampling temperature; 0 is greedy. Default: the model's or the server's own."),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of tokens per turn. Default: 256, or that of the run.")
+        int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, or the run's.")
     ] = None,
     max_completion: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Maximum number of tokens of an episode, including observations. Default: the model's context."
-        ),
+        int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: the context.")
     ] = None,
     action_format: Annotated[
-        str | None,
-        typer.Option(help='Format in which models mark actions: "tag", "boxed", "plain", ... Default: "tag".'),
+        str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain", ...')
     ] = None,
     spec: SpecOption = None,
     system_prompt: SystemPromptOption = None,
     success: SuccessOption = None,
     fail_under: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, help="Exit with status 1 if the success rate of a policy is lower."),
+        float | None, Option(min=0.0, max=1.0, help="Exit with status 1 if a success rate is lower.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Evaluate models and other policies on held-out tasks, with 95% intervals.
@@ -198,26 +178,36 @@ def _evaluate(
     policies += [read_model(name, base_url, given) for name in named]
     if not policies:
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
-    marked = any(getattr(one, "marks", False) for one in policies)
-    _refuse_unused(
-        {} if named else given,
-        {} if marked else {"tokens": options["tokens"], "action_format": action_format, "spec": spec},
-    )
-    spec = {**spec, **({} if action_format is None else {"action_format": action_format})}
-    if runs:
-        ids = ids or [_only_env(list(runs.values()))]
-        success = next((run.success for run in runs.values() if success is None and run.env in ids), success)
-    if not ids:
-        raise ConfigError("there is no environment to evaluate on: give an id from gym-trl list")
+    unused = {} if named else given
+    if not any(getattr(one, "marks", False) for one in policies):
+        unused = {**unused, "tokens": options["tokens"], "action_format": action_format, "spec": spec}
+    for name, value in unused.items():
+        if value is not None and value is not False and value != {}:
+            raise ConfigError(f"{option_name(name)} requires a language model: use --model or --base-url")
+    ids = ids or _trained_ids(runs)
+    if success is None:
+        success = next((run.success for run in runs.values() if run.env in ids), None)
     kwargs = {env_id: {**_trained_kwargs(env_id, list(runs.values())), **env} for env_id in ids}
     for env_id, arguments in kwargs.items():
         make_text_env(env_id, arguments).close()
     for name, run in runs.items():
         say_aside(_as_trained(name, run, kwargs))
     console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)
-    progress = _Progress(
-        display_on(console, episodes * len(ids) * len(policies), "episode"), [] if base_url else model or []
-    )
+    display = display_on(console, episodes * len(ids) * len(policies), "episode")
+    done = 0
+
+    def on_begin(total: int, before: int) -> None:
+        nonlocal done
+        done = before
+        display.begin(before)
+        if model and not base_url and before < total:
+            display.note(f"Loading {', '.join(model)}")
+
+    def on_episode(record: object, board: "Scoreboard") -> None:
+        nonlocal done
+        done += 1
+        display.log(done, {f"env/{name}": value for name, value in board.means().items()})
+
     try:
         found = run_evaluation(
             ids,
@@ -225,71 +215,42 @@ def _evaluate(
             episodes=episodes,
             env_kwargs=kwargs,
             success=read_success(success),
-            spec=spec,
-            on_begin=progress.begin,
-            on_episode=progress.played,
+            spec=spec if action_format is None else {**spec, "action_format": action_format},
+            on_begin=on_begin,
+            on_episode=on_episode,
             **options,
         )
     except KeyboardInterrupt:
-        progress.display.end()
+        display.end()
         if options["out"] is not None:
-            say(f"Interrupted after {counted(progress.done, 'episode')}; the same command resumes from here.")
+            say(f"Interrupted after {counted(done, 'episode')}; the same command resumes from here.")
         raise typer.Exit(130) from None
     finally:
-        progress.display.end()
-    if as_json:
-        say(to_json(found.as_dict(), indent=2))
-    else:
-        show_columns(_columns(found.rows))
+        display.end()
+    say(to_json(found.as_dict(), indent=2)) if as_json else show_columns(_columns(found.rows))
     # The folder may contain episodes of other policies and environments, too.
     names = {one.name for one in policies}
-    own = [row for row in found.rows if row.policy in names and row.env_id in ids]
-    low = [row for row in own if not _reaches(row.success.mean, fail_under)]
+    _check_success([row for row in found.rows if row.policy in names and row.env_id in ids], fail_under)
+
+
+def _check_success(rows: Sequence["Row"], least: float | None) -> None:
+    """Exit with status 1 if a success rate is too low."""
+    low = [row for row in rows if least is not None and (row.success.mean is None or row.success.mean < least)]
     for row in low:
-        why = "no success is declared" if row.success.mean is None else f"success {row.success} is below {fail_under:g}"
+        why = "success is not declared" if row.success.mean is None else f"success {row.success} is below {least:g}"
         say_aside(f"{row.policy} on {row.env_id}: {why}")
     if low:
         raise typer.Exit(1)
 
 
-class _Progress:
-    """Progress display of an evaluation."""
-
-    def __init__(self, display: "Display", loaded: Sequence[str]) -> None:
-        self.display = display
-        self.done = 0
-        self._loaded = loaded
-
-    def begin(self, total: int, before: int) -> None:
-        self.done = before
-        self.display.begin(before)
-        if self._loaded and before < total:
-            self.display.note(f"Loading {', '.join(self._loaded)}")
-
-    def played(self, record: object, board: "Scoreboard") -> None:
-        self.done += 1
-        self.display.log(self.done, {f"env/{name}": value for name, value in board.means().items()})
-
-
-_OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
-
-
-def _refuse_unused(*unused: Mapping[str, Any]) -> None:
-    """Raise ``ConfigError`` for options of language models that no policy uses."""
-    for name, value in ((name, value) for options in unused for name, value in options.items()):
-        if value is not None and value is not False and value != {}:
-            raise ConfigError(f"{option_name(name)} requires a language model: use --model or --base-url")
-
-
-def _reaches(success: float | None, least: float | None) -> bool:
-    return least is None or (success is not None and success >= least)
-
-
-def _only_env(runs: Sequence[TrainOptions]) -> str:
+def _trained_ids(runs: Mapping[str, TrainOptions]) -> list[str]:
     """Return the environment that all runs trained on."""
-    if len(found := {run.env for run in runs}) > 1:
-        raise ConfigError(f"the runs trained on {' and '.join(sorted(found))}: give the id of one of them")
-    return found.pop()
+    found = sorted({run.env for run in runs.values()})
+    if not found:
+        raise ConfigError("there is no environment to evaluate on: give an id from gym-trl list")
+    if len(found) > 1:
+        raise ConfigError(f"the runs trained on {' and '.join(found)}: give the id of one of them")
+    return found
 
 
 def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]:
@@ -304,10 +265,8 @@ def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[s
     """Return the line that lists the settings of a run that an evaluation uses."""
     model = trained(Path(name))
     own = {"max_tokens": model.max_tokens, "max_completion": model.max_completion, "system_prompt": model.system_prompt}
-    taken = {**model.spec, **own, **model.sampling}
-    if run.env in env_kwargs and run.env_kwargs:
-        taken = {**run.env_kwargs, **taken}
-    shown = format_arguments({key: value for key, value in taken.items() if value is not None})
+    used = {**(run.env_kwargs if run.env in env_kwargs else {}), **model.spec, **own, **model.sampling}
+    shown = format_arguments({key: value for key, value in used.items() if value is not None})
     return f"Settings of {name}, unless an option overrides them: {shown}"
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption
@@ -29,23 +29,16 @@ class ExportFormat(StrEnum):
 
 @clear_errors
 def export(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Folder or file of records.")],
+    path: Annotated[Path, Argument(metavar="FILE", help="Folder or file of records.")],
     *,
-    to: Annotated[
-        ExportFormat,
-        typer.Option(help="sft: conversations for SFTTrainer; preferences: pairs for DPOTrainer; parquet: a table."),
-    ],
-    out: Annotated[Path, typer.Option(help="Output file; replaced if it exists.")],
-    min_return: Annotated[
-        float | None, typer.Option(help="sft: omit episodes with a lower return. Default: no minimum.")
-    ] = None,
-    successes: Annotated[bool, typer.Option("--successes", help="sft: omit episodes without success.")] = False,
+    to: Annotated[ExportFormat, Option(help="Conversations for SFTTrainer, pairs for DPOTrainer, or a table.")],
+    out: Annotated[Path, Option(help="Output file; replaced if it exists.")],
+    min_return: Annotated[float | None, Option(help="sft: omit episodes with a lower return. Default: none.")] = None,
+    successes: Annotated[bool, Option("--successes", help="sft: omit episodes without success.")] = False,
     min_gap: Annotated[
-        float, typer.Option(min=0.0, help="preferences: omit pairs whose returns do not differ by more than this.")
+        float, Option(min=0.0, help="preferences: omit pairs of which the returns do not differ by more.")
     ] = 0.0,
-    thinking: Annotated[
-        bool, typer.Option("--thinking", help="sft, preferences: include the thinking of responses, in <think>.")
-    ] = False,
+    thinking: Annotated[bool, Option("--thinking", help="sft, preferences: include thinking, in <think>.")] = False,
     debug: DebugOption = False,
 ) -> None:
     """Convert records to a data set: conversations for SFT, preference pairs, or a table."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from gym_trl.cli.environments import describe, format_arguments, make_text_env
 from gym_trl.cli.errors import clear_errors
@@ -29,10 +29,10 @@ _SHOWN_TURNS = 8
 
 @clear_errors
 def info(
-    env_id: Annotated[str, typer.Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
+    env_id: Annotated[str, Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
     *,
     env: EnvOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the example episode.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the example episode.")] = 0,
     debug: DebugOption = False,
 ) -> None:
     """Show an environment's arguments, instructions, measured scores and an example episode."""

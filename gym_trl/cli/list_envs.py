@@ -4,7 +4,7 @@ import sys
 from typing import Annotated
 
 import gymnasium as gym
-import typer
+from typer import Option
 
 from gym_trl.cli.environments import describe
 from gym_trl.cli.errors import clear_errors
@@ -19,9 +19,7 @@ gym-trl list --all | grep -i maze
 
 @clear_errors
 def list_envs(
-    everything: Annotated[
-        bool, typer.Option("--all", help="List every id registered with Gymnasium, not only this library's.")
-    ] = False,
+    everything: Annotated[bool, Option("--all", help="List every id registered with Gymnasium.")] = False,
 ) -> None:
     """List the available environments."""
     if everything:

@@ -5,7 +5,7 @@ import re
 from contextlib import suppress
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from gym_trl.errors import ConfigError
 
@@ -15,7 +15,7 @@ _POINTED = re.compile(r"-?((0|[1-9][0-9]*)\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNOR
 
 EnvOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--env",
         metavar="NAME=VALUE",
         help="Argument of the environment; repeatable. Numbers, true, false, none and JSON lists are converted; other "
@@ -24,19 +24,20 @@ EnvOption = Annotated[
 ]
 SuccessOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Definition of success: a minimum return, info, or module:function. Default: the environment's own.",
         show_default=False,
     ),
 ]
 SpecOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Any other argument of GymSpec, such as turn_limit=8; repeatable."),
+    Option(metavar="NAME=VALUE", help="Any other argument of GymSpec, such as turn_limit=8; repeatable."),
 ]
 SystemPromptOption = Annotated[
-    str | None, typer.Option(help="Text of a system message at the start of every conversation. Default: none.")
+    str | None, Option(help="Text of a system message at the start of every conversation. Default: none.")
 ]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
+DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]
 
 
 def read_pairs(given: list[str] | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail, one_line
@@ -47,13 +47,11 @@ _COMMANDS_HELP = (
 
 @clear_errors
 def play(
-    env_id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
+    env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
     *,
     env: EnvOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episode. Default: a random one.")] = None,
-    against: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="Opponent; see above. Default: none.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, Option(min=0, help="Seed of the episode. Default: a random one.")] = None,
+    against: Annotated[str | None, Option(metavar="POLICY", help="Opponent, see above. Default: none.")] = None,
     debug: DebugOption = False,
 ) -> None:
     """Play an environment in the terminal; "quit", Ctrl-C or Ctrl-D ends the session.

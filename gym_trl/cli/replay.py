@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
@@ -17,23 +18,16 @@ gym-trl replay evals/guess
 gym-trl replay runs/first --env reward=efficient
 gym-trl replay evals/guess --reward my_rewards:score --out scored.jsonl
 """
+_REWARD_HELP = "package.module:function that returns the return of a record. Default: the environment's rewards."
 
 
 @clear_errors
 def replay(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Folder or file of records.")],
+    path: Annotated[Path, Argument(metavar="FILE", help="Folder or file of records.")],
     *,
     env: EnvOption = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FUNCTION",
-            help="package.module:function that returns the return of a record. Default: the environment's rewards.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the records with the new rewards to this file, as JSON Lines.")
-    ] = None,
+    reward: Annotated[str | None, Option(metavar="FUNCTION", help=_REWARD_HELP)] = None,
+    out: Annotated[Path | None, Option(help="File for the records with the new rewards, as JSON Lines.")] = None,
     debug: DebugOption = False,
 ) -> None:
     """Replay recorded actions and report differences; with --env or --reward, compute new rewards.

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors
@@ -13,27 +13,19 @@ EXAMPLES = """
 gym-trl serve TrlEnv/GuessNumber-v0 --port 8000
 gym-trl serve CartPole-v1 --port 0 --sessions 256
 """
+_BEARER_HELP = "Bearer token that clients must send. Default: none on this machine, a new one otherwise."
 
 
 @clear_errors
 def serve(
-    env_id: Annotated[str, typer.Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
+    env_id: Annotated[str, Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
     *,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 selects a free one.")] = 8000,
+    port: Annotated[int, Option(min=0, max=65_535, help="Port to listen on; 0 selects a free one.")] = 8000,
     host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on. By default only this machine can connect; any other address requires a token."
-        ),
+        str, Option(help="Address to listen on; one other than the default requires a token.")
     ] = "127.0.0.1",
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GYM_TRL_TOKEN",
-            help="Bearer token that clients must send. Default: none on this machine, a new one otherwise.",
-        ),
-    ] = None,
-    sessions: Annotated[int, typer.Option(min=1, help="Maximum number of concurrent sessions.")] = 64,
+    token: Annotated[str | None, Option(envvar="GYM_TRL_TOKEN", help=_BEARER_HELP)] = None,
+    sessions: Annotated[int, Option(min=1, help="Maximum number of concurrent sessions.")] = 64,
     env: EnvOption = None,
     debug: DebugOption = False,
 ) -> None:

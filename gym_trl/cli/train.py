@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, option_name
@@ -35,92 +36,65 @@ gym-trl train TrlEnv/CodeAgent-v0 --executor process --workers 8 --step-timeout 
 RAY_ADDRESS=10.0.0.1:6379 gym-trl train TrlEnv/CodeAgent-v0 --executor ray --workers 256
 gym-trl train --resume runs/sixteen
 """
+_EXECUTOR_HELP = (
+    f"Where environments are stepped: {', '.join(EXECUTORS)}. Default: the environment's own choice, or the result of "
+    "a short measurement."
+)
 
 
 @clear_errors
 def train(
     context: typer.Context,
     *,
-    env_id: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="Environment. Default: TrlEnv/GuessNumber-v0.", show_default=False),
-    ] = None,
+    env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
     env: EnvOption = None,
-    model: Annotated[
-        str | None, typer.Option(help="Path or hub id of a model. Default: a tiny model with random weights.")
-    ] = None,
+    model: Annotated[str | None, Option(help="Path or hub id. Default: a tiny model with random weights.")] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of steps, in total also with --resume. Default: 200, or up to 500 (tiny)."),
+        int | None, Option(min=1, help="Total steps, also with --resume. Default: 200, up to 500 (tiny).")
     ] = None,
     episodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Episodes per step, over all processes. Default: 64, or at least 128 (tiny)."),
+        int | None, Option(min=1, help="Episodes per step, over all processes. Default: 64, at least 128 (tiny).")
     ] = None,
-    group_size: Annotated[
-        int | None, typer.Option(min=2, help="Episodes per task. Default: 8, or up to 16 (tiny).")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Learning rate of the optimiser. Default: 1e-6, or at least 2e-3 (tiny).")
-    ] = None,
+    group_size: Annotated[int | None, Option(min=2, help="Episodes per task. Default: 8, up to 16 (tiny).")] = None,
+    learning_rate: Annotated[float | None, Option(help="Learning rate. Default: 1e-6, at least 2e-3 (tiny).")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of tokens per turn. Default: 256, or up to 16 (tiny).")
+        int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, up to 16 (tiny).")
     ] = None,
     max_completion: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Maximum number of tokens of an episode, including observations. Default: 2048, or 128 (tiny).",
-        ),
+        int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: 2048, 128 (tiny).")
     ] = None,
     action_format: Annotated[
-        str | None,
-        typer.Option(help='Format of actions: "tag", "boxed", "plain", ... Default: "tag", or "plain" (tiny).'),
+        str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain" (default of tiny), ...')
     ] = None,
     invalid_penalty: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, or 0.2 (tiny)."),
+        float | None, Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, 0.2 (tiny).")
     ] = None,
     success: SuccessOption = None,
     system_prompt: SystemPromptOption = None,
     spec: SpecOption = None,
     eval_episodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Evaluation episodes, before and after training. Default: 64, or 256 (tiny)."),
+        int | None, Option(min=1, help="Evaluation episodes before and after. Default: 64, 256 (tiny).")
     ] = None,
-    records: Annotated[int, typer.Option(min=0, help="Episodes per step that are recorded in rollouts.jsonl.")] = 16,
-    seed: Annotated[
-        int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the tasks, the sampling and the tiny model.")
-    ] = 0,
-    executor: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Where environments are stepped: {', '.join(EXECUTORS)}. Default: the environment's own choice, or "
-            "the result of a short measurement."
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of threads or processes of the executor. Default: the executor's own."),
-    ] = None,
+    records: Annotated[int, Option(min=0, help="Episodes per step that are recorded in rollouts.jsonl.")] = 16,
+    seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of tasks, sampling and the tiny model.")] = 0,
+    executor: Annotated[str | None, Option(help=_EXECUTOR_HELP)] = None,
+    workers: Annotated[int | None, Option(min=1, help="Threads or processes. Default: the executor's own.")] = None,
     step_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Make an episode unscored if a step takes longer. Default: no limit."),
+        Option(metavar="SECONDS", help="Maximum time of a step; longer ones make the episode unscored. Default: none."),
     ] = None,
     reset_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="The same for making and resetting an environment. Default: no limit."),
+        Option(metavar="SECONDS", help="Maximum time for making and resetting an environment. Default: none."),
     ] = None,
     vllm: Annotated[
-        VLLMMode | None,
-        typer.Option(help="Generate with vLLM, in this process or on a server of the same --model. Default: do not."),
+        VLLMMode | None, Option(help="Generate with vLLM in this process or on a server of the same --model.")
     ] = None,
     grpo: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Any field of TRL's GRPOConfig; repeatable."),
+        list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new. Default: one in runs/.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Folder of a run to continue.")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the run; must be new. Default: one in runs/.")] = None,
+    resume: Annotated[Path | None, Option(help="Folder of a run to continue.")] = None,
     debug: DebugOption = False,
 ) -> None:
     """Train a model on an environment with TRL's GRPOTrainer, and record the run in a folder.

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 import gym_trl
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, read_pairs
+from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, JsonOption, read_pairs
 from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import Measured
 from gym_trl.errors import ConfigError
@@ -42,32 +43,29 @@ _MARKS = {
 
 @clear_errors
 def validate(
-    env_ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help=ID_HELP, show_default=False)] = None,
+    env_ids: Annotated[list[str] | None, Argument(metavar="ID...", help=ID_HELP, show_default=False)] = None,
     *,
     env: EnvOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="Validate all environments of this library.")] = False,
+    everything: Annotated[bool, Option("--all", help="Validate all environments of this library.")] = False,
     difficulty: Annotated[
-        str | None, typer.Option(help="Validate only this preset of the library's environments. Default: all presets.")
+        str | None, Option(help="Only this preset of the library's environments. Default: all presets.")
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(min=2, help="Episodes of each policy. Default: 100, 2000 with --full, 20 for other environments."),
+        Option(min=2, help="Episodes per policy. Default: 100, 2000 with --full, 20 for other environments."),
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Play 2000 episodes, which takes minutes and detects small differences.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes and of the search for blind policies.")] = 0,
+    full: Annotated[bool, Option("--full", help="Play 2000 episodes, which detects small differences.")] = False,
+    seed: Annotated[int, Option(min=0, help="Seed of the episodes and of the search for a blind policy.")] = 0,
     blind_steps: Annotated[
-        int, typer.Option(min=0, help="Environment steps of the search for a blind policy; 0 disables it.")
+        int, Option(min=0, help="Environment steps of the search for a blind policy; 0 disables it.")
     ] = BLIND_STEPS,
     blind_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Time limit of the search, for each environment or preset.")
+        float, Option(min=0.1, help="Time limit of the search, per environment or preset.")
     ] = BLIND_SECONDS,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: the number of cores.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON per environment.")] = False,
+    jobs: Annotated[int | None, Option(min=1, help="Number of processes. Default: the number of cores.")] = None,
+    as_json: JsonOption = False,
     remeasure: Annotated[
-        bool,
-        typer.Option("--measure", help="Write reference values and blind baselines (2000 episodes) without checks."),
+        bool, Option("--measure", help="Write reference values (2000 episodes), check nothing.")
     ] = False,
     debug: DebugOption = False,
 ) -> None:

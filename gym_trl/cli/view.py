@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors, one_line
 from gym_trl.cli.options import DebugOption
@@ -20,19 +20,12 @@ gym-trl view runs/first --live
 
 @clear_errors
 def view(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a file of records.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run, or a file of records.")],
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="File to write. Default: view.html in the folder of the run.", show_default=False),
-    ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Serve the page at 127.0.0.1 and update it while the run continues.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --live; 0 selects a free one.")] = 0,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="Folder of the tokenizer that decodes token ids. Default: the run's own.")
-    ] = None,
+    out: Annotated[Path | None, Option(help="File to write. Default: view.html in the folder of the run.")] = None,
+    live: Annotated[bool, Option("--live", help="Serve the page at 127.0.0.1 and keep it up to date.")] = False,
+    port: Annotated[int, Option(min=0, max=65_535, help="Port of --live; 0 selects a free one.")] = 0,
+    tokenizer: Annotated[Path | None, Option(help="Folder of the tokenizer. Default: the run's own.")] = None,
     debug: DebugOption = False,
 ) -> None:
     """Write a run as an HTML page with its curves and its episodes, with every token; it works offline."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.request import getproxies
 
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.text.credentials import bearer, hidden
+from gym_trl.text.credentials import bearer, redact
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
 if TYPE_CHECKING:
@@ -445,7 +445,7 @@ class _Sender:
                 async with self._connections().post(url, data=body, headers=server.headers) as response:
                     content = await response.read()
                 if response.status != 200:
-                    said = hidden(content.decode("utf-8", "replace"), self._headers.get("Authorization"))
+                    said = redact(content.decode("utf-8", "replace"), self._headers.get("Authorization"))
                     content = said.encode()
                 reply = _Reply(url, response.status, content)
                 server.answered_at = self._loop.time()
@@ -568,7 +568,7 @@ def _error_text(response: "_Reply | httpx.Response") -> str:
 
 
 def _said(client: "httpx.Client", response: "httpx.Response") -> str:
-    return hidden(_error_text(response), client.headers.get("Authorization"))
+    return redact(_error_text(response), client.headers.get("Authorization"))
 
 
 def _failed(request: Request, error: str) -> Completion:

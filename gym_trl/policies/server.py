@@ -10,7 +10,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.policies.protocol import ModelStopped, TextPolicy
 from gym_trl.seeding import derive_seed
-from gym_trl.text.credentials import bearer, hidden, without_password
+from gym_trl.text.credentials import bearer, redact, without_password
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import (
     Policy,
@@ -142,7 +142,7 @@ class Conversation:
             thinking, said = split_thinking(message.get("content") or "")
             thinking = message.get("reasoning_content") or message.get("reasoning") or thinking
         except (LookupError, TypeError, AttributeError) as error:
-            shown = hidden(repr(answer), self._client.headers.get("Authorization"))
+            shown = redact(repr(answer), self._client.headers.get("Authorization"))
             raise ModelStopped(StopReason.CANCELLED, f"the server's answer has no message: {shown:.200}") from error
         self.thinking.append(str(thinking))
         self.messages.append({"role": "assistant", "content": said})
@@ -187,7 +187,7 @@ def _read(response: Any, client: Any) -> Any:
             return response.json()
         except ValueError as error:
             raise ModelStopped(StopReason.CANCELLED, f"{_address(client)} did not answer in JSON") from error
-    said = hidden(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
+    said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
     if any(words in said.lower() for words in _OVERFLOW):
         raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
     raise EngineError(f"{_address(client)} answered {response.status_code}: {said}")

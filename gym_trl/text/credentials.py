@@ -22,10 +22,10 @@ def bearer(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def hidden(text: str, authorization: str | None) -> str:
+def redact(text: str, authorization: str | None) -> str:
     """Return a server's message without the key, which some servers repeat when they reject it.
 
-    >>> hidden("Incorrect API key provided: sk-1234.", "Bearer sk-1234")
+    >>> redact("Incorrect API key provided: sk-1234.", "Bearer sk-1234")
     'Incorrect API key provided: ***.'
     """
     key = (authorization or "").rpartition(" ")[2]
