@@ -261,7 +261,7 @@ def test_near_the_optimum_is_said() -> None:
     assert is_near(0.7, 0.5, 0.6875)
     assert not is_near(0.7, 0.5, 1.0)
     ran = CliRunner().invoke(app, ["validate", "TrlEnv/KuhnPoker-v0", "--difficulty", "easy", "--blind-steps", "3000"])
-    assert "that is near the optimum" in ran.output
+    assert "this is near the optimum" in ran.output
 
 
 # What is published.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import NotTextError
-from gym_trl.text.textify import UnreadableActionError, explain, read, show, write
+from gym_trl.text.textify import UnreadableActionError, explain, parse, render, write
 
 LEAVES = [
     spaces.Discrete(5, start=-2),
@@ -45,7 +45,7 @@ def same(one, other):
 def test_what_is_written_is_read_as_it_was(space, seed):
     space.seed(seed)
     action = space.sample()
-    again = read(space, write(space, action))
+    again = parse(space, write(space, action))
     assert again in space
     assert same(action, again)
 
@@ -53,7 +53,7 @@ def test_what_is_written_is_read_as_it_was(space, seed):
 @given(some_space, st.integers(0, 2**32 - 1))
 def test_every_value_can_be_shown_and_every_space_explained(space, seed):
     space.seed(seed)
-    assert isinstance(show(space, space.sample()), str)
+    assert isinstance(render(space, space.sample()), str)
     assert explain(space)
 
 
@@ -61,7 +61,7 @@ def test_every_value_can_be_shown_and_every_space_explained(space, seed):
 def test_any_words_are_an_action_of_the_space_or_unreadable(space, words):
     with suppress(UnreadableActionError):
         # A Text is not held to the alphabet that it declares.
-        assert read(space, words) in space or "Text" in str(space)
+        assert parse(space, words) in space or "Text" in str(space)
 
 
 @pytest.mark.parametrize(
@@ -89,44 +89,44 @@ def test_any_words_are_an_action_of_the_space_or_unreadable(space, words):
 )
 def test_what_is_no_action_is_refused_with_what_would_be_one(space, words):
     with pytest.raises(UnreadableActionError, match="Answer with "):
-        read(space, words)
+        parse(space, words)
 
 
 @pytest.mark.parametrize("words", ["move LEFT", "  Move   left ", "0"])
 def test_names_are_read_in_any_case_and_numbers_work_as_well(words):
-    assert read(spaces.Discrete(2), words, ["Move left", "Move right"]) == 0
+    assert parse(spaces.Discrete(2), words, ["Move left", "Move right"]) == 0
 
 
 def test_a_number_that_its_type_cannot_hold_is_no_action():
-    assert read(spaces.Box(-np.inf, np.inf, (1,), np.float32), "1e38") == pytest.approx(1e38)
+    assert parse(spaces.Box(-np.inf, np.inf, (1,), np.float32), "1e38") == pytest.approx(1e38)
     with pytest.raises(UnreadableActionError):
-        read(spaces.Box(-np.inf, np.inf, (1,), np.float32), "1e39")
+        parse(spaces.Box(-np.inf, np.inf, (1,), np.float32), "1e39")
 
 
 def test_example_actions_are_actions():
     for space in LEAVES[:-1]:
-        assert read(space, explain(space).rpartition("such as ")[2] if "such as" in explain(space) else "0") in space
+        assert parse(space, explain(space).rpartition("such as ")[2] if "such as" in explain(space) else "0") in space
 
 
 def test_fields_and_nested_values_are_shown_by_name():
     space = spaces.Dict(hand=spaces.Tuple([spaces.Discrete(9), spaces.Discrete(9)]), map=spaces.MultiBinary((2, 2)))
-    shown = show(space, {"hand": (3, 4), "map": np.eye(2, dtype=np.int8)})
+    shown = render(space, {"hand": (3, 4), "map": np.eye(2, dtype=np.int8)})
     assert shown == "hand: 3, 4\nmap:\n1 0\n0 1"
 
 
 def test_graphs_are_shown_by_nodes_and_edges():
     space = spaces.Graph(spaces.Discrete(9), spaces.Discrete(9))
     graph = spaces.GraphInstance(np.array([4, 5]), np.array([7]), np.array([[0, 1]], dtype=np.int32))
-    assert show(space, graph) == "node 0: 4\nnode 1: 5\nedge 0 to 1: 7"
-    assert same(tuple(read(space, write(space, graph))), tuple(graph))
+    assert render(space, graph) == "node 0: 4\nnode 1: 5\nedge 0 to 1: 7"
+    assert same(tuple(parse(space, write(space, graph))), tuple(graph))
 
 
 def test_one_of_several_kinds_says_which():
-    assert show(spaces.OneOf([spaces.Discrete(2), spaces.Text(5)]), (np.int64(1), "go")) == "kind 1: go"
+    assert render(spaces.OneOf([spaces.Discrete(2), spaces.Text(5)]), (np.int64(1), "go")) == "kind 1: go"
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 3), (1000,), (40, 40)])
 def test_pictures_have_no_words(shape):
     space = spaces.Box(0, 255, shape, dtype=np.uint8)
     with pytest.raises(NotTextError, match="observe="):
-        show(space, space.sample())
+        render(space, space.sample())

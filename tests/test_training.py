@@ -251,7 +251,7 @@ def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.Com
     (folder / "main.py").write_text(
         "import sys, gymnasium as gym\n"
         "from fused_game import Fused\n"
-        "from gym_trl.cli import app\n"
+        "from gym_trl.cli.app import app\n"
         "gym.register('Tests/Fused-v0', Fused)\n"
         "app(['train', 'Tests/Fused-v0', *sys.argv[1:]])\n"
     )

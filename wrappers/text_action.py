@@ -9,7 +9,7 @@ import numpy as np
 
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import action_names, description
-from gym_trl.text.textify import check_actions, explain, read, write
+from gym_trl.text.textify import check_actions, explain, parse, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
@@ -88,7 +88,7 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     def _read(self, action: str) -> Any:
         if self._act is not None:
             return self._act(action)
-        return action if self._takes_text else read(self.env.action_space, action, self.names)
+        return action if self._takes_text else parse(self.env.action_space, action, self.names)
 
     def _named(self, info: dict[str, Any]) -> dict[str, Any]:
         mask = info.get("action_mask")

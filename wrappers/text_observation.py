@@ -8,7 +8,7 @@ import gymnasium as gym
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import field_names, marks
-from gym_trl.text.textify import check, show
+from gym_trl.text.textify import check, render
 from gym_trl.wrappers.minigrid_text import minigrid_text
 from gym_trl.wrappers.toy_text import toy_text
 
@@ -70,7 +70,7 @@ class _Shown:
         self.space, self.names = space, names
 
     def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        return show(self.space, observation, self.names)
+        return render(self.space, observation, self.names)
 
 
 class _Rendered:

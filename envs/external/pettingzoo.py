@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ConfigError, apart_from_the_model
-from gym_trl.text.textify import explain, show
+from gym_trl.text.textify import explain, render
 from gym_trl.types import Policy
 
 _MOST_MOVES = 1_000
@@ -185,7 +185,7 @@ class PettingZoo(Adapter):
         if self._is_board():
             mine, theirs = np.asarray(observation, dtype=int).transpose(2, 0, 1)
             return "\n".join("".join(row) for row in _STONES[mine + 2 * theirs])
-        return show(space, observation)
+        return render(space, observation)
 
     def _observed(self, player: str) -> spaces.Space[Any]:
         """Return the space of a player's observations, without the mask."""

@@ -2,10 +2,10 @@ r"""Conversion of values of any Gymnasium space to text, and of text to actions 
 
 >>> from gymnasium import spaces
 >>> space = spaces.Dict({"door": spaces.Discrete(2), "speed": spaces.Box(0, 9, (2,))})
->>> print(show(space, {"door": 1, "speed": [0.5, 2.25]}))
+>>> print(render(space, {"door": 1, "speed": [0.5, 2.25]}))
 door: 1
 speed: 0.5 2.25
->>> read(space, '{"door": 1, "speed": [0.5, 2]}')["speed"]
+>>> parse(space, '{"door": 1, "speed": [0.5, 2]}')["speed"]
 array([0.5, 2. ], dtype=float32)
 >>> explain(space)
 'a JSON object such as {"door": 0, "speed": [4.5, 4.5]}'
@@ -57,12 +57,12 @@ def _plural(thing: str) -> str:
 
 
 @singledispatch
-def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
+def render(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
     r"""Return a value of ``space`` as text; ``names`` are those of its values, or of its fields.
 
-    >>> show(spaces.Discrete(2), 1, ["stick", "hit"])
+    >>> render(spaces.Discrete(2), 1, ["stick", "hit"])
     'hit'
-    >>> show(spaces.Box(-1, 1, (2,)), [0.12345, -1], ["position", "velocity"])
+    >>> render(spaces.Box(-1, 1, (2,)), [0.12345, -1], ["position", "velocity"])
     'position: 0.1235\nvelocity: -1'
 
     Raises:
@@ -71,15 +71,15 @@ def show(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str
     return "" if value is None else str(value)  # assumed to be another project's text space
 
 
-@show.register
+@render.register
 def _(space: spaces.Discrete, value: Any, names: Sequence[str] = ()) -> str:
     place = int(value) - int(space.start)
     return names[place] if 0 <= place < len(names) else str(int(value))
 
 
-@show.register(spaces.MultiDiscrete)
-@show.register(spaces.MultiBinary)
-@show.register(spaces.Box)
+@render.register(spaces.MultiDiscrete)
+@render.register(spaces.MultiBinary)
+@render.register(spaces.Box)
 def _(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
     array = np.asarray(value)
     _check_shape(array.shape)
@@ -90,46 +90,46 @@ def _(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
     return "\n".join(" ".join(map(_number, row)) for row in array)
 
 
-@show.register
+@render.register
 def _(space: spaces.Text, value: Any, names: Sequence[str] = ()) -> str:
     return "" if value is None else str(value)
 
 
-@show.register
+@render.register
 def _(space: spaces.Dict, value: Any, names: Sequence[str] = ()) -> str:
     present = ((name, inner) for name, inner in space.spaces.items() if value[name] is not None)
-    return "\n".join(_field(name, show(inner, value[name])) for name, inner in present)
+    return "\n".join(_field(name, render(inner, value[name])) for name, inner in present)
 
 
-@show.register(spaces.Tuple)
+@render.register(spaces.Tuple)
 def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
-    shown = [show(inner, part) for inner, part in zip(space.spaces, value, strict=True)]
+    shown = [render(inner, part) for inner, part in zip(space.spaces, value, strict=True)]
     if len(names) == len(shown):
         return "\n".join(map(_field, names, shown))
     return "\n".join(shown) if any("\n" in part for part in shown) else ", ".join(shown)
 
 
-@show.register
+@render.register
 def _(space: spaces.Sequence, value: Any, names: Sequence[str] = ()) -> str:
-    return "\n".join(f"- {show(space.feature_space, part)}" for part in _parts(space, value)) or "(none)"
+    return "\n".join(f"- {render(space.feature_space, part)}" for part in _parts(space, value)) or "(none)"
 
 
-@show.register
+@render.register
 def _(space: spaces.Graph, value: Any, names: Sequence[str] = ()) -> str:
     nodes = _unstacked(space.node_space, value.nodes)
-    lines = [f"node {place}: {show(space.node_space, node)}" for place, node in enumerate(nodes)]
+    lines = [f"node {place}: {render(space.node_space, node)}" for place, node in enumerate(nodes)]
     links = () if value.edge_links is None else value.edge_links
     edges = None if space.edge_space is None or value.edges is None else _unstacked(space.edge_space, value.edges)
     for place, (start, end) in enumerate(links):
-        said = "" if space.edge_space is None or edges is None else show(space.edge_space, edges[place])
+        said = "" if space.edge_space is None or edges is None else render(space.edge_space, edges[place])
         lines.append(f"edge {int(start)} to {int(end)}" + (f": {said}" if said else ""))
     return "\n".join(lines)
 
 
-@show.register(spaces.OneOf)
+@render.register(spaces.OneOf)
 def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
     chosen, inner = int(value[0]), value[1]
-    return f"{names[chosen] if chosen < len(names) else f'kind {chosen}'}: {show(space.spaces[chosen], inner)}"
+    return f"{names[chosen] if chosen < len(names) else f'kind {chosen}'}: {render(space.spaces[chosen], inner)}"
 
 
 def check(space: spaces.Space[Any]) -> None:
@@ -215,12 +215,12 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
 
-def read(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
+def parse(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
     """Return the action of ``space`` that ``text`` describes; ``names`` are those of a ``Discrete`` space's actions.
 
-    >>> int(read(spaces.Discrete(2), " Hit ", ["stick", "hit"]))
+    >>> int(parse(spaces.Discrete(2), " Hit ", ["stick", "hit"]))
     1
-    >>> read(spaces.Discrete(2), "fold", ["stick", "hit"])
+    >>> parse(spaces.Discrete(2), "fold", ["stick", "hit"])
     Traceback (most recent call last):
         ...
     gym_trl.text.textify.UnreadableActionError: Not an action. Answer with stick or hit.
@@ -238,7 +238,7 @@ def read(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any:
 
 
 def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> str:
-    """Return the text that ``read`` converts to ``action``.
+    """Return the text that ``parse`` converts to ``action``.
 
     >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
     ('hit', '1 4')
@@ -246,7 +246,7 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
     if isinstance(space, spaces.Text):
         return str(action)
     if isinstance(space, spaces.Discrete):
-        return show(space, action, names)
+        return render(space, action, names)
     plain = _jsonable(space, action)
     return " ".join(map(repr, np.ravel(plain).tolist())) if _is_row(space) else json.dumps(plain)
 
