@@ -97,7 +97,7 @@ def test_a_server_that_is_busy_is_asked_again(serve: Any, status: int) -> None:
 
 
 def test_what_stays_unanswered_is_a_failure_and_the_others_go_on(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.policies.server._RETRIES", 1)
+    monkeypatch.setattr("gym_trl.policies.server._PAUSES_S", (0.0, None))
     doomed: list[int] = []
 
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
@@ -107,7 +107,7 @@ def test_what_stays_unanswered_is_a_failure_and_the_others_go_on(serve: Any, mon
 
     records = play(server(serve(answer).url, concurrency=1), episodes=5)
     assert [record["stop_reason"] for record in records] == ["cancelled", *["success"] * 4]
-    assert "answered 503" in str(records[0]["error"])
+    assert "returned status 503" in str(records[0]["error"])
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_strange_answer_is_its_episodes_data(serve: Any, answer: tuple[int, An
 
 def test_what_a_server_refuses_for_every_episode_ends_the_evaluation(serve: Any) -> None:
     home = serve(lambda body, times: (401, {"error": {"message": "no such key"}}))
-    with pytest.raises(EngineError, match=r"answered 401.*no such key"):
+    with pytest.raises(EngineError, match=r"returned status 401.*no such key"):
         play(server(home.url))
 
 
@@ -148,7 +148,7 @@ def test_a_conversation_that_a_server_refuses_is_a_failure_and_the_others_go_on(
 
     records = play(server(serve(answer).url, concurrency=1), episodes=5)
     assert [record["stop_reason"] for record in records] == ["cancelled", *["success"] * 4]
-    assert f"answered {status}" in str(records[0]["error"])
+    assert f"returned status {status}" in str(records[0]["error"])
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_nobody_is_asked_by_no_thread() -> None:
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.policies.server._RETRIES", 0)
+    monkeypatch.setattr("gym_trl.policies.server._PAUSES_S", (None,))
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
         server("http://127.0.0.1:9/v1")
 
@@ -186,7 +186,7 @@ def test_reasoning_that_comes_apart_is_thinking(serve: Any) -> None:
 
 
 def test_an_address_begins_with_its_scheme() -> None:
-    with pytest.raises(ConfigError, match="begins with http"):
+    with pytest.raises(ConfigError, match="must begin with http"):
         server("localhost:8000")
 
 

@@ -263,7 +263,7 @@ def test_neither_does_its_command_where_the_server_repeats_the_key(serve, tmp_pa
 
 @pytest.mark.parametrize("key", [f"{KEY} {KEY}", f"{KEY}\r\nX-More: 1", f"{KEY}é"])
 def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(key):
-    with pytest.raises(ConfigError, match="no header can carry") as refused:
+    with pytest.raises(ConfigError, match="a header cannot contain") as refused:
         server("http://127.0.0.1:9/v1", model="any", api_key=key)
     assert KEY not in str(refused.value)
 

@@ -228,7 +228,7 @@ def test_a_servers_answer_that_was_cut_off_is_unfinished() -> None:
         def __init__(self, finish: str) -> None:
             self.finish = finish
 
-        def post(self, path: str, json: Any) -> Any:
+        def request(self, method: str, path: str, json: Any) -> Any:
             import httpx
 
             choice = {"message": {"content": "<action>4"}, "finish_reason": self.finish}

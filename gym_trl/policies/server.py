@@ -2,7 +2,7 @@
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
@@ -12,18 +12,12 @@ from gym_trl.policies.protocol import ModelStopped, TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.text.credentials import bearer, redact, without_password
 from gym_trl.text.parsing import split_thinking
-from gym_trl.types import (
-    Policy,
-    StopReason,
-    UnfinishedResponse,
-)
+from gym_trl.types import Policy, StopReason, UnfinishedResponse
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Servers
-# ---------------------------------------------------------------------------------------------------------------------
-
-_RETRIES, _LONGEST_PAUSE_S, _CONNECT_S = 6, 8.0, 10.0
-_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, None)
+"""Pause after each failed request; ``None`` after the last."""
+_CONNECT_S = 10.0
+_RETRIED = {408, 425, 429, 500, 502, 503, 504}
 _OVERFLOW = ("context length", "context_length", "maximum context", "too long")
 
 
@@ -68,7 +62,7 @@ def server(
     except ImportError as error:
         raise MissingDependencyError("asking a server", extra="server") from error
     if not base_url.startswith(("http://", "https://")):
-        raise ConfigError(f"the address of a server begins with http:// or https://, got {base_url!r}")
+        raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}")
     if concurrency < 1:
         raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
     headers = bearer(api_key)
@@ -95,13 +89,11 @@ def server(
 
 def _first_model(client: Any) -> str:
     try:
-        answer = _answer(lambda: client.get("/models"), client)
+        return str(_request(client, "GET", "/models")["data"][0]["id"])
     except ModelStopped as error:
         raise EngineError(str(error)) from error
-    try:
-        return str(answer["data"][0]["id"])
     except (LookupError, TypeError) as error:
-        raise EngineError(f"{_address(client)} names no models: say which with --model") from error
+        raise EngineError(f"{_address(client)} lists no models; set model, or --model") from error
 
 
 class Conversation:
@@ -127,13 +119,14 @@ class Conversation:
         # Some servers accept seeds of 32 bits only.
         body = {**self._body, "messages": self.messages, "seed": derive_seed(self._seed, len(self.thinking)) % 2**31}
         try:
-            answer = self._ask(body)
+            answer = _request(self._client, "POST", "/chat/completions", body)
         except EngineError as refusal:
             # Find out if the server rejects this conversation (by a content filter, for example) or any: send the same
             # request with a minimal conversation.
             system = [message for message in self.messages if message["role"] == "system"]
+            minimal = [*system, {"role": "user", "content": self._instructions or "Hello"}]
             try:
-                self._ask({**body, "messages": [*system, {"role": "user", "content": self._instructions or "Hello"}]})
+                _request(self._client, "POST", "/chat/completions", {**body, "messages": minimal})
             except EngineError:
                 raise refusal from None
             raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
@@ -143,14 +136,11 @@ class Conversation:
             thinking = message.get("reasoning_content") or message.get("reasoning") or thinking
         except (LookupError, TypeError, AttributeError) as error:
             shown = redact(repr(answer), self._client.headers.get("Authorization"))
-            raise ModelStopped(StopReason.CANCELLED, f"the server's answer has no message: {shown:.200}") from error
+            raise ModelStopped(StopReason.CANCELLED, f"the server's response has no message: {shown:.200}") from error
         self.thinking.append(str(thinking))
         self.messages.append({"role": "assistant", "content": said})
         self._count(answer.get("usage"))
         return UnfinishedResponse(said) if finish == "length" else said
-
-    def _ask(self, body: Mapping[str, Any]) -> Any:
-        return _answer(lambda: self._client.post("/chat/completions", json=body), self._client)
 
     def _count(self, usage: Any) -> None:
         if isinstance(usage, Mapping) and isinstance(usage.get("completion_tokens"), int):
@@ -159,25 +149,24 @@ class Conversation:
                 self.prompt_tokens = usage["prompt_tokens"]
 
 
-def _answer(ask: Callable[[], Any], client: Any) -> Any:
+def _request(client: Any, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     """Return a server's response as JSON, repeating the request as long as that may help."""
     import httpx
 
-    pause, reason = 0.25, StopReason.CANCELLED
-    for attempt in range(_RETRIES + 1):
+    for pause in _PAUSES_S:
+        reason = StopReason.CANCELLED
         try:
-            response = ask()
+            response = client.request(method, path, json=body)
         except httpx.TimeoutException as error:
-            reason, problem = StopReason.TIMEOUT, f"{_address(client)} did not answer in time: {type(error).__name__}"
+            reason, problem = StopReason.TIMEOUT, f"{_address(client)} did not respond in time: {type(error).__name__}"
         except httpx.HTTPError as error:
-            reason, problem = StopReason.CANCELLED, f"{_address(client)}: {type(error).__name__}: {error}"
+            problem = f"{_address(client)}: {type(error).__name__}: {error}"
         else:
-            if response.status_code not in _AGAIN:
+            if response.status_code not in _RETRIED:
                 return _read(response, client)
-            reason, problem = StopReason.CANCELLED, f"{_address(client)} answered {response.status_code}"
-        if attempt < _RETRIES:
+            problem = f"{_address(client)} returned status {response.status_code}"
+        if pause is not None:
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
     raise ModelStopped(reason, problem)
 
 
@@ -186,11 +175,11 @@ def _read(response: Any, client: Any) -> Any:
         try:
             return response.json()
         except ValueError as error:
-            raise ModelStopped(StopReason.CANCELLED, f"{_address(client)} did not answer in JSON") from error
+            raise ModelStopped(StopReason.CANCELLED, f"the response of {_address(client)} is not JSON") from error
     said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
     if any(words in said.lower() for words in _OVERFLOW):
         raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
-    raise EngineError(f"{_address(client)} answered {response.status_code}: {said}")
+    raise EngineError(f"{_address(client)} returned status {response.status_code}: {said}")
 
 
 def _address(client: Any) -> str:
