@@ -196,10 +196,10 @@ class Attachment:
     def _why_nothing_is_trained(self, totals: StepTotals) -> str:
         ends = ", ".join(f"{count} {reason}" for reason, count in sorted(totals.stops.items()))
         advice = (
-            "; mask_truncated_completions=True masks those that a budget cut off: leave it out, or raise the budget"
+            "; mask_truncated_completions=True masks episodes cut off by a budget: leave it out, or raise the budget"
         )
-        said = f"no token of step {totals.step + 1} is trained on: its {totals.episodes} episodes ended with {ends}"
-        return said + (advice if totals.scored and self.masks_cut_off else "")
+        found = f"no token of step {totals.step + 1} is trained on: its {totals.episodes} episodes ended with {ends}"
+        return found + (advice if totals.scored and self.masks_cut_off else "")
 
     def _left_to_evaluate(self, rows: int) -> int:
         """Return how many of this batch's rows are not repetitions that fill up the last batch."""

@@ -61,9 +61,9 @@ def check_batches(saved: Mapping[str, int], now: Mapping[str, int], step: int) -
     changed = [name for name in saved if saved[name] != now.get(name)]
     if not changed or (_plan(saved) == _plan(now) and ("num_processes" in changed or step % _plan(now)[1] == 0)):
         return
-    said = " and ".join(f"{name}={saved[name]} and it is {now.get(name)} now" for name in changed)
+    values = " and ".join(f"{name}={saved[name]} and it is {now.get(name)} now" for name in changed)
     raise ConfigError(
-        f"the checkpoint was saved with {said}: tasks would be left out or trained on twice, and groups torn apart. "
+        f"the checkpoint was saved with {values}: tasks would be left out or trained on twice, and groups split. "
         "Resume with the saved values, or begin a new training from the checkpoint's model"
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.types import Task
@@ -53,11 +53,10 @@ class Curriculum:
         level: int = 0,
     ) -> None:
         if not levels or not 0 <= level < len(levels):
-            raise ConfigError(f"a curriculum needs levels, and level must be one of them; got {len(levels)}, {level}")
+            raise ConfigError(f"level must be the index of one of the levels, got {level} of {len(levels)} levels")
         if not fall < rise <= 1:
             raise ConfigError(f"fall must be below rise, and rise at most 1; got fall={fall} and rise={rise}")
-        if episodes < 1:
-            raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        check_counts(episodes=episodes)
         self.levels = [dict(arguments) for arguments in levels]
         self.level = level
         self.rise, self.fall, self.episodes = rise, fall, episodes
@@ -80,16 +79,16 @@ class Curriculum:
         Raises:
             ConfigError: The last ``episodes`` episodes or more declared no success.
         """
-        said = [won for level, won in played if level == self.level]
-        here = [won for won in said if won is not None]
-        self._undeclared = 0 if here else self._undeclared + len(said)
+        here = [won for level, won in played if level == self.level]
+        declared = [won for won in here if won is not None]
+        self._undeclared = 0 if declared else self._undeclared + len(here)
         if self._undeclared >= self.episodes:
             raise ConfigError(
-                f"a curriculum climbs by success, and the last {self._undeclared} episodes declared none: give "
-                "GymSpec(success=...), a return to reach or 'info'"
+                f"a curriculum needs declared success, and the last {self._undeclared} episodes declared none: set "
+                "GymSpec(success=...) to a return to reach or 'info'"
             )
-        self._won += sum(here)
-        self._played += len(here)
+        self._won += sum(declared)
+        self._played += len(declared)
         if self._played < self.episodes:
             return
         share = self._won / self._played
@@ -107,15 +106,15 @@ def at_level(task: Task, level: int) -> Task:
 
 def with_curriculum(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
     """Return a rollout function that plays training episodes on the curriculum's level and reports them to it."""
-    begun: Any = None
+    training: Any = None
 
     def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        nonlocal begun
+        nonlocal training
         if not trainer.model.training:
             return rollout(prompts, trainer)
         saved = trainer.state.stateful_callbacks
-        if trainer.state is not begun:  # a new training, possibly from a checkpoint
-            begun, curriculum.state = trainer.state, saved.get(_SAVED_AS, curriculum.state)
+        if trainer.state is not training:  # a new one, possibly from a checkpoint
+            training, curriculum.state = trainer.state, saved.get(_SAVED_AS, curriculum.state)
         columns = rollout([_placed(prompt, curriculum.level) for prompt in prompts], trainer)
         curriculum.report(_everywhere(columns))
         saved[_SAVED_AS] = curriculum.state

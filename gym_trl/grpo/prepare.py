@@ -67,7 +67,7 @@ def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
     if getattr(trainer, "rollout_func", None) is None:
         raise ConfigError("prepare needs a trainer with a rollout_func: GRPOTrainer(rollout_func=spec.rollout_func)")
     if steps < 2:
-        raise ConfigError(f"steps must be at least 2, got {steps}: the first has no state of the optimiser's yet")
+        raise ConfigError(f"steps must be at least 2, got {steps}: the optimizer has no state in the first")
     import torch
 
     rehearsal = _Rehearsal(trainer)

@@ -108,10 +108,10 @@ class RolloutWorker:
     ) -> None:
         config = config or RolloutConfig()
         if config.deterministic:
-            raise ConfigError("nothing is deterministic in asynchronous training: leave out deterministic=True")
+            raise ConfigError("asynchronous training cannot be deterministic: leave out deterministic=True")
         if (config.cutoff.rollout_s, config.cutoff.stragglers) != (None, None):
             raise ConfigError(
-                "asynchronous training has no rollouts to cut off: of a Cutoff it takes episode_s and on_cutoff"
+                "asynchronous training has no rollouts to cut off: a Cutoff can have episode_s and on_cutoff only"
             )
         self._config = config
         self._tasks = tasks
@@ -180,7 +180,7 @@ class RolloutWorker:
         self._stopping.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
-            message = f"an environment or the engine has not answered for {_PATIENCE_S:.0f} s and is left behind"
+            message = f"an environment or the engine has not returned for {_PATIENCE_S:.0f} s: its thread is abandoned"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         self._thread = None
 
@@ -201,15 +201,13 @@ class RolloutWorker:
             raise EngineError("the rollout worker is not running")
         now = time.monotonic()
         if now - self._seen_at > stale_after_s:
-            raise EngineError(f"the rollout worker has not moved for {now - self._seen_at:.0f} s")
+            raise EngineError(f"the rollout worker has made no progress for {now - self._seen_at:.0f} s")
         if self._unscored_since and now - self._scored_at > stale_after_s and self.rollout_buffer.empty():
             raise EngineError(
                 f"no episode could be scored for {now - self._scored_at:.0f} s, and {self._unscored_since} have failed"
             )
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # The following methods run on the worker's thread
-    # -----------------------------------------------------------------------------------------------------------------
+    # The following methods run on the worker's thread.
 
     def _run(self, engine: Engine) -> None:
         pool: EnvPool | None = None
@@ -304,7 +302,7 @@ class RolloutWorker:
                     input_ids=np.array(one.prompt_ids + one.completion_ids, dtype=np.int64),
                     completion_mask=np.array([0] * before + trained, dtype=np.int64),
                     old_log_probs=np.array([0.0] * before + [logprob or 0.0 for logprob in one.logprobs], np.float32),
-                    advantage=trl_versions.advantage(value, mean, deviation),
+                    advantage=(value - mean) / (deviation + 1e-8),  # as in TRL's own worker
                     model_version=group.version,
                     group_id=number,
                     metrics={"reward": value, "reward_std": deviation, "rewards/env_reward": value},
@@ -343,9 +341,7 @@ class RolloutWorker:
                 return
             self._measure(values)
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # The following methods read the trainer's configuration
-    # -----------------------------------------------------------------------------------------------------------------
+    # The following methods read the trainer's configuration.
 
     def _inflight(self) -> int:
         """Return the number of concurrent episodes; an unset one is computed as TRL does."""
@@ -403,6 +399,6 @@ def _refuse_adapter(url: str, name: str) -> None:
     served = [card["id"] for card in httpx.get(f"{url.rstrip('/')}/v1/models", timeout=10.0).json()["data"]]
     if name in served:
         raise ConfigError(
-            f"TRL has loaded the LoRA adapter {name!r} into {url}, and tells a rollout worker of one's own nothing of "
-            "it: start the server without --enable-lora, and TRL merges the adapter into the weights that it sends"
+            f"TRL has loaded the LoRA adapter {name!r} into {url}, which a custom rollout worker cannot use: start the "
+            "server without --enable-lora, so that TRL merges the adapter into the weights that it sends"
         )

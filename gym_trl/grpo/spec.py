@@ -277,14 +277,14 @@ class GymSpec:
             ConfigError: The spec has an option that TRL's loop does not support.
         """
         if self._curriculum is not None:
-            raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop reports to nobody")
+            raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop does not report to it")
         unset = RolloutConfig()
         given = [name for name, value in vars(self._rollout).items() if value != getattr(unset, name)]
         if given or self._on_rollout is not None:
             names = ", ".join([*given, *(["on_rollout"] if self._on_rollout is not None else [])])
             raise ConfigError(
-                f"TRL's own loop, which environment_factory plays in, has no place for {names}: leave it "
-                "out, or give the trainer spec.rollout_func"
+                f"TRL's own loop, which environment_factory uses, does not support {names}: leave it out, or give the "
+                "trainer spec.rollout_func"
             )
         stepping = self._probed.executor
         if stepping.executor == "auto":  # TRL's loop waits for each object's one environment anyway

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gym_trl.types import StopReason, Trajectory
@@ -103,18 +103,10 @@ class StepTotals:
 
     def __add__(self, other: "StepTotals") -> "StepTotals":
         """Return the totals of both, with the split and the step of ``other``."""
-        return StepTotals(
-            other.split,
-            other.step,
-            self.episodes + other.episodes,
-            self.returns + other.returns,
-            self.declared + other.declared,
-            self.successes + other.successes,
-            _sum([self.counts, other.counts]),
-            _sum([self.stops, other.stops]),
-            _sum([self.errors, other.errors]),
-            self.trained_tokens + other.trained_tokens,
-        )
+        added = ("episodes", "returns", "declared", "successes", "trained_tokens")
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in added}
+        counts = {name: _sum([getattr(self, name), getattr(other, name)]) for name in ("counts", "stops", "errors")}
+        return replace(other, **sums, **counts)
 
     @property
     def scored(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import MissingDependencyError, check_counts
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.types import Trajectory
 
@@ -39,9 +39,7 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
     """
 
     def __init__(self, *, every: int = 50, count: int = 2) -> None:
-        for name, number in (("every", every), ("count", count)):
-            if number < 1:
-                raise ConfigError(f"{name} must be at least 1, got {number}")
+        check_counts(every=every, count=count)
         self._every = every
         self._count = count
         self._played: Sequence[Trajectory] = ()

@@ -248,11 +248,6 @@ def rollout_sample() -> Any:
     return RolloutSample
 
 
-def advantage(value: float, mean: float, deviation: float) -> float:
-    """Return the advantage of an episode in its group, as TRL's own worker computes it."""
-    return (value - mean) / (deviation + 1e-8)
-
-
 def trained_groups(trainer: Any) -> Collection[int]:
     """Return the numbers of the groups that this training has trained on."""
     groups: Collection[int] = trainer._trained_groups

@@ -59,7 +59,7 @@ class RolloutConfig:
         )
         if self.deterministic and self.cutoff.timed:
             raise ConfigError(
-                "deterministic=True waits for every environment, and what a clock cuts off is never the same twice: "
+                "deterministic=True cannot be combined with a cutoff by the clock, which is not reproducible: "
                 "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
             )
 

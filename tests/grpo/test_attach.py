@@ -57,7 +57,7 @@ def test_what_a_budget_cut_off_is_masked_and_what_the_environment_ended_is_not(s
 def test_a_step_without_a_trained_token_is_told_on_the_first_process(scored):
     said = [report["masked"][1]["said"] for report in scored]
     assert "no token of step 1 is trained on: its 12 episodes ended with " in said[0][0]
-    assert " token_limit; mask_truncated_completions=True masks those that a budget cut off" in said[0][0]
+    assert " token_limit; mask_truncated_completions=True masks episodes cut off by a budget" in said[0][0]
     assert not any(said[1:])
     assert not scored[0]["masked"][0]["said"]
 

@@ -328,7 +328,7 @@ class TestWhatGoesWrong:
         gate = threading.Event()
         worker = started(spec(), answer=lambda request: gate.wait(20) and halving(request))
         time.sleep(0.3)
-        with pytest.raises(EngineError, match="has not moved"):
+        with pytest.raises(EngineError, match="has made no progress"):
             worker.check_health(0.2)
         worker.check_health(60)
         gate.set()

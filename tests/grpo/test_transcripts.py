@@ -173,5 +173,5 @@ def test_a_failed_episode_says_what_went_wrong_in_its_transcript() -> None:
 
 
 def test_numbers_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="every must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="every must be an integer of at least 1, got 0"):
         LogTranscripts(every=0)
