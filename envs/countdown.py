@@ -219,7 +219,7 @@ class Countdown(Puzzle):
         return None if steps is None else len(steps)
 
     def _act(self, action: str) -> Outcome:
-        action = action.translate(_PLAIN)
+        action = action if action.isascii() else action.translate(_PLAIN)
         return self._operate(action) if self.form == "steps" else self._evaluate(action)
 
     def _operate(self, action: str) -> Outcome:

@@ -182,7 +182,7 @@ class FrozenLake(Puzzle):
         self._at = 0
 
     def _act(self, action: str) -> Outcome:
-        move = _NUMBERS.get(plain(action))
+        move = _NUMBERS.get(action if action in _NUMBERS else plain(action))
         if move is None:
             return self._reject("Answer left, down, right or up.")
         if self.is_slippery:

@@ -59,8 +59,6 @@ class GuessNumber(Puzzle):
     low: int
     high: int
 
-    after_message: ClassVar[str] = ""
-
     def _check_arguments(self) -> None:
         super()._check_arguments()
         if self.low > self.high:
@@ -144,8 +142,9 @@ class GuessNumber(Puzzle):
         left = self._most - self._least + 1
         return 1.0 - math.log(left) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
 
-    def _observe(self) -> str:
-        return ""
+    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False) -> Outcome:
+        self._turns_left -= 1
+        return Outcome(message, 0.0, self._turns_left == 0, False, valid)
 
 
 class _Halving:

@@ -117,7 +117,7 @@ class LightsOut(Puzzle):
 
     def _act(self, action: str) -> Outcome:
         lights = _by_action(self.size)
-        light = lights.get(action, lights.get(" ".join(action.split())))
+        light = lights.get(action if action in lights else " ".join(action.split()))
         if light is None:
             return self._reject("Not a row and a column.")
         self._lights ^= _switches(self.size)[light]

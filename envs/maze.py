@@ -96,6 +96,8 @@ class Maze(Puzzle):
         super().__init__(**arguments)
         self._row = 2 * self.size + 2
         self._steps = offsets(_DIRECTIONS, self._row)
+        odd = range(1, 2 * self.size, 2)
+        self._rooms = [row * self._row + column for row in odd for column in odd]
 
     @property
     def instructions(self) -> str:
@@ -140,19 +142,17 @@ class Maze(Puzzle):
         )
 
     def _deal(self, instance: int | None) -> None:
-        rng = random.Random(instance)
-        odd = range(1, 2 * self.size, 2)
-        rooms = [row * self._row + column for row in odd for column in odd]
+        rng, rooms = random.Random(instance), self._rooms
         self._maze = _carve(self.size, self.loops, rooms, rng)
         self._goal = rng.choice(rooms)
         maze, steps = self._maze, (-self._row, 1, self._row, -1)
-        self._away = distances(self._goal, lambda at: [at + step for step in steps if maze[at + step] != "#"])
+        self._away = distances(self._goal, lambda at: [near for step in steps if maze[near := at + step] != "#"])
         self._at = rng.choice([room for room in rooms if 0 < self._away[room] <= self.turns])
         self._maze = f"{self._maze[: self._goal]}G{self._maze[self._goal + 1 :]}"
         self._fewest = self._away[self._at]
 
     def _act(self, action: str) -> Outcome:
-        direction = plain(action)
+        direction = action if action in self._steps else plain(action)
         if direction not in self._steps:
             return self._reject("Answer north, east, south or west.")
         if self._maze[self._at + self._steps[direction]] == "#":
@@ -196,15 +196,16 @@ def _carve(size: int, loops: float, rooms: list[int], rng: random.Random) -> str
     squares = list(("#" * (row - 1) + "\n") * (row - 1))
     way = [rng.choice(rooms)]
     squares[way[0]] = "."
-    left = set(rooms) - set(way)
+    left, steps = set(rooms) - set(way), (-row, 1, row, -1)
     while way:
-        ahead = [step for step in (-row, 1, row, -1) if way[-1] + 2 * step in left]
+        here = way[-1]
+        ahead = [step for step in steps if here + step + step in left]
         if not ahead:
             way.pop()
             continue
         step = rng.choice(ahead)
-        passage, room = way[-1] + step, way[-1] + 2 * step
-        squares[passage] = squares[room] = "."
+        room = here + step + step
+        squares[here + step] = squares[room] = "."
         left.remove(room)
         way.append(room)
     for room in rooms if loops else ():

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from gym_trl.envs.text_env import Outcome, TextEnv
-from gym_trl.text.textify import counted
 
 
 def plain(action: str) -> str:
@@ -68,7 +67,8 @@ class Puzzle(TextEnv):
 
     def _observe(self) -> str:
         """Return the observation of the current state."""
-        return f"{self._board()}{counted(self._turns_left, 'turn')} left."
+        left = self._turns_left
+        return f"{self._board()}{left} turns left." if left != 1 else f"{self._board()}1 turn left."
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         self._turns_left = self.turns
@@ -80,6 +80,7 @@ class Puzzle(TextEnv):
 
     def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False) -> Outcome:
         self._turns_left -= 1
-        solved = self._is_solved()
-        shown = f"{message}{self.after_message}{self._observe()}" if message else self._observe()
+        solved, shown = self._is_solved(), self._observe()
+        if message:
+            shown = f"{message}{self.after_message}{shown}"
         return Outcome(shown, 0.0, done or solved or self._turns_left == 0, solved, valid, self._info)

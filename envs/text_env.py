@@ -241,7 +241,8 @@ class TextEnv(gym.Env[str, str], ABC):
         self._longest = self.action_space.max_length
         self._lists_actions = type(self).admissible_actions is not TextEnv.admissible_actions
         if self._named:
-            self.__dict__.update(self._choose(**dict.fromkeys(self._named) | arguments))
+            for name, value in self._choose(**dict.fromkeys(self._named) | arguments).items():
+                setattr(self, name, value)  # an update of __dict__ would make all attributes slower
             self._check_arguments()
 
     def _choose(self, **given: Any) -> dict[str, Any]:
