@@ -297,20 +297,19 @@ class Adventure(Puzzle):
                 )
         if room in lying:
             parts.append(f"On the floor: {', '.join(lying[room])}.")
-        ways = [f"{way} ({door}, {_condition(door, state)})" if door else way for way, _, door in self._ways()]
+        ways = [
+            f"{way} ({door}, {_condition(door, state)})" if door else way
+            for way, (_, door) in self._house.exits[self._room].items()
+        ]
         parts.append(f"Exits: {', '.join(ways) or 'none'}.")
         parts.append(f"{counted(self._turns_left, 'turn')} left.")
         if self.commands == "listed":
             parts.append(f"\nCommands: {'; '.join(self._orders())}")
         return " ".join(parts).replace(" \n", "\n")
 
-    def _ways(self) -> Iterator[tuple[str, str, str]]:
-        for way, (room, door) in self._house.exits[self._room].items():
-            yield way, room, door
-
     def _openable(self) -> list[str]:
         """Return the doors and containers in this room."""
-        doors = [door for _, _, door in self._ways() if door]
+        doors = [door for _, door in self._house.exits[self._room].values() if door]
         return doors + [piece for piece in self._house.furniture[self._room] if _holds(piece)]
 
     def _in_reach(self) -> list[str]:
@@ -332,7 +331,9 @@ class Adventure(Puzzle):
 
     def _list_orders(self) -> list[_Order]:
         state, house, held = self._state, self._house, self._held()
-        orders = [_Order("go", way) for way, _, door in self._ways() if door not in state.closed]
+        orders = [
+            _Order("go", way) for way, (_, door) in self._house.exits[self._room].items() if door not in state.closed
+        ]
         for name in self._openable():
             if name not in state.closed:
                 orders.append(_Order("close", name))
@@ -411,7 +412,10 @@ class Adventure(Puzzle):
         words = [word for word in words if word not in ("to", "through")]
         way = _WAYS.get(" ".join(words))
         if way is None:
-            way = next((way for way, _, door in self._ways() if door and door.split() == words), None)
+            way = next(
+                (way for way, (_, door) in self._house.exits[self._room].items() if door and door.split() == words),
+                None,
+            )
         if way is None:
             return "Go where? North, east, south or west."
         exit_here = self._house.exits[self._room].get(way)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import chain, product
+from itertools import product
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
@@ -112,7 +112,7 @@ class Nim(BoardEnv[_Piles, _Move]):
 
     def admissible_actions(self) -> list[str]:
         """Return each pile with each number of sticks that can be taken from it."""
-        return list(_actions(self._position, self.max_take))
+        return [_ACTIONS[move] for move in self._legal_moves()]
 
     @property
     def _searchable(self) -> bool:
@@ -147,26 +147,19 @@ class Nim(BoardEnv[_Piles, _Move]):
         return _ACTIONS[move]
 
 
-_MOVES = [[(pile, count) for count in range(1, _MOST_STICKS + 1)] for pile in range(len(_NAMES))]
-_ACTIONS = {(pile, count): f"{_NAMES[pile]} {count}" for moves in _MOVES for pile, count in moves}
-
-
-@lru_cache(2**13)
-def _moves(position: _Piles, max_take: int) -> tuple[_Move, ...]:
-    return tuple(chain.from_iterable(_MOVES[pile][: min(size, max_take)] for pile, size in enumerate(position)))
-
-
-@lru_cache(2**13)
-def _actions(position: _Piles, max_take: int) -> tuple[str, ...]:
-    return tuple(_ACTIONS[move] for move in _moves(position, max_take))
+_ACTIONS = {
+    (pile, count): f"{name} {count}" for pile, name in enumerate(_NAMES) for count in range(1, _MOST_STICKS + 1)
+}
 
 
 class _Rules(Rules[_Piles, _Move]):
     def __init__(self, max_take: int, misere: bool) -> None:
         self.max_take, self.misere = max_take, misere
 
+    @lru_cache(2**13)  # noqa: B019 -- games share few rules, which are never freed
     def moves(self, position: _Piles) -> tuple[_Move, ...]:
-        return _moves(position, self.max_take)
+        most = [range(1, min(size, self.max_take) + 1) for size in position]
+        return tuple((pile, count) for pile, counts in enumerate(most) for count in counts)
 
     def play(self, position: _Piles, move: _Move) -> _Piles:
         pile, count = move
