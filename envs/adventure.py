@@ -175,11 +175,11 @@ class Adventure(Puzzle):
             "sofa; open suitcase; close suitcase; unlock tin door; cook soup; eat soup; inventory"
         )
         return (
-            "You are in a house whose rooms lie on a grid. Reach the goal that is stated at the start, all of it at "
-            f"the same time, in {self.turns} turns. You see only the room that you are in, and what lies in open "
-            "containers there. A key opens what is named like it: a tin key the tin door. You can put, cook and eat "
-            "what you hold; the stove to cook with is in the kitchen. If you eat what the goal needs otherwise, you "
-            f"have lost. Anything that cannot be done costs a turn. {how}"
+            "You are in a house whose rooms lie on a grid. Reach the goal that is stated at the start, all parts of it "
+            f"at the same time, in {self.turns} turns. You see only the room that you are in, and what lies in open "
+            "containers there. A key opens what is made of its material: a tin key opens a tin door. You can put, cook "
+            "and eat what you hold; the stove to cook with is in the kitchen. If you eat something so that the goal "
+            f"cannot be reached any more, you lose. A command that cannot be carried out costs a turn. {how}"
         )
 
     @property

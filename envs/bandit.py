@@ -117,7 +117,11 @@ class Bandit(TextEnv):
     def instructions(self) -> str:
         """Rules of the game and format of an action."""
         things, rule = _STORIES[self.story]
-        aim = "collect as much as you can" if self.reward == "payoff" else "choose that one in the last of them to win"
+        aim = (
+            "collect as much as you can"
+            if self.reward == "payoff"
+            else "you win if you choose that one in the last turn"
+        )
         return (
             f"There are {self.arms} {things}, {self._names}. {rule}, with probability "
             f"{0.5 + self.gap / 2:.4g} for one of them, which you do not know, and {0.5 - self.gap / 2:.4g} for each "

@@ -95,14 +95,14 @@ class Blackjack(TextEnv):
         if self.reward == "success":
             else_ = "else nothing"
         if self.sab:
-            win += " (an ace and a ten as your first two cards beat all but the same)"
+            win += " (an ace and a ten as your first two cards beat all but another such pair)"
         elif self.natural and self.reward == "payoff":
             win += " (1.5 with an ace and a ten as your first two cards)"
         return (
             "Blackjack: come closer to 21 than the dealer, but not over it. Cards are drawn with replacement; faces "
             "count 10, an ace counts 11 where that fits (a usable ace) and 1 elsewhere. Over 21 you have lost. When "
-            f"you stick, the dealer draws to 17 or more. {win}, {else_}. You have {counted(self.turns, 'turn')}: who "
-            'has none left has lost. Answer with one word: "hit" to take a card or "stick" to stop; anything else '
+            f"you stick, the dealer draws to 17 or more. {win}, {else_}. You have {counted(self.turns, 'turn')} and "
+            'lose when none is left. Answer with one word: "hit" to take a card or "stick" to stop; anything else '
             "costs a turn."
         )
 

@@ -193,8 +193,8 @@ class CodeAgent(Puzzle):
             "    return 84\n"
             "run executes a Python program and shows what it prints; its variables stay. submit hands in a whole "
             "program that defines solve(numbers), and ends the game: it is right if solve gives the right result for "
-            "every one of the hidden tests. There are the standard library, no network and no files. Anything else "
-            "costs a turn, and the game is lost when they are over."
+            "every one of the hidden tests. The standard library can be used; there is no network, and there are no "
+            "files. Anything else costs a turn, and the game is lost when no turns are left."
         )
 
     def solver(self) -> Policy:

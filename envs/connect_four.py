@@ -82,7 +82,7 @@ class ConnectFour(BoardEnv[_Position, int]):
     ranges: ClassVar = {"rows": (2, 9), "cols": (2, 9), "connect": (2, None), "depth": (1, None)}
     sides = ("X", "O")
     garbage = "0"
-    _refusal = "Not a column that is not full."
+    _refusal = "There is no such column, or it is full."
     _first = (0, 0)
     _position = _first
     _board = bytearray()
@@ -106,7 +106,7 @@ class ConnectFour(BoardEnv[_Position, int]):
             f"Connect {self.connect}: in turn, players drop a disc into a column, where it falls as low as it can. "
             f"Whoever first has {self.connect} in a line, horizontal, vertical or diagonal, wins; a full board is a "
             f"draw. {self._about()} Answer with the number of a column that is not full, alone, written like 0 (which "
-            "is none)."
+            "is no column)."
         )
 
     @property

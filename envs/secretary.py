@@ -79,10 +79,10 @@ class Secretary(TextEnv):
     def instructions(self) -> str:
         """Rules of the game and format of an action."""
         return (
-            f"{self.applicants} applicants come one at a time, in random order. Of each you are told the rank among "
-            "those seen so far (1 is the best so far). Accept one, or skip, and who is skipped does not come back. You "
-            f"win if you accept the very best of all {self.applicants}, in {counted(self.turns, 'turn')}. Answer with "
-            'one word: "accept" or "skip". Anything else costs a turn, and the applicant waits.'
+            f"{self.applicants} applicants come one at a time, in random order. You are told the rank of each among "
+            "those seen so far (1 is the best so far). Accept or skip each; a skipped applicant does not come back. "
+            f"You win if you accept the very best of all {self.applicants}, in {counted(self.turns, 'turn')}. Answer "
+            'with one word: "accept" or "skip". Anything else costs a turn and leaves the same applicant to decide on.'
         )
 
     @property

@@ -95,7 +95,7 @@ class TicTacToe(BoardEnv[_Position, int]):
         return (
             "Tic-tac-toe: whoever first has three marks in a row, a column or a diagonal wins. Free cells are shown by "
             f"their numbers; a full board is a draw. {self._about()} Answer with the number of a free cell alone, "
-            "written like 0 (which is none)."
+            "written like 0 (which is no cell)."
         )
 
     @property

@@ -116,7 +116,7 @@ class Wordle(TextEnv):
             f"Wordle: find the secret English word of 5 letters in {counted(self.guesses, 'guess')}. After each guess "
             "its letters are marked: G for a letter in the right place, Y for one that is in the word but in another "
             f"place, X for one that is not in the word (or not as often as it was guessed). A guess that {legal} costs "
-            f"no guess, but a turn as every guess does, and after {counted(self.turns, 'turn')} the game is lost. "
+            f"no guess, but a turn, as every guess does. The game is lost after {counted(self.turns, 'turn')}. "
             "Answer with a word alone, written like WORDS."
         )
 

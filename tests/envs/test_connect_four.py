@@ -274,7 +274,7 @@ def test_a_column_can_be_filled_and_is_then_refused() -> None:
         assert env.step("1")[-1]["action_valid"]
     observation, _, _, _, info = env.step("1")
     assert info == {"action_valid": False, "success": False, "admissible_actions": ["2", "3", "4", "5", "6", "7"]}
-    assert observation.startswith("Not a column that is not full.\nYou are X.\n1 2 3 4 5 6 7\nO . .")
+    assert observation.startswith("There is no such column, or it is full.\nYou are X.\n1 2 3 4 5 6 7\nO . .")
 
 
 def test_a_full_board_without_a_line_is_a_draw() -> None:
