@@ -170,7 +170,8 @@ def test_spaces_and_capitals_do_not_matter(said: str) -> None:
 
 def test_the_instructions_say_what_is_paid() -> None:
     assert "You have 100 turns; collect as much as you can." in Bandit().instructions
-    assert "You have 100 turns; you win if you choose that one in the last turn." in Bandit(reward="success").instructions
+    aim = "You have 100 turns; you win if you choose that one in the last turn."
+    assert aim in Bandit(reward="success").instructions
 
 
 def test_stories_differ_in_the_instructions_only() -> None:
