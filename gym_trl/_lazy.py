@@ -3,9 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
 from types import ModuleType
 
 MOVED = {
@@ -61,14 +59,16 @@ def exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], o
     return get, names
 
 
-class _Moved(MetaPathFinder, Loader):
+class _Moved:
     """Importer of modules by their old names: the import returns the module itself, not a copy."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return a spec for an old name, or for a module in a package with an old name."""
-        return spec_from_loader(name, self) if name.startswith("gym_trl.") and _present(name) != name else None
+        if not name.startswith("gym_trl.") or _present(name) == name:
+            return None
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # importlib.abc would cost every import of gym_trl time
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Import the module by its present name."""

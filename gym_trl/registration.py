@@ -8,14 +8,16 @@ from contextlib import redirect_stdout
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, isabstract, isclass, signature
-from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gym_trl.errors import ConfigError, GymTRLError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ENVS = {
     "TrlEnv/2048-v0": "gym_trl.envs.game_2048:Game2048",
@@ -234,6 +236,8 @@ def env_maker(name: str) -> EnvMaker | None:
     if not colon:
         return _registered(name) if name in gym.registry else None
     before = set(gym.registry)
+    from pathlib import Path  # only here: every import of gym_trl imports this module
+
     module = _file(Path(module_name)) if module_name.endswith(".py") else _module(module_name, Path.cwd())
     if not attribute:
         return _only_one(module, sorted(set(gym.registry) - before), name)
@@ -265,7 +269,7 @@ def _registered(env_id: str) -> EnvMaker:
     return partial(gym.make, gym.registry[env_id], disable_env_checker=True)
 
 
-def _module(name: str, folder: Path) -> ModuleType:
+def _module(name: str, folder: "Path") -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     try:
@@ -279,11 +283,11 @@ def _module(name: str, folder: Path) -> ModuleType:
         raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
 
 
-def _file(path: Path) -> ModuleType:
+def _file(path: "Path") -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     module = _module(path.stem, path.resolve().parent)
-    if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
+    if module.__file__ is None or type(path)(module.__file__).resolve() != path.resolve():
         raise ConfigError(f"{path} cannot be imported: another module is called {path.stem!r} ({module.__file__})")
     return module
 

@@ -39,7 +39,6 @@ DOCUMENTED = {
     "gym_trl.executors": "ProcessPool make_pool",
     "gym_trl.export": "sft_rows",
     "gym_trl.faults": "FaultyEngine FaultyEnv",
-    "gym_trl.grpo": "prepare",
     "gym_trl.grpo.curriculum": "Curriculum",
     "gym_trl.grpo.dataset": "make_dataset",
     "gym_trl.grpo.environment_factory": "EnvironmentFactory ToolEnvironment",
