@@ -2,7 +2,7 @@
 
 import random
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -164,7 +164,7 @@ class FrozenLake(Puzzle):
 
     def solver(self) -> Policy:
         """Return a policy that plays the best move for the turns left: the optimum of every map."""
-        return Steady(_BestMoves(self._rate, self.turns), _ROW.search)
+        return Steady(partial(_best_move, self._rate, self.turns), _ROW.search)
 
     @property
     def _rate(self) -> float:
@@ -215,18 +215,12 @@ class FrozenLake(Puzzle):
         return 1.0 - _distances(self._lake)[self._at] / len(self._lake)
 
 
-class _BestMoves:
-    """Policy that reads the map, the position and the turns left from every observation."""
-
-    def __init__(self, rate: float, turns: int) -> None:
-        self._rate, self._turns = rate, turns
-
-    def __call__(self, observation: str) -> str:
-        lake = "".join(f"{row}\n" for row in _ROW.findall(observation))
-        at = lake.index("P")
-        left = int(_TURNS_LEFT.findall(observation)[-1])
-        plan = _plan(lake.replace("P", "F").replace("S", "F"), self._rate, self._turns)
-        return _MOVES[plan.moves[min(left, len(plan.moves) - 1)][at]]
+def _best_move(rate: float, turns: int, observation: str) -> str:
+    """Return the best move for the map, the position and the turns left that an observation shows."""
+    lake = "".join(f"{row}\n" for row in _ROW.findall(observation))
+    moves = _plan(lake.replace("P", "F").replace("S", "F"), rate, turns).moves
+    left = int(_TURNS_LEFT.findall(observation)[-1])
+    return _MOVES[moves[min(left, len(moves) - 1)][lake.index("P")]]
 
 
 class _Plan(NamedTuple):

@@ -156,27 +156,23 @@ def _algebra(size: int) -> _Algebra:
     """Compute the algebra of a size by Gauss-Jordan elimination, modulo 2."""
     switches = _switches(size)
     # The matrix is symmetric: a press switches another light if the press of that one switches it.
-    rows = [(switches[light], 1 << light) for light in range(size * size)]
-    solved: list[tuple[int, int, int]] = []
+    rows = [[switches[light], 1 << light] for light in range(size * size)]
+    solved: dict[int, list[int]] = {}
     for press in range(size * size):
         pivot = next((row for row in rows if row[0] >> press & 1), None)
         if pivot is None:
             continue
         rows.remove(pivot)
-        rows = [_without(row, pivot, press) for row in rows]
-        solved = [(other, *_without((equation, lights), pivot, press)) for other, equation, lights in solved]
-        solved.append((press, *pivot))
-    independent = tuple(press for press, _, _ in solved)
-    free = [press for press in range(size * size) if press not in independent]
+        for row in (*rows, *solved.values()):
+            if row[0] >> press & 1:
+                row[:] = row[0] ^ pivot[0], row[1] ^ pivot[1]
+        solved[press] = pivot
     quiet = [0]
-    for press in free:
-        pattern = 1 << press | sum(1 << other for other, equation, _ in solved if equation >> press & 1)
-        quiet += [pattern ^ other for other in quiet]
-    return _Algebra(independent, tuple((press, lights) for press, _, lights in solved), tuple(quiet))
-
-
-def _without(row: tuple[int, int], pivot: tuple[int, int], press: int) -> tuple[int, int]:
-    return (row[0] ^ pivot[0], row[1] ^ pivot[1]) if row[0] >> press & 1 else row
+    for press in range(size * size):
+        if press not in solved:
+            pattern = 1 << press | sum(1 << other for other, (equation, _) in solved.items() if equation >> press & 1)
+            quiet += [pattern ^ other for other in quiet]
+    return _Algebra(tuple(solved), tuple((press, lights) for press, (_, lights) in solved.items()), tuple(quiet))
 
 
 def _press_one(size: int, observation: str) -> str:

@@ -5,7 +5,8 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
+from itertools import permutations, product
 from operator import eq
 from typing import Any, ClassVar, TypeAlias
 
@@ -125,7 +126,7 @@ class Mastermind(Puzzle):
     @property
     def constant_action(self) -> str:
         """The first code."""
-        return " ".join(_code(0, self.pegs, self.colors, self.repeats))
+        return " ".join(_codes(self.pegs, self.colors, self.repeats)[0])
 
     def solver(self) -> Policy:
         """Return a policy with Knuth's strategy, or Irving's for more than 4096 codes; see the table of the class."""
@@ -133,13 +134,11 @@ class Mastermind(Puzzle):
 
     def random_policy(self, seed: int) -> Policy:
         """Return a policy that guesses uniformly random codes."""
-        rng = random.Random(seed)
-        return lambda observation: " ".join(
-            _code(rng.randrange(self.num_instances), self.pegs, self.colors, self.repeats)
-        )
+        rng, codes = random.Random(seed), _codes(self.pegs, self.colors, self.repeats)
+        return lambda observation: " ".join(rng.choice(codes))
 
     def _deal(self, instance: int | None) -> None:
-        self._secret = _code(instance or 0, self.pegs, self.colors, self.repeats)
+        self._secret = _codes(self.pegs, self.colors, self.repeats)[instance or 0]
         self._answers: list[tuple[str, int]] = []
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
@@ -196,14 +195,12 @@ class _CodeBook:
     """
 
     def __init__(self, pegs: int, colors: int, repeats: bool) -> None:
-        count = colors**pegs if repeats else math.perm(colors, pegs)
         self.pegs = pegs
-        self.codes = [_code(index, pegs, colors, repeats) for index in range(count)]
+        self.codes = _codes(pegs, colors, repeats)
         self._digits = np.array([[int(digit) for digit in code] for code in self.codes], dtype=np.uint8).T.copy()
         self._counts = np.array([(self._digits == color).sum(0) for color in range(1, colors + 1)], dtype=np.uint8)
-        self._all: _Indices = np.arange(count)
+        self._all: _Indices = np.arange(len(self.codes))
         self._guesses: dict[tuple[int, ...], int] = {}
-        self._most_guesses: int | None = None
 
     def guess(self, answers: tuple[int, ...]) -> int:
         """Return the next guess after these marks of the strategy's own guesses."""
@@ -222,12 +219,10 @@ class _CodeBook:
             answers += (black * (self.pegs + 1) + paired,)
         return len(answers) + 1
 
-    @property
+    @cached_property
     def most_guesses(self) -> int:
-        """Return the largest number of guesses that the strategy takes."""
-        if self._most_guesses is None:
-            self._most_guesses = max(number for number, _ in self.lengths())
-        return self._most_guesses
+        """Largest number of guesses that the strategy takes."""
+        return max(number for number, _ in self.lengths())
 
     def lengths(self) -> Iterator[tuple[int, int]]:
         """Yield the number of guesses and the code, for each code, by playing against all of them at once."""
@@ -315,14 +310,8 @@ def _colors(code: str) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(code).items())
 
 
-def _code(index: int, pegs: int, colors: int, repeats: bool) -> str:
-    """Code number ``index`` in lexicographic order."""
-    unused = "123456789"[:colors]
-    code = ""
-    for place in range(pegs):
-        after = pegs - place - 1
-        which, index = divmod(index, len(unused) ** after if repeats else math.perm(len(unused) - 1, after))
-        code += unused[which]
-        if not repeats:
-            unused = unused.replace(unused[which], "")
-    return code
+@cache
+def _codes(pegs: int, colors: int, repeats: bool) -> list[str]:
+    """Return all codes in lexicographic order."""
+    digits = "123456789"[:colors]
+    return ["".join(code) for code in (product(digits, repeat=pegs) if repeats else permutations(digits, pegs))]
