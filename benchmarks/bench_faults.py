@@ -33,7 +33,7 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat, FaultyEnv
-from gym_trl.types import Completion, StopReason, Task, Trajectory
+from gym_trl.types import Completion, EpisodeResult, StopReason, Task
 
 TESTS = Path(__file__).parents[1] / "tests"
 FAULTS = {"raises": 0.05, "hangs": 0.01, "dies": 0.005, "garbage": 0.005}
@@ -62,7 +62,7 @@ class Setting:
 class Outcome:
     """Result of one rollout."""
 
-    played: list[Trajectory]
+    played: list[EpisodeResult]
     finished: Counter[int]
     wall_s: float
     processor_s: float
@@ -181,7 +181,7 @@ def play(setting: Setting, faults: Mapping[str, float], *, restarts: int = 0) ->
             time.sleep(0.005)
         log.append({"away_s": back - began, "served_after_s": engine.answered_at - back})
 
-    def note(index: int, played: Trajectory) -> None:
+    def note(index: int, played: EpisodeResult) -> None:
         finished[index] += 1
         if marks and finished.total() >= marks[0]:
             marks.pop(0)
@@ -214,7 +214,7 @@ def processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def counts(setting: Setting, outcome: Outcome, faultless: Sequence[Trajectory]) -> dict[str, int]:
+def counts(setting: Setting, outcome: Outcome, faultless: Sequence[EpisodeResult]) -> dict[str, int]:
     """Return the numbers of episodes by outcome; every count of an error should be 0."""
     played = outcome.played
     starts = range(0, setting.episodes, setting.group_size)

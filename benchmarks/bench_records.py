@@ -25,7 +25,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, tiny_model, tiny_tokenizer
-from gym_trl.types import Task, TokenIds, Trajectory
+from gym_trl.types import EpisodeResult, Task, TokenIds
 
 MANY = 64 if QUICK else 512
 
@@ -38,7 +38,7 @@ class Recorder:
         self._writer, self._options = RecordWriter(folder), options
         self.close = self._writer.close
 
-    def __call__(self, index: int, played: Trajectory) -> None:
+    def __call__(self, index: int, played: EpisodeResult) -> None:
         began = time.process_time()
         self._writer.write(as_record(played, policy="tiny", split="eval", group=index, **self._options))
         self.seconds += time.process_time() - began

@@ -39,7 +39,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, Request, StepResult, Task, TokenIds, Trajectory
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task, TokenIds
 from gym_trl.wrappers.parse_action import ParseAction
 
 COUNTS = (64, 256) if QUICK else (64, 256, 1024, 4096, 16_384)
@@ -91,7 +91,7 @@ class _Forgetting(list[Request]):
         """Keep nothing."""
 
 
-def events(played: list[Trajectory]) -> int:
+def events(played: list[EpisodeResult]) -> int:
     """Return the number of events: one reset per episode, and two per turn, of the engine and the environment."""
     return sum(1 + 2 * len(trajectory.turns) for trajectory in played)
 
@@ -139,7 +139,7 @@ def with_a_game(count: int) -> dict[str, float]:
             middle = resident()
         return Completion(request.id, list(answer), [-1.0 - asked / (place + 3) for place in answer])
 
-    def play(games: int) -> tuple[list[Trajectory], float]:
+    def play(games: int) -> tuple[list[EpisodeResult], float]:
         nonlocal asked
         asked = 0
         gc.collect()

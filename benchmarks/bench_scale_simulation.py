@@ -40,7 +40,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, Request, StepResult, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
 
 _T = TypeVar("_T")
 HERE = Path(__file__).parent
@@ -515,7 +515,7 @@ def play(
 
     every, progress = max(1, len(lengths) // 64), [look()]
 
-    def note(_index: int, _played: Trajectory) -> None:
+    def note(_index: int, _played: EpisodeResult) -> None:
         if len(pool.ended) % every == 0:
             progress.append(look())
 

@@ -30,7 +30,7 @@ from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, EnvFailure, Request, StepResult, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
 
 EPISODES = 64
 LATENCIES_MS, ROUNDS = ((0, 20), 1) if QUICK else ((0, 20, 100), 3)
@@ -108,9 +108,9 @@ class Model:
     def play(
         self,
         pool: InlinePool,
-        scheduler: Callable[..., list[Trajectory]] = run_episodes,
+        scheduler: Callable[..., list[EpisodeResult]] = run_episodes,
         indices: Iterable[int] = range(EPISODES),
-    ) -> tuple[list[Trajectory], float, int]:
+    ) -> tuple[list[EpisodeResult], float, int]:
         """Return the episodes, the seconds and the engine steps, from an empty prefix cache."""
         self.llm.reset_prefix_cache()
         episodes = self.episodes(indices)
@@ -135,9 +135,9 @@ def real_model() -> Iterator[Model]:
             yield model
 
 
-def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngine) -> list[Trajectory]:
+def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngine) -> list[EpisodeResult]:
     """Play turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
-    finished: dict[str, Trajectory] = {}
+    finished: dict[str, EpisodeResult] = {}
     for index, episode in enumerate(episodes):
         pool.reset(str(index), episode.task)
     todo = {key: episodes[int(key)].started(reply) for key, reply in _all(pool, len(episodes))}
@@ -152,7 +152,7 @@ def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngin
             assert isinstance(act, Act)
             pool.step(answer.request_id, act.action)
         todo = {key: episodes[int(key)].stepped(reply) for key, reply in _all(pool, len(asked))}
-        finished |= {key: what for key, what in todo.items() if isinstance(what, Trajectory)}
+        finished |= {key: what for key, what in todo.items() if isinstance(what, EpisodeResult)}
     return [finished[str(index)] for index in range(len(episodes))]
 
 
@@ -182,7 +182,7 @@ def measure(model: Model) -> list[dict[str, Any]]:
     return rows
 
 
-def slowest_alone_s(model: Model, played: Sequence[Trajectory], latency_s: float) -> float:
+def slowest_alone_s(model: Model, played: Sequence[EpisodeResult], latency_s: float) -> float:
     """Return the seconds of the longest episode, played alone."""
 
     def estimate(index: int) -> float:

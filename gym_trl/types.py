@@ -263,7 +263,7 @@ class Turn:
     reward: float
     action_valid: bool
     start: int
-    """Index of the first sampled id of this turn in ``Trajectory.completion_ids``."""
+    """Index of the first sampled id of this turn in ``TokenTrace.completion_ids``."""
     stop: int
     """Index after the last sampled id of this turn."""
     action: str | None = None
@@ -273,25 +273,39 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
-    """Finished episode: its token ids, and its turns with their rewards.
+class TokenTrace:
+    """Token ids of an episode, which are trained on; empty if it has none.
 
     ``prompt_ids + completion_ids`` is exactly what the engine was given and returned. ``mask`` is 1 for sampled tokens
-    and 0 for environment tokens, whose ``logprobs`` are 0.0; the three lists have the same length. They are empty if
-    the episode failed before the model's first response.
+    and 0 for environment tokens, whose ``logprobs`` are 0.0.
 
     Raises:
         TranscriptError: the three lists have different lengths, or do not end on a sampled id.
     """
 
+    prompt_ids: TokenIds = field(default_factory=list)
+    completion_ids: TokenIds = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: Logprobs = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not len(self.completion_ids) == len(self.mask) == len(self.logprobs):
+            lengths = sorted({len(self.completion_ids), len(self.mask), len(self.logprobs)})
+            raise TranscriptError(f"ids, mask and logprobs must have one length, got {lengths}")
+        if self.mask and self.mask[-1] != 1:
+            raise TranscriptError("a completion must end on an id that the model sampled")
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """Finished episode: its turns with their rewards, the reason for its end, and its tokens."""
+
     task: Task
     stop_reason: StopReason
-    prompt_ids: TokenIds
-    completion_ids: TokenIds
-    mask: list[int]
-    logprobs: Logprobs
     turns: tuple[Turn, ...]
     messages: tuple[Message, ...]
+    trace: TokenTrace = field(default_factory=TokenTrace)
+    """Tokens; empty for a policy without tokens, and for an episode that failed before the model's first response."""
     error: str | None = None
     terminated: bool = False
     """The environment ended the episode; a scored episode that was not terminated was cut off."""
@@ -304,12 +318,25 @@ class Trajectory:
     env_seconds: float = field(default=0.0, compare=False)
     """Seconds in the environment, including its reset."""
 
-    def __post_init__(self) -> None:
-        lengths = {len(self.completion_ids), len(self.mask), len(self.logprobs)}
-        if len(lengths) != 1:
-            raise TranscriptError(f"ids, mask and logprobs must have one length, got {sorted(lengths)}")
-        if self.mask and self.mask[-1] != 1:
-            raise TranscriptError("a completion must end with a sampled id")
+    @property
+    def prompt_ids(self) -> TokenIds:
+        """``trace.prompt_ids``."""
+        return self.trace.prompt_ids
+
+    @property
+    def completion_ids(self) -> TokenIds:
+        """``trace.completion_ids``."""
+        return self.trace.completion_ids
+
+    @property
+    def mask(self) -> list[int]:
+        """``trace.mask``."""
+        return self.trace.mask
+
+    @property
+    def logprobs(self) -> Logprobs:
+        """``trace.logprobs``."""
+        return self.trace.logprobs
 
     @property
     def scored(self) -> bool:
@@ -339,6 +366,10 @@ class Trajectory:
     def cut_actions(self) -> int:
         """Number of invalid actions that ``max_tokens`` cut off."""
         return sum(turn.action_cut for turn in self.turns)
+
+
+Trajectory: TypeAlias = EpisodeResult
+"""Name of ``EpisodeResult`` in earlier releases."""
 
 
 @dataclass(frozen=True, slots=True)

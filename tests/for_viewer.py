@@ -17,7 +17,7 @@ import pytest
 
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.schema import as_record
-from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
 PATIENCE_S = 60.0
 SWITCHES = (
@@ -40,7 +40,7 @@ def played(
     observation: str = "Say ox.",
     stop_reason: StopReason = StopReason.SUCCESS,
     error: str | None = None,
-) -> Trajectory:
+) -> EpisodeResult:
     """Return an episode with a token for each character, the environment's included."""
     ids: list[int] = []
     mask: list[int] = []
@@ -62,8 +62,13 @@ def played(
         messages += [Message("assistant", answer), Message("user", "Over.")]
     task = Task("TrlEnv/Echo-v0", seed, {"instance": seed % 7})
     prompt = [ord(char) for char in observation]
-    return Trajectory(
-        task, stop_reason, prompt, ids, mask, logprobs, tuple(said), tuple(messages) if said else (), error
+    return EpisodeResult(
+        task,
+        stop_reason,
+        tuple(said),
+        tuple(messages) if said else (),
+        TokenTrace(prompt, ids, mask, logprobs),
+        error=error,
     )
 
 

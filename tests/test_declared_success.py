@@ -25,7 +25,7 @@ from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, StepResult, StopReason, Task, Trajectory
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, StepResult, StopReason, Task
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
 
@@ -36,16 +36,16 @@ INFO = st.sampled_from([{}, {"success": None}, {"success": True}, {"success": Fa
 assert gym_trl
 
 
-def ended(replies: list[StepResult | EnvFailure], *, declares: bool, reason: StopReason | None = None) -> Trajectory:
+def ended(replies: list[StepResult | EnvFailure], *, declares: bool, reason: StopReason | None = None) -> EpisodeResult:
     """An episode of these replies, stopped for ``reason`` after them."""
     episode = Episode(Task("Any-v0", 0), chat=CHAT, limits=Limits(tokens_per_turn=99))
-    todo: Sample | Act | Trajectory = episode.started(StepResult("go", declares_success=declares))
+    todo: Sample | Act | EpisodeResult = episode.started(StepResult("go", declares_success=declares))
     for reply in replies:
         assert isinstance(todo, Sample)
         ids = CHAT.say("x")
         assert isinstance(episode.sampled(Completion("0", ids, [-1.0] * len(ids))), Act)
         todo = episode.stepped(reply)
-    if isinstance(todo, Trajectory):
+    if isinstance(todo, EpisodeResult):
         return todo
     assert reason is not None
     return episode.stopped(reason)
@@ -168,12 +168,12 @@ def records(successes: list[bool | None]) -> list[Any]:
     for seed, success in enumerate(successes):
         info = {} if success is None else {"success": success}
         one = ended([StepResult("", 1.0, terminated=True, info=info)], declares=False)
-        made.append(as_record(Trajectory(**{**_fields(one), "task": Task("Any-v0", seed)}), policy="p"))
+        made.append(as_record(EpisodeResult(**{**_fields(one), "task": Task("Any-v0", seed)}), policy="p"))
     return made
 
 
-def _fields(one: Trajectory) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in Trajectory.__dataclass_fields__}
+def _fields(one: EpisodeResult) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in EpisodeResult.__dataclass_fields__}
 
 
 @examples(40)

@@ -10,13 +10,13 @@ from gym_trl.testing import ByteChat
 from gym_trl.types import (
     Completion,
     EnvFailure,
+    EpisodeResult,
     FinishReason,
     Message,
     RefusedResponse,
     StepResult,
     StopReason,
     Task,
-    Trajectory,
 )
 
 CHAT = ByteChat()
@@ -36,7 +36,7 @@ def play(game, answers, replies):
     """Drive an episode and keep what the engine was asked for."""
     todo, asked = game.started(StepResult("begin")), []
     for answer, reply in zip(answers, replies, strict=False):
-        if isinstance(todo, Trajectory):
+        if isinstance(todo, EpisodeResult):
             break
         asked.append(todo.prompt_ids)
         ids = CHAT.say(answer)
@@ -44,7 +44,7 @@ def play(game, answers, replies):
         todo = game.sampled(Completion("r", cut, [-0.5] * len(cut)))
         if isinstance(todo, Act):
             todo = game.stepped(reply)
-    return (todo if isinstance(todo, Trajectory) else game.stopped(StopReason.CANCELLED)), asked
+    return (todo if isinstance(todo, EpisodeResult) else game.stopped(StopReason.CANCELLED)), asked
 
 
 texts = st.text(max_size=20)
@@ -223,7 +223,7 @@ def test_no_environment_gets_an_action_that_is_longer_than_may_be(budget, most, 
     game, todo = episode(**budget, action=most), StepResult("begin")
     todo = game.started(todo)
     for answer, reply in zip(answers, observations, strict=False):
-        if isinstance(todo, Trajectory):
+        if isinstance(todo, EpisodeResult):
             break
         ids = CHAT.say(answer)[: todo.max_tokens]
         todo = game.sampled(Completion("r", ids, [-0.5] * len(ids)))

@@ -9,7 +9,7 @@ from gym_trl.records.export import preference_rows, sft_rows
 from gym_trl.records.json_lines import write_json_lines
 from gym_trl.records.schema import Record, as_record, messages_of
 from gym_trl.testing import save_tiny
-from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, Turn
 
 GUESS = "TrlEnv/GuessNumber-v0"
 
@@ -24,7 +24,7 @@ def thought() -> Record:
     turns = (Turn("Go.", Answer("Hm.", "on"), 0.0, True, 0, 0), Turn("On.", Answer("", "stop"), 1.0, True, 0, 0))
     said = [Message("system", "Play."), Message("user", "Rules. Go."), Message("assistant", "on")]
     said += [Message("user", "On."), Message("assistant", "stop"), Message("user", "Won.")]
-    return as_record(Trajectory(Task("X-v0", 0), StopReason.SUCCESS, [], [], [], [], turns, tuple(said)))
+    return as_record(EpisodeResult(Task("X-v0", 0), StopReason.SUCCESS, turns, tuple(said)))
 
 
 def test_conversations_end_with_the_models_last_answer() -> None:

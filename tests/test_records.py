@@ -23,20 +23,17 @@ from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import Record, TaskRecord, TurnRecord, as_record, messages_of, task_id
-from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.wrappers import RecordTranscript
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 
-def trajectory(text: str = "ox", **changes: Any) -> Trajectory:
+def trajectory(text: str = "ox", **changes: Any) -> EpisodeResult:
     fields: dict[str, Any] = {
         "task": Task("TrlEnv/Echo-v0", 3, {"instance": 7}),
         "stop_reason": StopReason.FAILURE,
-        "prompt_ids": [1, 2, 3],
-        "completion_ids": [4, 5, 6],
-        "mask": [1, 0, 1],
-        "logprobs": [-0.5, 0.0, -0.25],
+        "trace": TokenTrace([1, 2, 3], [4, 5, 6], [1, 0, 1], [-0.5, 0.0, -0.25]),
         "turns": (
             Turn(text, Answer("hm", text), 0.5, True, 0, 1),
             Turn("go on", Answer("", "no"), -1.0, False, 2, 3, "n"),
@@ -52,7 +49,7 @@ def trajectory(text: str = "ox", **changes: Any) -> Trajectory:
         "model_seconds": 0.5,
         "env_seconds": 0.25,
     }
-    return Trajectory(**{**fields, **changes})
+    return EpisodeResult(**{**fields, **changes})
 
 
 def written(path: Path, *records: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -130,7 +127,7 @@ def test_tokens_are_kept_when_asked_for() -> None:
 
 
 def test_a_failed_episode_has_its_error_and_no_return() -> None:
-    empty: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "mask": [], "logprobs": [], "turns": ()}
+    empty: dict[str, Any] = {"trace": TokenTrace(), "turns": ()}
     failed = trajectory(stop_reason=StopReason.ENV_ERROR, error="reset raised", messages=(), **empty)
     record = as_record(failed)
     assert (record["return"], record["error"], record["last_observation"]) == (None, "reset raised", None)

@@ -16,7 +16,7 @@ from gym_trl.policies.protocol import TextPolicy
 from gym_trl.records.files import read_records
 from gym_trl.records.schema import Record, as_record
 from gym_trl.testing import play
-from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, Turn
 from gym_trl.wrappers import RecordTranscript
 
 GUESS = "TrlEnv/GuessNumber-v0"
@@ -134,8 +134,8 @@ def test_a_record_that_names_no_environment_needs_one(tmp_path: Path) -> None:
 def test_an_action_that_was_refused_for_its_length_is_not_played_again() -> None:
     refused = "An action has at most 5 characters."
     record = as_record(
-        Trajectory(
-            *(Task(GUESS, 0), StopReason.TOKEN_LIMIT, [], [], [], []),
+        EpisodeResult(
+            *(Task(GUESS, 0), StopReason.TOKEN_LIMIT),
             turns=(Turn("Guess 1 to 50 in 6 tries.", Answer("", "  25  "), 0.0, False, 0, 0),),
             messages=(
                 Message("user", "Guess"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.scores import Estimate, Scoreboard, compare, mean_estimate, pass_at, share_estimate
 from gym_trl.records.schema import Record, as_record
-from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 
 def episode(
@@ -20,7 +20,7 @@ def episode(
 ) -> Record:
     turns = tuple(Turn("", Answer("", ""), reward, reward >= 0, 0, 0) for reward in rewards)
     ended = StopReason.SUCCESS if won else StopReason.FAILURE
-    played = Trajectory(Task(env, seed), ended if rewards else StopReason.ENV_ERROR, [], [], [], [], turns, ())
+    played = EpisodeResult(Task(env, seed), ended if rewards else StopReason.ENV_ERROR, turns, ())
     return as_record(played, policy=policy, **about)
 
 

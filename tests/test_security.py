@@ -27,7 +27,7 @@ from gym_trl.records.json_lines import write_json_lines
 from gym_trl.records.schema import as_record
 from gym_trl.text.credentials import bearer, redact, without_password
 from gym_trl.training.options import TrainOptions
-from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.viewer.live import LiveServer
 
 PACKAGE = Path(gym_trl.__file__).parent
@@ -186,7 +186,9 @@ def test_a_run_is_shown_on_loopback(tmp_path):
 def played():
     said = (Message("user", "Say ox."), Message("assistant", "ox"))
     turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 1)
-    return Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, [5], [6], [1], [-0.1], (turn,), said)
+    return EpisodeResult(
+        Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), said, TokenTrace([5], [6], [1], [-0.1])
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_trl.errors import TaskError, TranscriptError
-from gym_trl.types import StopReason, Task, Trajectory
+from gym_trl.types import EpisodeResult, StopReason, Task, TokenTrace
 
 texts = st.text(max_size=20)
 json_values = st.recursive(
@@ -37,4 +37,4 @@ def test_only_faults_outside_the_model_leave_an_episode_without_a_score(reason):
 )
 def test_a_trajectory_whose_lists_disagree_cannot_be_made(ids, mask, logprobs):
     with pytest.raises(TranscriptError):
-        Trajectory(Task("A", 0), StopReason.SUCCESS, [0], ids, mask, logprobs, (), ())
+        EpisodeResult(Task("A", 0), StopReason.SUCCESS, (), (), TokenTrace([0], ids, mask, logprobs))

@@ -20,12 +20,12 @@ from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.text.parsing import CUT, ActionFormat
 from gym_trl.types import (
     Completion,
+    EpisodeResult,
     FinishReason,
     RefusedResponse,
     StepResult,
     StopReason,
     Task,
-    Trajectory,
     UnfinishedResponse,
     add_reward,
 )
@@ -63,7 +63,7 @@ class Heard(gym.Env[str, str]):
         return "on", 0.0 if over else self.rewards[len(self.heard) - 1], over, False, {}
 
 
-def played(env: gym.Env[Any, Any], answer: str, tokens: int, turns: int = 1, **limits: Any) -> Trajectory:
+def played(env: gym.Env[Any, Any], answer: str, tokens: int, turns: int = 1, **limits: Any) -> EpisodeResult:
     """An episode of a model that always says ``answer``, of which ``tokens`` bytes are sampled in a turn."""
     engine = ScriptedEngine(lambda request: CHAT.say(answer))
     budget = Limits(tokens_per_turn=tokens, **limits)

@@ -9,7 +9,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Task, Trajectory
+from gym_trl.types import EpisodeResult, Task
 from systems import Game, Played, Run
 from systems.game import far_away
 from systems.generator import CONTEXT, Generator
@@ -49,7 +49,7 @@ def play_served(game: Game, generator: Generator) -> Run:
         with server.measured() as counts:
             trajectories = run_episodes(episodes, pool=pool, engine=engine)
 
-    def played(one: Trajectory) -> Played:
+    def played(one: EpisodeResult) -> Played:
         seed = generator.seed_of(one.prompt_ids)
         return Played(
             seed, one.prompt_ids, one.completion_ids, one.mask, one.logprobs, one.episode_return, len(one.turns)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gym_trl.errors import TranscriptError
-from gym_trl.types import Logprobs, TokenIds, without_nan
+from gym_trl.types import Logprobs, TokenIds, TokenTrace, without_nan
 
 
 class Transcript:
@@ -56,6 +56,11 @@ class Transcript:
     def logprobs(self) -> Logprobs:
         """Logprobs in nats with one entry per completion id; 0.0 if it was not sampled."""
         return self._logprobs.copy()
+
+    @property
+    def trace(self) -> TokenTrace:
+        """Prompt, completion, mask and logprobs so far."""
+        return TokenTrace(self.prompt_ids, self.completion_ids, self.mask, self.logprobs)
 
     def prompt(self, delta: TokenIds) -> TokenIds:
         """Return all ids so far followed by ``delta``, as a new list; the transcript is not changed."""

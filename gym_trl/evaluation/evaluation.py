@@ -32,13 +32,13 @@ from gym_trl.registration import EnvSource, did_you_mean, env_name
 from gym_trl.seeding import task_seed
 from gym_trl.types import (
     Answer,
+    EpisodeResult,
     Message,
     Policy,
     StepResult,
     StopReason,
     Task,
     TokenIds,
-    Trajectory,
     as_turn,
     declared_success,
     reason_to_stop,
@@ -155,7 +155,7 @@ def evaluate(
 
                 def write(
                     one: Attempt,
-                    played: Trajectory,
+                    played: EpisodeResult,
                     decode: Callable[[TokenIds], str] | None = None,
                     plan: _Plan = plan,
                     more: Mapping[str, Any] | None = None,
@@ -270,7 +270,7 @@ class _Plan:
         return [one for one in every if (self.player.name, self._task_id(one.task), one.number) not in done]
 
     def record(
-        self, one: Attempt, played: Trajectory, decode: Callable[[TokenIds], str] | None, *, tokens: bool
+        self, one: Attempt, played: EpisodeResult, decode: Callable[[TokenIds], str] | None, *, tokens: bool
     ) -> Record:
         return as_record(
             played,
@@ -453,7 +453,7 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
 
 def _play_attempt(
     instances: Instances, one: Attempt, player: TextPolicy, seed: int, on_wait: Callable[[Spent], None] | None = None
-) -> tuple[Trajectory, dict[str, Any]]:
+) -> tuple[EpisodeResult, dict[str, Any]]:
     """Play one episode of a text policy; an exception of the environment or the policy becomes its result.
 
     ``on_wait`` is called if the environment makes this thread wait.
@@ -524,7 +524,7 @@ class _Watched:
             on_wait(spent)
             self._on_wait = None
 
-    def trajectory(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> Trajectory:
+    def trajectory(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> EpisodeResult:
         """Return the trajectory of an episode that has texts but no tokens."""
         thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
         answers = [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
@@ -548,7 +548,7 @@ class _Watched:
         ended = failure is None and results[-1].terminated
         declared = declared_success([StepResult("", declares_success=self.declares), *results], reason)
         said = tuple(self._messages(results if reason is not StopReason.CRASHED else results[:-1]))
-        return Trajectory(task, reason, [], [], [], [], turns, said, error, terminated=ended, declared=declared)
+        return EpisodeResult(task, reason, turns, said, error=error, terminated=ended, declared=declared)
 
     def _messages(self, results: Sequence[StepResult]) -> Iterator[Message]:
         if isinstance(self.policy, Conversation) and self.policy.system_prompt is not None:

@@ -233,12 +233,12 @@ class Scoreboard:
     """Running results of every policy on every environment.
 
     >>> from gym_trl.records import as_record
-    >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+    >>> from gym_trl.types import Answer, StopReason, Task, EpisodeResult, Turn
     >>> board = Scoreboard()
     >>> for seed in range(20):
     ...     turn = Turn("", Answer("", ""), float(seed % 2), True, 0, 0)
     ...     ended = StopReason.SUCCESS if seed % 2 else StopReason.FAILURE
-    ...     board.add(as_record(Trajectory(Task("TrlEnv/Echo-v0", seed), ended, [], [], [], [], (turn,), ())))
+    ...     board.add(as_record(EpisodeResult(Task("TrlEnv/Echo-v0", seed), ended, (turn,), ())))
     >>> [row] = board.rows()
     >>> str(row.success), row.stop_reasons
     ('0.500 [0.284, 0.716]', {'failure': 10, 'success': 10})
@@ -313,11 +313,11 @@ def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> 
     """Compare policies task by task: those of two runs, or all policies of one run with each other.
 
     >>> from gym_trl.records import as_record
-    >>> from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+    >>> from gym_trl.types import Answer, StopReason, Task, EpisodeResult, Turn
     >>> def run(paid):
     ...     for seed in range(10):
     ...         turn = Turn("", Answer("", ""), paid + seed, True, 0, 0)
-    ...         yield as_record(Trajectory(Task("Bag-v0", seed), StopReason.SUCCESS, [], [], [], [], (turn,), ()))
+    ...         yield as_record(EpisodeResult(Task("Bag-v0", seed), StopReason.SUCCESS, (turn,), ()))
     >>> [found] = compare(run(0.0), run(0.25))
     >>> found.tasks, found.better, str(found.mean_return)  # however much the games differ among each other
     (10, 10, '0.250 [0.250, 0.250]')

@@ -18,7 +18,7 @@ from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import StopReason, Task, Trajectory
+from gym_trl.types import EpisodeResult, StopReason, Task
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
@@ -30,7 +30,7 @@ class Rollout(NamedTuple):
     """``"train"`` or ``"eval"``."""
     step: int
     """The trainer's global step."""
-    trajectories: list[Trajectory]
+    trajectories: list[EpisodeResult]
 
 
 def make_rollout_func(
@@ -131,7 +131,9 @@ class _RolloutFunc:
         return episodes
 
 
-def _columns(trajectories: Sequence[Trajectory], filler: int, masked: Collection[StopReason]) -> dict[str, list[Any]]:
+def _columns(
+    trajectories: Sequence[EpisodeResult], filler: int, masked: Collection[StopReason]
+) -> dict[str, list[Any]]:
     """Return the columns that TRL expects; an unscored episode is one masked ``filler`` token.
 
     An episode with a stop reason in ``masked`` keeps its ids and its score, and all its tokens are masked.
@@ -142,11 +144,17 @@ def _columns(trajectories: Sequence[Trajectory], filler: int, masked: Collection
     kept = [trajectory.scored for trajectory in trajectories]
     rows = list(zip(kept, trajectories, strict=True))
     return {
-        "prompt_ids": [episode.prompt_ids if episode.completion_ids else [filler] for episode in trajectories],
-        "completion_ids": [episode.completion_ids if scored else [filler] for scored, episode in rows],
-        "logprobs": [episode.logprobs if scored else [0.0] for scored, episode in rows],
+        "prompt_ids": [
+            episode.trace.prompt_ids if episode.trace.completion_ids else [filler] for episode in trajectories
+        ],
+        "completion_ids": [episode.trace.completion_ids if scored else [filler] for scored, episode in rows],
+        "logprobs": [episode.trace.logprobs if scored else [0.0] for scored, episode in rows],
         "env_mask": [
-            [0] if not scored else [0] * len(episode.mask) if episode.stop_reason in masked else episode.mask
+            [0]
+            if not scored
+            else [0] * len(episode.trace.mask)
+            if episode.stop_reason in masked
+            else episode.trace.mask
             for scored, episode in rows
         ],
         **outcomes(trajectories),

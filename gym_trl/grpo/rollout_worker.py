@@ -29,7 +29,7 @@ from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Message, Task, Trajectory
+from gym_trl.types import EpisodeResult, Message, Task
 
 _PATIENCE_S = 15.0
 """Seconds that ``stop`` waits for the current step of an environment or the engine."""
@@ -44,7 +44,7 @@ class _Group:
     task: Task
     version: int
     """Model version when the first member began; no token of the group is older."""
-    played: dict[int, Trajectory] = field(default_factory=dict)
+    played: dict[int, EpisodeResult] = field(default_factory=dict)
 
 
 class RolloutWorker:
@@ -127,7 +127,7 @@ class RolloutWorker:
         self._make_pool = partial(make_pool, make, stepping)
         self._on_rollout = on_rollout
         self._on_totals = on_totals
-        self._played: list[Trajectory] = []  # since ``on_totals`` was called last
+        self._played: list[EpisodeResult] = []  # since ``on_totals`` was called last
         self.rollout_buffer: Queue[Any] = Queue(args.queue_maxsize)
         """Queue of ``RolloutSample`` objects for the trainer."""
         self.metrics_queue: Queue[dict[str, Any]] = Queue(_REMEMBERED)
@@ -271,7 +271,7 @@ class RolloutWorker:
             self._measure({"rollout/backpressure_s": time.monotonic() - self._blocked_at})
             self._blocked_at = None
 
-    def _finished(self, key: tuple[int, int], trajectory: Trajectory) -> None:
+    def _finished(self, key: tuple[int, int], trajectory: EpisodeResult) -> None:
         number, member = key
         self._playing -= 1
         group = self._groups[number]
@@ -288,20 +288,22 @@ class RolloutWorker:
         for one in members:
             if (value := one.episode_return) is None:
                 continue
-            known = [logprob is not None for logprob in one.logprobs]
-            trained = [int(sampled and has) for sampled, has in zip(one.mask, known, strict=True)]
+            known = [logprob is not None for logprob in one.trace.logprobs]
+            trained = [int(sampled and has) for sampled, has in zip(one.trace.mask, known, strict=True)]
             if not any(trained):
                 continue
             messages = [message.as_dict() for message in one.messages]
             first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
-            before = len(one.prompt_ids)
+            before = len(one.trace.prompt_ids)
             self._waiting.append(
                 self._sample(
                     prompt=messages[:first],
                     completion=messages[first:],
-                    input_ids=np.array(one.prompt_ids + one.completion_ids, dtype=np.int64),
+                    input_ids=np.array(one.trace.prompt_ids + one.trace.completion_ids, dtype=np.int64),
                     completion_mask=np.array([0] * before + trained, dtype=np.int64),
-                    old_log_probs=np.array([0.0] * before + [logprob or 0.0 for logprob in one.logprobs], np.float32),
+                    old_log_probs=np.array(
+                        [0.0] * before + [logprob or 0.0 for logprob in one.trace.logprobs], np.float32
+                    ),
                     advantage=(value - mean) / (deviation + 1e-8),  # as in TRL's own worker
                     model_version=group.version,
                     group_id=number,
@@ -323,9 +325,9 @@ class RolloutWorker:
             totals = StepTotals.of(rows_of(outcomes(played)), step=group.version)
             self._on_totals(replace(totals, training=self._thread))
 
-    def _report(self, members: Sequence[Trajectory]) -> None:
+    def _report(self, members: Sequence[EpisodeResult]) -> None:
         """Report the measurements of TRL's own worker, by its names, and the episodes' metrics as sum and count."""
-        sampled = [sum(one.mask) for one in members if one.episode_return is not None]
+        sampled = [sum(one.trace.mask) for one in members if one.episode_return is not None]
         rates = StepTotals.of(rows_of(outcomes(members))).rates()
         rates["completions/mean_length"] = (sum(sampled), len(sampled))
         self._measure({**rates, "rollout/inflight": float(self._playing)})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gym_trl.types import StopReason, Trajectory
+from gym_trl.types import EpisodeResult, StopReason
 
 # Count columns of a rollout, and the metrics of their means over the scored episodes.
 _COUNTS = {
@@ -137,7 +137,7 @@ class StepTotals:
         return {name: total / count for name, (total, count) in self.rates().items()}
 
 
-def outcomes(episodes: Sequence[Trajectory]) -> dict[str, list[Any]]:
+def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
     """Return the outcomes of episodes as the columns of a rollout."""
     return {
         "episode_return": [episode.episode_return for episode in episodes],

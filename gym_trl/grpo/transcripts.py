@@ -5,7 +5,7 @@ from typing import Any
 
 from gym_trl.errors import MissingDependencyError, check_counts
 from gym_trl.grpo.rollout_func import Rollout
-from gym_trl.types import Trajectory
+from gym_trl.types import EpisodeResult
 
 try:
     from transformers import TrainerCallback
@@ -42,7 +42,7 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
         check_counts(every=every, count=count)
         self._every = every
         self._count = count
-        self._played: Sequence[Trajectory] = ()
+        self._played: Sequence[EpisodeResult] = ()
         self._trainer: Any = None
 
     def attach(self, trainer: Any) -> None:
@@ -60,7 +60,7 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
         if state.is_world_process_zero and self._played and (state.global_step - 1) % self._every == 0:
             self._send(args, state.global_step, _sample(self._played, self._count))
 
-    def _send(self, args: Any, step: int, sample: Sequence[Trajectory]) -> None:
+    def _send(self, args: Any, step: int, sample: Sequence[EpisodeResult]) -> None:
         for callback in self._trainer.callback_handler.callbacks:
             if (writer := getattr(callback, "tb_writer", None)) is not None:
                 for place, trajectory in enumerate(sample):
@@ -72,13 +72,13 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
                 _send_table(name, step, sample)
 
 
-def transcript(trajectory: Trajectory) -> str:
+def transcript(trajectory: EpisodeResult) -> str:
     """Return an episode as text: its messages, rewards, stop reason and return.
 
     >>> from gym_trl.types import Answer, Message, StopReason, Task, Turn
     >>> said = (Message("user", "Say ox."), Message("assistant", "ox"), Message("user", "Right."))
     >>> turn = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2)
-    >>> won = Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, [5], [6], [1], [-0.1], (turn,), said)
+    >>> won = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), said)
     >>> print(transcript(won))
     TrlEnv/Echo-v0, seed 1: success, return 1
     [user] Say ox.
@@ -100,14 +100,14 @@ def transcript(trajectory: Trajectory) -> str:
     return "\n".join([*lines, *([f"[error] {trajectory.error}"] if trajectory.error else [])])
 
 
-def _sample(played: Sequence[Trajectory], count: int) -> list[Trajectory]:
+def _sample(played: Sequence[EpisodeResult], count: int) -> list[EpisodeResult]:
     """Return ``count`` episodes from the worst to the best, evenly ranked."""
     ranked = sorted(played, key=lambda one: float("-inf") if one.episode_return is None else one.episode_return)
     last = min(count, len(ranked)) - 1
     return [ranked[round(place * (len(ranked) - 1) / last) if last else -1] for place in range(last + 1)]
 
 
-def _send_table(name: str, step: int, sample: Sequence[Trajectory]) -> None:
+def _send_table(name: str, step: int, sample: Sequence[EpisodeResult]) -> None:
     rows = [[step, one.task.to_json(), one.episode_return, one.stop_reason.value, transcript(one)] for one in sample]
     if name == "wandb":
         import wandb

@@ -35,7 +35,7 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
-from gym_trl.types import Answer, Logprobs, Message, Request, Task, TokenIds, Trajectory
+from gym_trl.types import Answer, EpisodeResult, Logprobs, Message, Request, Task, TokenIds
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, GRPOTrainer
@@ -679,7 +679,7 @@ class CodeAgentEnvironment(Environment):
 
     def play(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
-    ) -> list[Trajectory]:
+    ) -> list[EpisodeResult]:
         """Return the conversations with their ids, masks and logprobs, ``n`` per prompt and in order."""
         config = generation_config
         chat = self._chat(config.stop or ())
@@ -710,7 +710,7 @@ class CodeAgentEnvironment(Environment):
                 warnings.warn(f"a conversation ended early: {episode.error}", stacklevel=2)
         return [
             prompts[place // generation_config.n]
-            + str(self.tokenizer.decode(episode.completion_ids, skip_special_tokens=True))
+            + str(self.tokenizer.decode(episode.trace.completion_ids, skip_special_tokens=True))
             for place, episode in enumerate(played)
         ]
 
@@ -718,12 +718,12 @@ class CodeAgentEnvironment(Environment):
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
     ) -> list[TokenIds]:
         """Return the ids of the completions, ``n`` per prompt and in order."""
-        return [episode.completion_ids for episode in self.play(vllm_client, generation_config, prompts)]
+        return [episode.trace.completion_ids for episode in self.play(vllm_client, generation_config, prompts)]
 
     def mask_tool_output(self, completion_ids_list: Sequence[TokenIds], **_: Any) -> list[list[int]]:
         """Raise ``ConfigError``: the model can write tags itself, so a mask derived from tags can be forged."""
         raise ConfigError(
-            "masks come from what was sampled, not from tags in the text: read Trajectory.mask of play(...), and in "
+            "masks come from what was sampled, not from tags in the text: read EpisodeResult.mask of play(...), and in "
             "training use rollout_func, which has them"
         )
 

@@ -31,11 +31,11 @@ from gym_trl.seeding import task_seed
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import (
     EnvFailure,
+    EpisodeResult,
     Message,
     StepResult,
     StopReason,
     Task,
-    Trajectory,
     Turn,
     UnfinishedResponse,
     add_reward,
@@ -336,7 +336,7 @@ class _Rollouts:
         self._tasks, self._test, self._seed = list(tasks), test, seed
         self._base_url = vllm_base_url
         self._sampling = sampling
-        self._played: list[Trajectory] = []
+        self._played: list[EpisodeResult] = []
         self._on_rollout = on_rollout
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._log = _logger()
@@ -377,7 +377,7 @@ class _Rollouts:
         if self._on_rollout is not None:
             self._on_rollout(rollout)
 
-    def _judged(self, played: Sequence[Trajectory], trainer: Any) -> list[Any]:
+    def _judged(self, played: Sequence[EpisodeResult], trainer: Any) -> list[Any]:
         """Return rows judged by the test, and log them if Eval Protocol is installed."""
         if self._test is None and self._log is None:
             return [None] * len(played)
@@ -450,7 +450,7 @@ def _address(url: str) -> tuple[str, int | None, str]:
     return ("localhost" if here else host), parts.port, parts.path.rstrip("/")
 
 
-def _warn_of_failures(played: Sequence[Trajectory], rows: Sequence[Any]) -> None:
+def _warn_of_failures(played: Sequence[EpisodeResult], rows: Sequence[Any]) -> None:
     errors = [f"{episode.stop_reason}: {episode.error}" for episode in played if not episode.scored]
     if played and len(errors) == len(played):
         warnings.warn(f"none of {len(played)} episodes could be scored; the first: {errors[0]}", stacklevel=3)
@@ -501,7 +501,7 @@ def evaluation_reward(env_path: str) -> Callable[..., list[float]]:
 
 def _from_columns(
     messages: Sequence[Mapping[str, str]], rewards: Sequence[float], reason: str, task: str
-) -> Trajectory:
+) -> EpisodeResult:
     said = tuple(Message(message["role"], message["content"]) for message in messages)
     answers = [message.content for message in said if message.role == "assistant"]
     asked = [message.content for message in said if message.role == "user"]
@@ -509,7 +509,7 @@ def _from_columns(
         Turn(observation, split_thinking(answer), reward, True, 0, 0)
         for observation, answer, reward in zip(asked, answers, rewards, strict=False)
     )
-    return Trajectory(Task.from_json(task), StopReason(reason), [], [], [], [], turns, said)
+    return EpisodeResult(Task.from_json(task), StopReason(reason), turns, said)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -619,7 +619,7 @@ class GymRolloutProcessor:
         seed = info.get("seed", task_seed(self.spec.seed, "eval", place))
         return Task(self.env_id, int(seed), info.get("options") or {})
 
-    async def _play(self, task: Task, ask: AskModel, steps: int, thread: ThreadPoolExecutor, row: Any) -> Trajectory:
+    async def _play(self, task: Task, ask: AskModel, steps: int, thread: ThreadPoolExecutor, row: Any) -> EpisodeResult:
         """Play one task; the environment is made, stepped and closed in ``thread``."""
         in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         env = await in_thread(self.make)
@@ -641,13 +641,9 @@ class GymRolloutProcessor:
                     if not result.reason.scored:
                         raise InfrastructureError(result.error)
                     turns.append(Turn(observation, spoken, owed, False, 0, 0))
-                    return Trajectory(
+                    return EpisodeResult(
                         task,
                         result.reason,
-                        [],
-                        [],
-                        [],
-                        [],
                         tuple(turns),
                         tuple(said),
                         error=result.error,
@@ -662,7 +658,7 @@ class GymRolloutProcessor:
                 observation = result.observation
                 said.append(Message("user", observation))
             declared = declared_success(results, reason)
-            return Trajectory(task, reason, [], [], [], [], tuple(turns), tuple(said), declared=declared)
+            return EpisodeResult(task, reason, tuple(turns), tuple(said), declared=declared)
         finally:
             await in_thread(env.close)
 

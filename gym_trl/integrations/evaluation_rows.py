@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.records.json_lines import JsonLinesWriter
-from gym_trl.types import StopReason, Trajectory
+from gym_trl.types import EpisodeResult, StopReason
 
 # google.rpc.Code, and Eval Protocol's own (eval_protocol/models.py, 0.3.33).
 _FINISHED = 100
@@ -22,7 +22,7 @@ _CODES = {StopReason.CANCELLED: 1, StopReason.TIMEOUT: 4, StopReason.ENV_ERROR: 
 
 
 def as_row(
-    played: Trajectory,
+    played: EpisodeResult,
     *,
     name: str = "gym-trl",
     completion_params: Mapping[str, Any] | None = None,
@@ -31,12 +31,11 @@ def as_row(
 ) -> dict[str, Any]:
     """Return an episode as a row in Eval Protocol's schema, as plain JSON values; its package is not needed.
 
-    >>> from gym_trl.types import Answer, Message, Task, Turn
+    >>> from gym_trl.types import Answer, Message, Task, TokenTrace, Turn
     >>> turn = Turn("Say ox.", Answer("Easy.", "ox"), 1.0, True, 0, 2)
     >>> said = (Message("user", "Say ox."), Message("assistant", "ox"))
-    >>> played = Trajectory(
-    ...     Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, [5], [6, 7], [1, 1], [-0.1, -0.2], (turn,), said
-    ... )
+    >>> trace = TokenTrace([5], [6, 7], [1, 1], [-0.1, -0.2])
+    >>> played = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), said, trace)
     >>> row = as_row(played)
     >>> row["evaluation_result"]["score"], row["execution_metadata"]["extra"]["step_rewards"], row["messages"][1]
     (1.0, [1.0], {'role': 'assistant', 'content': 'ox', 'reasoning_content': 'Easy.'})
@@ -95,7 +94,7 @@ def as_row(
     }
 
 
-def write_rows(path: str | Path, episodes: Iterable[Trajectory], **options: Any) -> None:
+def write_rows(path: str | Path, episodes: Iterable[EpisodeResult], **options: Any) -> None:
     """Append episodes to a JSONL file that Eval Protocol reads as a dataset of rows (``EP_JSONL_PATH``).
 
     Args:
@@ -108,7 +107,7 @@ def write_rows(path: str | Path, episodes: Iterable[Trajectory], **options: Any)
             file.write(as_row(played, **options))
 
 
-def _messages(played: Trajectory) -> list[dict[str, Any]]:
+def _messages(played: EpisodeResult) -> list[dict[str, Any]]:
     turns = iter(played.turns)
     messages = []
     for message in played.messages:
@@ -120,26 +119,26 @@ def _messages(played: Trajectory) -> list[dict[str, Any]]:
     return messages
 
 
-def _row_id(played: Trajectory) -> str:
+def _row_id(played: EpisodeResult) -> str:
     task = played.task
     options = ":".join(f"{name}={value}" for name, value in sorted(task.options.items()))
     return f"{task.env_id}:{task.seed}" + (f":{options}" if options else "")
 
 
-def _usage(played: Trajectory) -> dict[str, int]:
-    prompt, completion = len(played.prompt_ids), len(played.completion_ids)
+def _usage(played: EpisodeResult) -> dict[str, int]:
+    prompt, completion = len(played.trace.prompt_ids), len(played.trace.completion_ids)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _extra(played: Trajectory) -> dict[str, Any]:
+def _extra(played: EpisodeResult) -> dict[str, Any]:
     extra: dict[str, Any] = {"step_rewards": [turn.reward for turn in played.turns]}
-    if played.prompt_ids:
+    if played.trace.prompt_ids:
         extra |= {name: list(getattr(played, name)) for name in ("prompt_ids", "completion_ids", "logprobs")}
-        extra["env_mask"] = list(played.mask)
+        extra["env_mask"] = list(played.trace.mask)
     return extra
 
 
-def _result(played: Trajectory) -> dict[str, Any]:
+def _result(played: EpisodeResult) -> dict[str, Any]:
     last = len(played.turns) - 1
     measured = {
         "turns": (float(len(played.turns)), "Turns that were played"),
@@ -239,7 +238,7 @@ class EvaluationTest:
         judged: list[Any] = _run(lambda: self._all(made))
         return judged
 
-    def scores(self, episodes: Sequence[Trajectory], **options: Any) -> list[float]:
+    def scores(self, episodes: Sequence[EpisodeResult], **options: Any) -> list[float]:
         """Return the test's scores; NaN if an episode or its evaluation failed, which TRL ignores.
 
         Args:

@@ -26,7 +26,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Answer, Completion, Logprobs, Message, Request, Task, TokenIds, Trajectory
+from gym_trl.types import Answer, Completion, EpisodeResult, Logprobs, Message, Request, Task, TokenIds
 from gym_trl.wrappers.as_text import as_text
 
 if TYPE_CHECKING:
@@ -442,10 +442,17 @@ class RolloutState:
     error: str | None = None
 
     @classmethod
-    def of(cls, played: Trajectory) -> Self:
+    def of(cls, played: EpisodeResult) -> Self:
         """Return the state of one of this library's episodes."""
-        ids = played.prompt_ids + played.completion_ids
-        return cls(len(played.prompt_ids), ids, played.mask, played.logprobs, played.episode_return, played.error)
+        ids = played.trace.prompt_ids + played.trace.completion_ids
+        return cls(
+            len(played.trace.prompt_ids),
+            ids,
+            played.trace.mask,
+            played.trace.logprobs,
+            played.episode_return,
+            played.error,
+        )
 
 
 class TransformerTokenizer:
@@ -647,7 +654,7 @@ def _play(
         for index, seed in enumerate(seeds)
     ]
 
-    def finished(index: int, played: Trajectory) -> None:
+    def finished(index: int, played: EpisodeResult) -> None:
         names = {"assistant": f"agent_{index}", "user": f"user_{index}", "system": "system"}
         for message in played.messages:
             if log is not None:

@@ -20,13 +20,13 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.types import (
     Completion,
+    EpisodeResult,
     Message,
     Policy,
     Request,
     StepResult,
     Task,
     TokenIds,
-    Trajectory,
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class LoadedModel:
 
         def answer(observation: str) -> str:
             nonlocal stopped
-            todo: Sample | Act | Trajectory
+            todo: Sample | Act | EpisodeResult
             if stopped is not None:  # an episode that is over has no further turns
                 raise stopped
             if (turn := next(turns)) == 0:
@@ -182,7 +182,7 @@ class LoadedModel:
                 todo = episode.sampled(self._completion(request.id))
             if isinstance(todo, Act):
                 return todo.action
-            assert isinstance(todo, Trajectory)
+            assert isinstance(todo, EpisodeResult)
             stopped = ModelStopped(todo.stop_reason, todo.error or "there is no room for another turn")
             raise stopped
 

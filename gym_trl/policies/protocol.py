@@ -9,11 +9,11 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import did_you_mean
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
+    EpisodeResult,
     Policy,
     StopReason,
     Task,
     TokenIds,
-    Trajectory,
 )
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
@@ -36,7 +36,7 @@ class Attempt(NamedTuple):
         return derive_seed(base, "sampling", self.task.env_id, self.task.seed, self.number)
 
 
-OnPlayed: TypeAlias = Callable[[Attempt, Trajectory, Callable[[TokenIds], str] | None], None]
+OnPlayed: TypeAlias = Callable[[Attempt, EpisodeResult, Callable[[TokenIds], str] | None], None]
 """Callback for every finished episode, with a function that decodes its tokens, if it has any."""
 
 

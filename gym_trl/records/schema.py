@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import plain
-from gym_trl.types import Message, TokenIds, Trajectory, Turn
+from gym_trl.types import EpisodeResult, Message, TokenIds, Turn
 
 VERSION = 1
 ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
@@ -151,7 +151,7 @@ def task_id(
 
 
 def as_record(
-    trajectory: Trajectory,
+    trajectory: EpisodeResult,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
     spec: Mapping[str, Any] | None = None,
@@ -167,10 +167,10 @@ def as_record(
 ) -> Record:
     """Return the record of a trajectory as plain JSON values, with ``extra`` added.
 
-    >>> from gym_trl.types import Answer, StopReason, Task
+    >>> from gym_trl.types import Answer, StopReason, Task, TokenTrace
     >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
     >>> task = Task("TrlEnv/Echo-v0", 1)
-    >>> played = Trajectory(task, StopReason.SUCCESS, [5], [6, 7], [1, 1], [-0.1, -0.2], (turn,), ())
+    >>> played = EpisodeResult(task, StopReason.SUCCESS, (turn,), (), TokenTrace([5], [6, 7], [1, 1], [-0.1, -0.2]))
     >>> record = as_record(played, step=3, policy="tiny")
     >>> record["version"], record["step"], record["return"], record["turns"][0]["answer"], record["task"]["id"]
     (1, 3, 1.0, 'ox', 'TrlEnv/Echo-v0#1')
@@ -190,7 +190,7 @@ def as_record(
         extra: Further fields; they do not replace the record's own.
     """
     task, messages, turns = trajectory.task, trajectory.messages, trajectory.turns
-    tokenised = bool(trajectory.prompt_ids)
+    tokenised = bool(trajectory.trace.prompt_ids)
     spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]
     opening = messages[: spoken[0]] if spoken else messages
     ended = messages[-1] if messages else Message("", "")
@@ -225,16 +225,18 @@ def as_record(
         "num_turns": len(turns),
         "invalid_actions": trajectory.invalid_actions,
         "cut_actions": trajectory.cut_actions,
-        "prompt_tokens": len(trajectory.prompt_ids) if tokenised else None,
-        "completion_tokens": len(trajectory.completion_ids) if tokenised else None,
-        "sampled_tokens": sum(trajectory.mask) if tokenised else None,
+        "prompt_tokens": len(trajectory.trace.prompt_ids) if tokenised else None,
+        "completion_tokens": len(trajectory.trace.completion_ids) if tokenised else None,
+        "sampled_tokens": sum(trajectory.trace.mask) if tokenised else None,
         "model_seconds": round(trajectory.model_seconds, 6),
         "env_seconds": round(trajectory.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
     }
     if tokens and tokenised:
-        record |= {name: getattr(trajectory, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
-        record["token_texts"] = [decode([id_]) for id_ in trajectory.completion_ids] if decode else None
+        record |= {
+            name: getattr(trajectory.trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")
+        }
+        record["token_texts"] = [decode([id_]) for id_ in trajectory.trace.completion_ids] if decode else None
     return cast(Record, record)
 
 
@@ -261,7 +263,7 @@ def messages_of(record: Record) -> list[MessageRecord]:
     >>> from gym_trl.types import Answer, Message, StopReason, Task
     >>> turn, said = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2), Message("user", "Repeat words. Say ox.")
     >>> messages = (said, Message("assistant", "ox"), Message("user", "Right."))
-    >>> won = Trajectory(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, [5], [6], [1], [-0.1], (turn,), messages)
+    >>> won = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), messages)
     >>> [message["content"] for message in messages_of(as_record(won))]
     ['Repeat words. Say ox.', 'ox', 'Right.']
     """

@@ -12,6 +12,7 @@ from gym_trl.types import (
     Answer,
     Completion,
     EnvFailure,
+    EpisodeResult,
     FinishReason,
     Message,
     RefusedResponse,
@@ -19,7 +20,6 @@ from gym_trl.types import (
     StopReason,
     Task,
     TokenIds,
-    Trajectory,
     Turn,
     UnfinishedResponse,
     add_reward,
@@ -60,7 +60,7 @@ class Episode:
     >>> episode.sampled(Completion("0", chat.say("ox"), [-0.1] * 3))
     Act(action='ox')
     >>> trajectory = episode.stepped(StepResult("", reward=1.0, terminated=True, info={"success": True}))
-    >>> trajectory.stop_reason, chat.show(trajectory.completion_ids), trajectory.mask
+    >>> trajectory.stop_reason, chat.show(trajectory.trace.completion_ids), trajectory.trace.mask
     (<StopReason.SUCCESS: 'success'>, 'ox<end>', [1, 1, 1])
     """
 
@@ -93,7 +93,7 @@ class Episode:
         self._turns: list[Turn] = []
         self._owed = 0.0  # reward of the rest, if the episode is cut off now
 
-    def started(self, result: StepResult | EnvFailure) -> Sample | Trajectory:
+    def started(self, result: StepResult | EnvFailure) -> Sample | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
         if isinstance(result, EnvFailure):
             return self.stopped(result.reason, result.error)
@@ -104,7 +104,7 @@ class Episode:
         self._transcript = Transcript(self._chat.open(self._messages))
         return self._next_turn()
 
-    def sampled(self, completion: Completion) -> Act | Sample | Trajectory:
+    def sampled(self, completion: Completion) -> Act | Sample | EpisodeResult:
         """Process the engine's completion and return what to do next."""
         if completion.finish is FinishReason.TIMEOUT:
             return self.stopped(StopReason.TIMEOUT, completion.error or "the engine did not answer in time")
@@ -121,7 +121,7 @@ class Episode:
         cut = completion.finish is FinishReason.LENGTH and not self._closed
         return Act(as_response(self._answer.text, cut=cut, longest=self._limits.action))
 
-    def stepped(self, result: StepResult | EnvFailure) -> Sample | Trajectory:
+    def stepped(self, result: StepResult | EnvFailure) -> Sample | EpisodeResult:
         """Process the result of the environment's step and return what to do next."""
         if isinstance(result, EnvFailure):
             if result.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
@@ -146,21 +146,17 @@ class Episode:
         self._delta = self._chat.reply(result.observation, closed=self._closed)
         return self._next_turn()
 
-    def stopped(self, reason: StopReason, error: str | None = None) -> Trajectory:
+    def stopped(self, reason: StopReason, error: str | None = None) -> EpisodeResult:
         """End the episode now and return its trajectory; the last turn gets the settlement of an episode cut off."""
-        transcript = self._transcript
         if self._turns and self._owed:
             self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + self._owed)
             self._owed = 0.0
-        return Trajectory(
+        return EpisodeResult(
             task=self.task,
             stop_reason=reason,
-            prompt_ids=transcript.prompt_ids,
-            completion_ids=transcript.completion_ids,
-            mask=transcript.mask,
-            logprobs=transcript.logprobs,
             turns=tuple(self._turns),
             messages=tuple(self._messages),
+            trace=self._transcript.trace,
             error=error,
             terminated=self._terminated,
             declared=success_of(reason, self._info, declares=self._declares),
@@ -183,7 +179,7 @@ class Episode:
             text = "\n\n".join(part for part in (begun, text) if part)
         self._messages.append(Message("user", text))
 
-    def _next_turn(self) -> Sample | Trajectory:
+    def _next_turn(self) -> Sample | EpisodeResult:
         """Return the request for the next response, if the limits leave room for it after the environment's tokens."""
         limits, used, total = self._limits, self._transcript.completion_length, len(self._transcript)
         budget = None if limits.tokens is None else limits.tokens - used - len(self._delta)

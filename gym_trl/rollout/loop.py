@@ -15,7 +15,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.types import Completion, EnvFailure, Request, StepResult, StopReason, Trajectory
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, StopReason
 
 
 def run_episodes(
@@ -25,8 +25,8 @@ def run_episodes(
     engine: Engine,
     max_alive: int | None = None,
     cutoff: Cutoff = WAIT,
-    on_finish: Callable[[int, Trajectory], None] | None = None,
-) -> list[Trajectory]:
+    on_finish: Callable[[int, EpisodeResult], None] | None = None,
+) -> list[EpisodeResult]:
     """Play ``episodes`` to their ends and return their trajectories in the order of ``episodes``.
 
     >>> import gymnasium as gym
@@ -79,7 +79,7 @@ def stream_episodes(
     max_alive: int,
     cutoff: Cutoff = WAIT,
     go_on: Callable[[], bool],
-    on_finish: Callable[[_Key, Trajectory], None],
+    on_finish: Callable[[_Key, EpisodeResult], None],
 ) -> None:
     """Play episodes as they arrive, until ``episodes`` is exhausted or ``go_on()`` is false.
 
@@ -117,7 +117,7 @@ def stream_episodes(
     playing: dict[int, Episode] = {}
     names: dict[int, _Key] = {}
 
-    def finish(index: int, trajectory: Trajectory) -> None:
+    def finish(index: int, trajectory: EpisodeResult) -> None:
         del playing[index], loop.finished[index]
         on_finish(names.pop(index), trajectory)
 
@@ -183,7 +183,7 @@ class _Loop:
         episodes: Sequence[Episode] | Mapping[int, Episode],
         pool: EnvPool,
         engine: Engine,
-        on_finish: Callable[[int, Trajectory], None] | None,
+        on_finish: Callable[[int, EpisodeResult], None] | None,
         cutoff: Cutoff,
     ) -> None:
         self._cutoff = cutoff
@@ -202,7 +202,7 @@ class _Loop:
         self._asked: dict[int, float] = {}  # start of each episode's current wait
         self._env_seconds: defaultdict[int, float] = defaultdict(float)
         self._model_seconds: defaultdict[int, float] = defaultdict(float)
-        self.finished: dict[int, Trajectory] = {}
+        self.finished: dict[int, EpisodeResult] = {}
 
     def run(self, max_alive: int) -> None:
         admitted, total, cutoff = 0, len(self._episodes), self._cutoff
@@ -289,7 +289,7 @@ class _Loop:
         self._model_seconds[index] += perf_counter() - self._asked[index]
         self._go_on(index, self._episodes[index].sampled(completion))
 
-    def _go_on(self, index: int, todo: Sample | Act | Trajectory) -> None:
+    def _go_on(self, index: int, todo: Sample | Act | EpisodeResult) -> None:
         self._asked[index] = perf_counter()
         match todo:
             case Sample():
@@ -301,10 +301,10 @@ class _Loop:
             case Act():
                 self._stepping.add(index)
                 self._pool.step(str(index), todo.action)
-            case Trajectory():
+            case EpisodeResult():
                 self._finish(index, todo)
 
-    def _finish(self, index: int, ended: Trajectory) -> None:
+    def _finish(self, index: int, ended: EpisodeResult) -> None:
         if self._began.pop(index, None) is not None:
             del self._asked[index]
             self._turns.pop(index, None)

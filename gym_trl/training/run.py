@@ -31,7 +31,7 @@ from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.training.options import TrainOptions, check_grpo, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
-from gym_trl.types import Task, Trajectory
+from gym_trl.types import EpisodeResult, Task
 from gym_trl.wrappers.declare_success import declare_success
 
 try:
@@ -537,7 +537,7 @@ def _playing(trainer: Any, temperature: float) -> Iterator[None]:
         model.train(training)
 
 
-def _some(trajectories: Sequence[Trajectory], count: int, group_size: int) -> list[tuple[int, Trajectory]]:
+def _some(trajectories: Sequence[EpisodeResult], count: int, group_size: int) -> list[tuple[int, EpisodeResult]]:
     """Return ``count`` trajectories with positions: whole groups spread over the batch, and an unscored one if any."""
     starts = range(0, len(trajectories), group_size)
     wanted = min(len(starts), math.ceil(count / group_size))

@@ -22,7 +22,7 @@ from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
 from gym_trl.records.schema import FAILURES, ROLLOUTS, as_record
 from gym_trl.training.options import WRAPPING, TrainOptions, read_options
-from gym_trl.types import Trajectory
+from gym_trl.types import EpisodeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class RunFolder:
         if self._metrics:
             self._metrics.write(record)
 
-    def rollouts(self, played: Iterable[tuple[int, Trajectory]], *, group_size: int, **about: Any) -> None:
+    def rollouts(self, played: Iterable[tuple[int, EpisodeResult]], *, group_size: int, **about: Any) -> None:
         """Append some trajectories, each with its position in the batch.
 
         Args:

@@ -21,7 +21,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.integrations.eval_protocol import _Rollouts, as_row, create_openenv_vllm_rollout_func, write_rows
 from gym_trl.integrations.openenv.client_env import ClientEnv
 from gym_trl.records.json_lines import read_json_lines
-from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
 NEEDS_OPENENV = [
     pytest.mark.openenv,
@@ -405,16 +405,13 @@ def played(reason=StopReason.SUCCESS, rewards=(0.25, 0.75), error=None):
     for turn in turns:
         said += [Message("user", turn.observation), Message("assistant", turn.answer.text)]
     ids = list(range(len(turns)))
-    return Trajectory(
+    return EpisodeResult(
         Task("TrlEnv/Echo-v0", 4, {"instance": 3}),
         reason,
-        [9],
-        ids,
-        [1] * len(ids),
-        [-1.0] * len(ids),
         turns,
         tuple(said),
-        error,
+        TokenTrace([9], ids, [1] * len(ids), [-1.0] * len(ids)),
+        error=error,
         terminated=reason in (StopReason.SUCCESS, StopReason.FAILURE),
     )
 

@@ -20,19 +20,21 @@ from gym_trl.errors import ConfigError  # noqa: E402
 from gym_trl.grpo.rollout_func import Rollout  # noqa: E402
 from gym_trl.grpo.transcripts import LogTranscripts, transcript  # noqa: E402
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer  # noqa: E402
-from gym_trl.types import Answer, Message, StopReason, Task, Trajectory, Turn  # noqa: E402
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn  # noqa: E402
 
 pytestmark = pytest.mark.trl
 ROOT = Path(__file__).parents[2]
 TRACKERS = ROOT / ".venv" / ".peers" / "trackers"
 
 
-def played(worth: float | None, answer: str = "ox") -> Trajectory:
+def played(worth: float | None, answer: str = "ox") -> EpisodeResult:
     reason = StopReason.ENV_ERROR if worth is None else StopReason.FAILURE
     turn = Turn("Say ox.", Answer("", answer), worth or 0.0, True, 0, 1)
     messages = (Message("user", "Say ox."), Message("assistant", answer))
     error = "it broke" if worth is None else None
-    return Trajectory(Task("TrlEnv/Echo-v0", 1), reason, [1], [2], [1], [-0.5], (turn,), messages, error)
+    return EpisodeResult(
+        Task("TrlEnv/Echo-v0", 1), reason, (turn,), messages, TokenTrace([1], [2], [1], [-0.5]), error=error
+    )
 
 
 class Tables(ModuleType):

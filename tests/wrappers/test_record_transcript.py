@@ -11,7 +11,7 @@ from gym_trl.errors import NotTextError
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.records.schema import as_record
 from gym_trl.testing import play
-from gym_trl.types import Answer, StopReason, Task, Trajectory, Turn
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, Turn
 from gym_trl.wrappers import ParseAction, RecordTranscript, TurnLimit
 
 
@@ -72,7 +72,7 @@ def test_the_fields_are_those_of_the_records_that_training_writes() -> None:
     env.reset(seed=0)
     env.step("25")
     turn = Turn("", Answer("", ""), 0.0, True, 0, 1)
-    trajectory = Trajectory(Task("", 0), StopReason.FAILURE, [1], [2], [1], [0.0], (turn,), ())
+    trajectory = EpisodeResult(Task("", 0), StopReason.FAILURE, (turn,), (), TokenTrace([1], [2], [1], [0.0]))
     assert env.transcript is not None
     written = as_record(trajectory)
     assert env.transcript.keys() - written.keys() == {"instructions"}
