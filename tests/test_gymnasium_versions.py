@@ -5,31 +5,27 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium as gym
 import pytest
 
 SCRIPT = Path(__file__).parent / "on_any_gymnasium.py"
-NEWEST = gym.__version__
 
 
 @pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.trl
-@pytest.mark.parametrize("version", ["1.0.0", "1.2.0", NEWEST])
+@pytest.mark.parametrize("version", ["1.0.0", "1.2.0"])
 def test_games_words_wrappers_vectors_and_specs_work_with(version: str, tmp_path: Path) -> None:
     folder = Path(sys.prefix) / f"gymnasium-{version}"
-    if version != NEWEST and not folder.is_dir():
+    if not folder.is_dir():
         pytest.skip(f"make test-full installs gymnasium {version}")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(SCRIPT)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": "" if version == NEWEST else str(folder), "TRL_EXPERIMENTAL_SILENCE": "1"},
+        env={**os.environ, "PYTHONPATH": str(folder), "TRL_EXPERIMENTAL_SILENCE": "1"},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    said, where = done.stdout.split()
-    assert said == version
-    assert (where == str(folder)) is (version != NEWEST)
+    assert done.stdout.split() == [version, str(folder)]

@@ -29,11 +29,10 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
     assert fresh(script) == "[]"
 
 
-@pytest.mark.full
 def test_importing_adds_little_to_gymnasium() -> None:
     script = "import time, gymnasium\nstart = time.process_time()\nimport gym_trl\nprint(time.process_time() - start)\n"
     # The processor's time, which other work on the machine makes longer and never shorter.
-    assert min(float(fresh(script)) for _ in range(10)) < 0.060
+    assert any(float(fresh(script)) < 0.060 for _ in range(10))
 
 
 def test_importing_registers_the_games_once() -> None:
