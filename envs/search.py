@@ -1,7 +1,7 @@
 """Breadth-first search, as solvers and generators of environments use it."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 State = TypeVar("State")
 Move = TypeVar("Move")
@@ -52,3 +52,25 @@ def path(came_from: dict[State, tuple[State, Move]], state: State) -> list[Move]
         state, move = came_from[state]
         moves.append(move)
     return moves[::-1]
+
+
+class Planner(Generic[State]):
+    """Policy that solves the state that it reads, plays the solution, and solves again after a deviation.
+
+    >>> policy = Planner(int, lambda number: [("halve", number // 2), ("subtract", number // 2 - 1)])
+    >>> policy("8"), policy("4"), policy("9")
+    ('halve', 'subtract', 'halve')
+    """
+
+    def __init__(self, read: Callable[[str], State], solve: Callable[[State], list[tuple[str, State]]]) -> None:
+        self._read, self._solve = read, solve
+        self._plan: list[tuple[str, State]] = []
+        self._expected: State | None = None
+
+    def __call__(self, observation: str) -> str:
+        """Return the next action."""
+        state = self._read(observation)
+        if not self._plan or state != self._expected:
+            self._plan = self._solve(state)[::-1]
+        action, self._expected = self._plan.pop()
+        return action

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_trl.envs.puzzle import Puzzle
-from gym_trl.envs.search import path, rings
+from gym_trl.envs.search import Planner, path, rings
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -142,7 +142,8 @@ class SlidingPuzzle(Puzzle):
         """Return a policy that plays a shortest solution, or any solution far from the starts of large boards."""
         if self._all_known:
             return Steady(lambda observation: str(_nearer(self.rows, self.cols, _read(observation))[0]), _ROW.search)
-        return Steady(_Meeting(self.rows, self.cols, (self.walk + 1) // 2), _ROW.search)
+        solve = partial(_solution, self.rows, self.cols, (self.walk + 1) // 2)
+        return Steady(Planner(_read, solve), _ROW.search)
 
     def _deal(self, instance: int | None) -> None:
         if self.walk == 0:
@@ -183,24 +184,6 @@ class SlidingPuzzle(Puzzle):
             return 1.0 - _away(self.rows, self.cols, self._cells) / _longest(self.rows, self.cols)
         away = sum(_steps_apart(self.cols, cell, tile - 1) for cell, tile in enumerate(self._cells) if tile)
         return 1.0 - away / ((self._count - 1) * (self.rows + self.cols - 2))
-
-
-class _Meeting:
-    """Policy that finds a whole solution at its first position, and plays it as long as it is followed."""
-
-    def __init__(self, rows: int, cols: int, depth: int) -> None:
-        self._rows, self._cols, self._depth = rows, cols, depth
-        self._plan: list[int] = []
-        self._expected: Cells = ()
-
-    def __call__(self, observation: str) -> str:
-        cells = _read(observation)
-        if not self._plan or cells != self._expected:
-            shortest = _shortest(self._rows, self._cols, self._depth, cells)
-            self._plan = (_by_parts(self._rows, self._cols, cells) if shortest is None else shortest)[::-1]
-        tile = self._plan.pop()
-        self._expected = _slid(cells, cells.index(tile))
-        return str(tile)
 
 
 def _read(observation: str) -> Cells:
@@ -340,6 +323,15 @@ def _near_goal(rows: int, cols: int, depth: int) -> dict[Cells, tuple[Cells, int
     for _ in islice(rings(_goal(rows * cols), partial(_moves, rows, cols), found), depth + 1):
         pass
     return found
+
+
+def _solution(rows: int, cols: int, depth: int, cells: Cells) -> list[tuple[str, Cells]]:
+    """Return the tiles of a shortest or else a long solution, each with the position after it."""
+    shortest, solution = _shortest(rows, cols, depth, cells), []
+    for tile in _by_parts(rows, cols, cells) if shortest is None else shortest:
+        cells = _slid(cells, cells.index(tile))
+        solution.append((str(tile), cells))
+    return solution
 
 
 def _shortest(rows: int, cols: int, depth: int, cells: Cells) -> list[int] | None:

@@ -9,7 +9,7 @@ from itertools import count, permutations
 from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.envs.puzzle import Puzzle, offsets
-from gym_trl.envs.search import distances, path
+from gym_trl.envs.search import Planner, distances, path
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -153,7 +153,7 @@ class Sokoban(Puzzle):
 
     def solver(self) -> Policy:
         """Return a policy that plays a shortest solution."""
-        return Steady(_Solver(), _ROW.search)
+        return Steady(Planner(_read, _shortest_solution), _ROW.search)
 
     def random_policy(self, seed: int) -> Policy:
         """Return a policy that plays possible single moves, even if an action can be several."""
@@ -335,23 +335,12 @@ def _draw(width: int, height: int, room: _Room, boxes: int, player: int) -> str:
     return "".join(squares)
 
 
-class _Solver:
-    """Policy that follows a shortest solution of the first observation, and replans after a deviation."""
-
-    def __init__(self) -> None:
-        self._plan: list[tuple[str, str]] = []
-        self._expected = ""
-
-    def __call__(self, observation: str) -> str:
-        room = "".join(f"{row}\n" for row in _ROW.findall(observation))
-        if not self._plan or room != self._expected:
-            self._plan = _shortest_solution(room)[::-1] or [("up", room)]
-        move, self._expected = self._plan.pop()
-        return move
+def _read(observation: str) -> str:
+    return "".join(f"{row}\n" for row in _ROW.findall(observation))
 
 
 def _shortest_solution(room: str) -> list[tuple[str, str]]:
-    """Return the moves of a shortest solution by A*, each with the room after it; no moves if there is none."""
+    """Return the moves of a shortest solution by A*, each with the room after it; any move if there is none."""
     steps = offsets(_DIRECTIONS, room.index("\n") + 1)
     pushes_left = _PushesLeft(room, steps)
     came_from: dict[str, tuple[str, tuple[str, str]]] = {}
@@ -377,7 +366,7 @@ def _shortest_solution(room: str) -> list[tuple[str, str]]:
                 came_from[after] = (before, (move, after))
                 # Positions of equal estimate are expanded last in, first out.
                 heapq.heappush(waiting, (moves + left, -next(order), after))
-    return []
+    return [("up", room)]
 
 
 _NEVER = 10**9
