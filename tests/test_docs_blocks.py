@@ -116,7 +116,7 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     blocks, marks = blocks_of(page), []
     if any(">>> trainer.train()" in block.body for block in blocks if block.runs):
         marks += [pytest.mark.trl, pytest.mark.full]
-    if any(block.note == IN_THE_BACKGROUND for block in blocks):
+    if any(block.note == IN_THE_BACKGROUND or "create_openenv_vllm_rollout_func(" in block.body for block in blocks):
         marks += [pytest.mark.openenv]
         marks += [pytest.mark.skipif(find_spec("openenv") is None, reason="openenv is not installed")]
     examples = [block.body for block in blocks if ">>> " in block.body]

@@ -168,7 +168,7 @@ def command(*words, environment=None):
         process.communicate(timeout=20)
 
 
-@pytest.mark.full
+@pytest.mark.openenv
 def test_an_environment_is_served_on_loopback_unless_told_otherwise():
     pytest.importorskip("fastapi")
     with command("serve", "TrlEnv/Echo-v0", "--port", "0") as process:
@@ -284,6 +284,7 @@ def test_the_password_in_an_address_is_not_shown(serve, tmp_path):
     assert clean(tmp_path, str(refused.value), repr(refused.value))
 
 
+@pytest.mark.openenv
 def test_an_environment_that_is_served_says_nothing_of_the_tokens_around_it():
     pytest.importorskip("fastapi")
     process = subprocess.run(
