@@ -23,18 +23,20 @@ from gym_trl.types import Task
 PAGE = Path(__file__).parent / "games.md"
 LINES = 60
 PRESETS = ("easy", "medium", "hard")
-BEFORE_TABLE = """The shares of games that random legal actions win, the blind baseline, and the solver, by preset:
+BEFORE_TABLE = """Success rates of random legal actions, the blind baseline and the solver, by preset:
 """
 HEAD = """# Games
 
-Every game that comes with the library, one played by its solver, and what can be reached. `solver` and `random` are
-shares of games won (and mean returns, where a game pays otherwise) over the episodes of `gym-trl validate --measure`;
-`optimum` is exact, and `?` where nobody knows it. `blind` is the best score without looking at observations: the best
-sequence of actions that a search over such sequences found, on held-out episodes, with its 95% interval. What a model
-scores says something about reading only above it; **bold** is where a blind policy comes near the optimum, at least 80%
-of the way from random play.
+The environments of the library, with their scores and an episode played by the solver.
 
-This page is written by `python docs/make_games.py`; `make test` checks that it is current.
+* `solver` and `random`: success rates (and mean returns, where they differ) over the episodes of
+  `gym-trl validate --measure`.
+* `optimum`: the best possible score, exact; `?` if it is unknown.
+* `blind`: the best score without looking at observations, reached by the best sequence of actions that a search found,
+  on held-out episodes, with its 95% interval. Only a score above it shows that a model uses the observations. It is
+  **bold** if it comes near the optimum: at least 80% of the way from random play.
+
+`python docs/make_games.py` writes this page, and `make test` checks that it is current.
 """
 
 
@@ -46,7 +48,7 @@ def page() -> str:
 
 def overview(ids: list[str]) -> str:
     """Return the table with one line per game: its summary, and the success rates of its presets."""
-    lines = [BEFORE_TABLE, "| game | what to do | easy | medium | hard |", "|---|---|---|---|---|"]
+    lines = [BEFORE_TABLE, "| environment | task | easy | medium | hard |", "|---|---|---|---|---|"]
     for env_id in ids:
         reached = {game.difficulty or "medium": reach(game) for game in games([env_id])}
         cells = [f"[{env_id}](#{anchor(env_id)})", summary(env_id), *(reached.get(name, "") for name in PRESETS)]
