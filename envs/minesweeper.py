@@ -288,7 +288,7 @@ def _best_moves(board: Sequence[int], neighbours: _Neighbours, mines: int) -> li
     if safe:
         return safe
     if 0 < found.total <= _FEW:
-        return [_Endgame(list(_ways(board, neighbours, mines)), neighbours).guess()]
+        return [_Endgame(_ways(board, neighbours, mines), neighbours).guess()]
     least = min(found.risks.values())
     equal = [place for place, risk in found.risks.items() if risk <= least + 1e-9]
     if len(equal) == 1 or not found.total:
@@ -479,40 +479,27 @@ def _estimate(board: Sequence[int], neighbours: _Neighbours, needs: Mapping[int,
     return risks
 
 
-def _ways(board: Sequence[int], neighbours: _Neighbours, mines: int) -> Iterator[frozenset[int]]:
-    """Yield all sets of mines that agree with the numbers; cells beside numbers first, to prune early."""
+def _ways(board: Sequence[int], neighbours: _Neighbours, mines: int) -> list[frozenset[int]]:
+    """Return all sets of mines that agree with the numbers; cells beside numbers are decided first, to prune early."""
     closed = sorted(
         (place for place, number in enumerate(board) if number < 0),
         key=lambda place: all(board[near] < 0 for near in neighbours[place]),
     )
-    need = {place: number for place, number in enumerate(board) if number >= 0}
-    room = {place: sum(board[near] < 0 for near in neighbours[place]) for place in need}
-    mined: list[int] = []
-
-    def lay(index: int) -> Iterator[frozenset[int]]:
-        left = mines - len(mined)
-        if index == len(closed):
-            yield frozenset(mined)
-            return
-        place = closed[index]
-        numbers = [near for near in neighbours[place] if near in need]
-        for near in numbers:
-            room[near] -= 1
-        if left < len(closed) - index and all(need[near] <= room[near] for near in numbers):
-            yield from lay(index + 1)
-        if left and all(need[near] for near in numbers):
-            mined.append(place)
-            for near in numbers:
-                need[near] -= 1
-            if all(need[near] <= room[near] for near in numbers):
-                yield from lay(index + 1)
-            for near in numbers:
-                need[near] += 1
-            mined.pop()
-        for near in numbers:
-            room[near] += 1
-
-    return lay(0)
+    ways, undecided = [frozenset[int]()], set(closed)
+    for place in closed:
+        undecided.remove(place)
+        numbers = [near for near in neighbours[place] if board[near] >= 0]
+        free = [len(undecided.intersection(neighbours[number])) for number in numbers]
+        ways = [
+            mined
+            for mined in (*ways, *[way | {place} for way in ways])
+            if len(mined) <= mines <= len(mined) + len(undecided)
+            and all(
+                0 <= board[number] - len(mined.intersection(neighbours[number])) <= left
+                for number, left in zip(numbers, free, strict=True)
+            )
+        ]
+    return ways
 
 
 class _Endgame:
