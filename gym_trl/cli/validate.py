@@ -93,21 +93,19 @@ def validate(
         if given and others:
             raise ConfigError(f"{option} requires environments of this library without --env, got {others[0]}")
     makers = {env_id: _unchecked_maker(env_id) for env_id in others}  # before anything is played
+    chosen = _presets(own, difficulty) if own else []
+    jobs = min(jobs or os.cpu_count() or 1, max(len(chosen), 1))
     if remeasure:
-        _measure(own, difficulty, episodes or 2000, blind_steps, jobs)
+        _measure(chosen, episodes or 2000, blind_steps, jobs)
         return
     broken = 0
-    if own:
-        chosen = _presets(own, difficulty)
+    search = {"seed": seed, "blind_steps": blind_steps, "blind_seconds": blind_seconds}
+    if chosen:
         count = episodes or (2000 if full else 100)
-        broken += _validate_games(
-            chosen, count, seed, _jobs(jobs, chosen), (blind_steps, blind_seconds), as_json=as_json
-        )
+        broken += _validate_presets(chosen, search, episodes=count, jobs=jobs, as_json=as_json)
     for env_id, maker in makers.items():
-        search = {"seed": seed, "blind_steps": blind_steps, "blind_seconds": blind_seconds}
-        broken += _inspect(
-            env_id, functools.partial(maker, **read_pairs(env)), search, episodes=episodes or 20, as_json=as_json
-        )
+        make = functools.partial(maker, **read_pairs(env))
+        broken += _inspect(env_id, make, search, episodes=episodes or 20, as_json=as_json)
     if broken:
         raise typer.Exit(1)
 
@@ -129,16 +127,10 @@ def _presets(ids: list[str], difficulty: str | None) -> list["Game"]:
     raise ConfigError(f"--difficulty must name a preset ({', '.join(presets) or 'there are none'}), got {difficulty!r}")
 
 
-def _jobs(jobs: int | None, chosen: list["Game"]) -> int:
-    return min(jobs or os.cpu_count() or 1, len(chosen))
-
-
-def _measure(ids: list[str], difficulty: str | None, episodes: int, blind_steps: int, jobs: int | None) -> None:
+def _measure(chosen: list["Game"], episodes: int, blind_steps: int, jobs: int) -> None:
     """Measure the reference values for the library's own environments, and write them to a file."""
     from gym_trl.env_checker import validation
 
-    chosen = _presets(ids, difficulty)
-    jobs = _jobs(jobs, chosen)
     for game, measured in validation.measure_all(chosen, episodes=episodes, jobs=jobs):
         validation.write_measurements(validation.MEASURED, [(game, measured)])
         say(_line(game, measured))
@@ -150,18 +142,14 @@ def _measure(ids: list[str], difficulty: str | None, episodes: int, blind_steps:
             say(f"{game.env_id:<26} {game.difficulty or '':<7} a blind policy {describe(one)}")
 
 
-def _validate_games(
-    chosen: list["Game"], episodes: int, seed: int, jobs: int, search: tuple[int, float], *, as_json: bool
+def _validate_presets(
+    chosen: list["Game"], search: Mapping[str, Any], *, episodes: int, jobs: int, as_json: bool
 ) -> int:
     """Print a line for each preset, and return the number with problems."""
     from gym_trl.env_checker import validation
 
     began, failed = time.monotonic(), 0
-    steps, seconds = search
-    every = validation.validate_all(
-        chosen, episodes=episodes, seed=seed, jobs=jobs, blind_steps=steps, blind_seconds=seconds
-    )
-    for found in every:
+    for found in validation.validate_all(chosen, episodes=episodes, jobs=jobs, **search):
         failed += bool(found.problems)
         say(json.dumps(found.as_dict()) if as_json else _verdict(found))
     if not as_json:

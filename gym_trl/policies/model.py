@@ -1,9 +1,10 @@
-"""Policies: models, inference servers, an environment's own policies, Python functions, a person."""
+"""Language models that run in this process."""
 
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,7 @@ from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
-from gym_trl.types import (
-    Completion,
-    EpisodeResult,
-    Message,
-    Policy,
-    Request,
-    StepResult,
-    Task,
-    TokenIds,
-)
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Models in this process
-# ---------------------------------------------------------------------------------------------------------------------
-
+from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -167,10 +154,10 @@ class LoadedModel:
         turns = itertools.count()
         stopped: ModelStopped | None = None
 
-        def answer(observation: str) -> str:
+        def act(observation: str) -> str:
             nonlocal stopped
             todo: Sample | Act | EpisodeResult
-            if stopped is not None:  # an episode that is over has no further turns
+            if stopped is not None:  # a finished episode has no further turns
                 raise stopped
             if (turn := next(turns)) == 0:
                 todo = episode.started(StepResult(observation, instructions=rules))
@@ -186,7 +173,7 @@ class LoadedModel:
             stopped = ModelStopped(todo.stop_reason, todo.error or "there is no room for another turn")
             raise stopped
 
-        return answer
+        return act
 
     def _completion(self, request_id: str) -> Completion:
         while True:
@@ -225,23 +212,18 @@ def _with_transformers(model: Model) -> LoadedModel:
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
     chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
+    ids = getattr(weights.generation_config, "eos_token_id", None)
     engine = TransformersEngine(
         weights,
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-        eos_ids={*_eos_ids(weights, tokenizer), *chat.stop_ids},
+        eos_ids={*(ids if isinstance(ids, list) else [ids]), tokenizer.eos_token_id, *chat.stop_ids} - {None},
         sampling=model.sampling,
         stop_strings=chat.stop_strings,
         decode=tokenizer.decode,
         max_batch=model.concurrency,
     )
     context = getattr(weights.config.get_text_config(), "max_position_embeddings", None)
-    return LoadedModel(model, engine, chat, context, _remembering(tokenizer.decode))
-
-
-def _eos_ids(weights: Any, tokenizer: Any) -> list[int]:
-    ids = getattr(weights.generation_config, "eos_token_id", None)
-    listed = ids if isinstance(ids, list) else [ids]
-    return [id_ for id_ in (*listed, tokenizer.eos_token_id) if id_ is not None]
+    return LoadedModel(model, engine, chat, context, _with_cache(tokenizer.decode))
 
 
 def _with_vllm(model: Model) -> LoadedModel:
@@ -259,18 +241,10 @@ def _with_vllm(model: Model) -> LoadedModel:
     chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
     eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}
     engine = VLLMEngine(llm, eos_ids=eos, sampling=model.sampling, stop_strings=chat.stop_strings)
-    return LoadedModel(model, engine, chat, context_length(llm), _remembering(tokenizer.decode))
+    return LoadedModel(model, engine, chat, context_length(llm), _with_cache(tokenizer.decode))
 
 
-def _remembering(decode: Callable[[TokenIds], str]) -> Callable[[TokenIds], str]:
+def _with_cache(decode: Callable[[TokenIds], str]) -> Callable[[TokenIds], str]:
     """Return ``decode`` with a cache for single ids, which are as slow to decode as a whole record."""
-    texts: dict[int, str] = {}
-
-    def text(ids: TokenIds) -> str:
-        if len(ids) != 1:
-            return decode(ids)
-        if ids[0] not in texts:
-            texts[ids[0]] = decode(ids)
-        return texts[ids[0]]
-
-    return text
+    decode_one = cache(lambda id_: decode([id_]))
+    return lambda ids: decode_one(ids[0]) if len(ids) == 1 else decode(ids)

@@ -8,13 +8,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import did_you_mean
 from gym_trl.seeding import derive_seed
-from gym_trl.types import (
-    EpisodeResult,
-    Policy,
-    StopReason,
-    Task,
-    TokenIds,
-)
+from gym_trl.types import EpisodeResult, Policy, StopReason, Task, TokenIds
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
 """Function that makes the policy of one episode, from the environment after its reset and the episode's seed."""
