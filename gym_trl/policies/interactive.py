@@ -160,10 +160,8 @@ class ParallelEpisode(InteractiveEpisode):
     >>> other = ParallelEpisode(
     ...     lambda: gym.make("TrlEnv/GuessNumber-v0", high=8), 1, lambda env: solver.make(env, 0)
     ... )
-    >>> other.play(1), len(other.actions)
-    (True, 1)
-    >>> other.play(), other.success, other.total
-    (True, True, 1.0)
+    >>> other.play(), len(other.actions), other.success, other.total
+    (True, 1, True, 1.0)
 
     Args:
         make: Makes the environment as the policy sees it.
