@@ -1,4 +1,4 @@
-"""Blackjack, by Gymnasium's rules."""
+"""Blackjack by the rules of Gymnasium, which are those of Sutton and Barto (example 5.1)."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Connect four, against an opponent."""
+"""Connect Four (Milton Bradley, 1974) on boards of any size up to 9x9, against an opponent."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_env import Difficulty
-from gym_trl.envs.two_player import BoardEnv, Rules, against
+from gym_trl.envs.two_player import BoardEnv, Rules, TwoPlayerEnv, against
 from gym_trl.errors import ConfigError
 
 _MOST_BOARDS = 10**6
@@ -79,7 +79,7 @@ class ConnectFour(BoardEnv[_Position, int]):
         "medium": {"rows": 6, "cols": 7, "connect": 4, "depth": 2, **against("epsilon", "random", epsilon=0.25)},
         "hard": {"rows": 6, "cols": 7, "connect": 4, "depth": 4, **against("epsilon", "random", epsilon=0.1)},
     }
-    ranges: ClassVar = {"rows": (2, 9), "cols": (2, 9), "connect": (2, None), "depth": (1, None)}
+    ranges: ClassVar = TwoPlayerEnv.ranges | {"rows": (2, 9), "cols": (2, 9), "connect": (2, None), "depth": (1, None)}
     sides = ("X", "O")
     garbage = "0"
     _refusal = "There is no such column, or it is full."

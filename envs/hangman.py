@@ -1,4 +1,4 @@
-"""Hangman."""
+"""Hangman for one player: find a word letter by letter."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Poker with three cards, against an opponent."""
+"""Poker with three cards (Kuhn 1950), against an opponent."""
 
 import random
 import re

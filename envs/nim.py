@@ -1,4 +1,4 @@
-"""Nim, against an opponent."""
+"""Nim (Bouton 1901), also misère and with a limit on what can be taken, against an opponent."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_env import Difficulty, check_integers
-from gym_trl.envs.two_player import BoardEnv, Rules, against
+from gym_trl.envs.two_player import BoardEnv, Rules, TwoPlayerEnv, against
 from gym_trl.errors import ConfigError
 
 _NAMES = "ABCDEFGHI"
@@ -75,7 +75,7 @@ class Nim(BoardEnv[_Piles, _Move]):
         "medium": {"piles": 3, "largest": 7, "max_take": 7, "misere": False, **against("epsilon", "random")},
         "hard": {"piles": 4, "largest": 9, "max_take": 9, "misere": True, **against("epsilon", "random", epsilon=0.1)},
     }
-    ranges: ClassVar = {"largest": (1, None), "max_take": (1, None)}
+    ranges: ClassVar = TwoPlayerEnv.ranges | {"largest": (1, None), "max_take": (1, None)}
     garbage = "A 0"
     _refusal = "Not a pile and a number of its sticks."
 

@@ -1,4 +1,4 @@
-"""Secretary problem: accept the best applicant of a sequence."""
+"""Secretary problem (Ferguson 1989): accept the best applicant of a sequence."""
 
 import re
 from collections.abc import Mapping

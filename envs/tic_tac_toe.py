@@ -1,4 +1,4 @@
-"""Tic-tac-toe, against an opponent."""
+"""Tic-tac-toe (3x3 cells), against an opponent."""
 
 import re
 from collections.abc import Mapping

@@ -1,14 +1,14 @@
-"""Base classes of games for two: seats, opponents, and the loss by illegal actions."""
+"""Base classes of games for two players: seats, opponents, illegal actions, and exhaustive search."""
 
 import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
-from math import inf, isfinite
+from math import inf
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from gym_trl.envs.text_env import Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.text_env import Outcome, Steady, TextEnv
 from gym_trl.errors import ActionTypeError, ConfigError, apart_from_the_model
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -71,12 +71,15 @@ class TwoPlayerEnv(TextEnv):
     """
 
     reward_modes = ("payoff", "success")
+    ranges: ClassVar = {"epsilon": (0, 1), "seat": _SEATS, "mistakes": (1, None)}
     opponents: ClassVar[tuple[str, ...]] = ("random", "minimax", "epsilon", "self")
     """Names of the built-in opponents."""
     sides: ClassVar[tuple[str, str]] = ("player 1", "player 2")
     """Names of the side that begins and of the other."""
     stake: ClassVar[float] = 1.0
     """Largest possible loss, which is also the loss by mistakes."""
+    _refusal: ClassVar[str]
+    """Observation after an illegal action."""
 
     opponent: Opponent
     epsilon: float
@@ -93,16 +96,9 @@ class TwoPlayerEnv(TextEnv):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        opponent, epsilon, seat = self.opponent, self.epsilon, self.seat
-        if not callable(opponent) and opponent not in self.opponents:
-            raise ConfigError(f"opponent must be one of {list(self.opponents)} or a policy, got {opponent!r}")
-        number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and isfinite(epsilon)
-        if not number or not 0 <= epsilon <= 1:
-            raise ConfigError(f"epsilon must be a number from 0 to 1, got {epsilon!r}")
-        if seat not in _SEATS:
-            raise ConfigError(f"seat must be one of {list(_SEATS)}, got {seat!r}")
-        check_integers(mistakes=self.mistakes, at_least=1)
-        self.epsilon = float(epsilon)
+        if not callable(self.opponent) and self.opponent not in self.opponents:
+            raise ConfigError(f"opponent must be one of {list(self.opponents)} or a policy, got {self.opponent!r}")
+        self.epsilon = float(self.epsilon)
 
     @property
     def loss_reward(self) -> float:  # type: ignore[override]
@@ -182,11 +178,6 @@ class TwoPlayerEnv(TextEnv):
     @abstractmethod
     def _show_end(self) -> str:
         """Return the final state that is shown to both players, without the winner."""
-
-    @property
-    @abstractmethod
-    def _refusal(self) -> str:
-        """Return the observation after an illegal action."""
 
     @property
     def _draw_is_success(self) -> bool:

@@ -1,4 +1,4 @@
-"""Wordle."""
+"""Wordle (Wardle 2021), with word lists of its own."""
 
 import math
 import random
