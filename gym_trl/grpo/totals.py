@@ -103,10 +103,12 @@ class StepTotals:
 
     def __add__(self, other: "StepTotals") -> "StepTotals":
         """Return the totals of both, with the split and the step of ``other``."""
-        added = ("episodes", "returns", "declared", "successes", "trained_tokens")
-        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in added}
-        counts = {name: _sum([getattr(self, name), getattr(other, name)]) for name in ("counts", "stops", "errors")}
-        return replace(other, **sums, **counts)
+        added: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in ("episodes", "returns", "declared", "successes", "trained_tokens")
+        }
+        added |= {name: _sum([getattr(self, name), getattr(other, name)]) for name in ("counts", "stops", "errors")}
+        return replace(other, **added)
 
     @property
     def scored(self) -> int:
