@@ -15,7 +15,7 @@ import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.executors.make import EXECUTORS, Executor, ExecutorConfig, make_pool, most_capable
-from gym_trl.executors.probe import _travels, choose_executor
+from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
@@ -175,7 +175,7 @@ class EnvSpec:
             if not EXECUTORS[executor].workers and (workers or reset_timeout or step_timeout):
                 executor = "process"  # inline stepping supports none of the three
         config = ExecutorConfig(executor, workers, reset_timeout, step_timeout)
-        if config.kind and config.kind.processes and (objection := _travels(self.make)) is not None:
+        if config.kind and config.kind.processes and (objection := why_not_picklable(self.make)) is not None:
             raise ConfigError(
                 f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
                 f"pickled: {objection}"

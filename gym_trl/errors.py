@@ -51,8 +51,8 @@ class ConfigError(GymTRLError, ValueError):
     """Invalid argument."""
 
 
-def check_counts(least: int = 1, /, **arguments: int | None) -> None:
-    """Check that each argument is ``None`` or an integer of at least ``least``.
+def check_counts(least: int = 1, /, **arguments: int) -> None:
+    """Check that each argument is an integer of at least ``least``.
 
     >>> check_counts(num_tasks=0)
     Traceback (most recent call last):
@@ -60,10 +60,10 @@ def check_counts(least: int = 1, /, **arguments: int | None) -> None:
     gym_trl.errors.ConfigError: num_tasks must be an integer of at least 1, got 0
 
     Raises:
-        ConfigError: An argument is neither.
+        ConfigError: An argument is not.
     """
     for name, value in arguments.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 

@@ -133,7 +133,7 @@ class TestAGymSpec:
         assert self.spec(env_kwargs={"computes": 0.02}).executor == "process"
 
     def test_does_not_look_where_it_is_told(self, monkeypatch):
-        monkeypatch.setattr("gym_trl.grpo.spec.choose_executor", None)
+        monkeypatch.setattr("gym_trl.envspec.choose_executor", None)
         assert self.spec(env_kwargs={"waits": 0.01}, executor="inline").executor == "inline"
 
     def test_of_several_environments_takes_what_does_for_all(self):

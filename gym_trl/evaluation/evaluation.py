@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
-from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError
+from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError, check_counts
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
@@ -176,9 +176,7 @@ def evaluate(
 
 
 def _check_counts(episodes: int, attempts: int) -> None:
-    for name, value in (("episodes", episodes), ("attempts", attempts)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+    check_counts(episodes=episodes, attempts=attempts)
     if episodes % attempts:
         raise ConfigError(f"{episodes} episodes cannot be divided into games of {attempts} attempts each")
 

@@ -75,7 +75,7 @@ def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
     else:
         executor = "auto" if spent.of == "a reset" else "inline"
         return Choice(executor, f"{spent.of} takes {1000 * (spent.computing + spent.waiting):.2f} ms")
-    if (objection := _travels(make)) is not None:
+    if (objection := why_not_picklable(make)) is not None:
         return Choice("inline", f"{found}, but it cannot be sent to another process: {objection}")
     return Choice("process", found)
 
@@ -143,7 +143,8 @@ def _in_a_thread(make: Callable[[], gym.Env[Any, Any]], first: Any) -> str | Non
     return found[0] if found else "it does not answer"
 
 
-def _travels(make: EnvFactory) -> str | None:
+def why_not_picklable(make: EnvFactory) -> str | None:
+    """Return the error with which pickling what makes environments fails, or ``None``."""
     import cloudpickle
 
     try:

@@ -50,13 +50,8 @@ class RolloutConfig:
     """
 
     def __post_init__(self) -> None:
-        check_counts(
-            max_tokens_per_turn=self.max_tokens_per_turn,
-            max_context=self.max_context,
-            max_observation=self.max_observation,
-            max_action=self.max_action,
-            max_alive=self.max_alive,
-        )
+        limits = ("max_tokens_per_turn", "max_context", "max_observation", "max_action", "max_alive")
+        check_counts(**{name: value for name in limits if (value := getattr(self, name)) is not None})
         if self.deterministic and self.cutoff.timed:
             raise ConfigError(
                 "deterministic=True cannot be combined with a cutoff by the clock, which is not reproducible: "

@@ -1,22 +1,20 @@
 """Options of a training run: presets, command line options and the fields of TRL's ``GRPOConfig``."""
 
-import ast
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from inspect import getsource
 from json import loads
 from pathlib import Path
-from textwrap import dedent
 from types import NoneType
 from typing import Any, Self, get_args, get_origin
 
 import gymnasium as gym
 
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
+from gym_trl.grpo.trl_versions import names_compared_with
 from gym_trl.registration import did_you_mean
 
 
@@ -215,12 +213,9 @@ class TrainOptions:
                 raise ConfigError("give --model with the model that the vLLM server was started with")
             if "use_cpu" not in own:  # vLLM needs a GPU, and the weights that it gets are there, too
                 known["grpo"].pop("use_cpu", None)
-        for name in ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes"):
-            if isinstance(known[name], bool) or not isinstance(known[name], int) or known[name] < 1:
-                raise ConfigError(f"{name} must be an integer of at least 1, got {known[name]!r}")
-        if stepping := {
-            name: known[name] for name in EXECUTOR_ARGS if name in known
-        }:  # raises now for invalid arguments
+        counts = ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes")
+        check_counts(**{name: known[name] for name in counts})
+        if stepping := {name: known[name] for name in EXECUTOR_ARGS if name in known}:  # checks the arguments
             make_pool(gym.make, **{"executor": "process", **stepping}).close()
         return cls(env=env, model=model, records_per_step=records_per_step, **known)
 
@@ -290,27 +285,13 @@ def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
         if fitted[name] is not None and not fitted[name] > 0:
             raise ConfigError(f"{name} must be above 0, got {fitted[name]}")
     for name in sorted(set(_NAMES) & set(fitted)):
-        known = _names_of(name)
+        known = names_compared_with(name)
         if name == "scale_rewards" and isinstance(given[name], bool):
             fitted[name] = given[name]  # which TRL has names for
         elif known and fitted[name] not in known:
             near = did_you_mean(fitted[name], known)
             raise ConfigError(f"{name} must be one of {', '.join(known)}, got {fitted[name]!r}{near}")
     return fitted
-
-
-def _names_of(field_name: str) -> list[str]:
-    """Return the names that the trainer compares a field with, which TRL lists nowhere else for programs."""
-    from trl import GRPOTrainer
-
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(dedent(getsource(GRPOTrainer)))):
-        if not isinstance(node, ast.Compare) or getattr(node.left, "attr", None) != field_name:
-            continue
-        for constant in ast.walk(node):
-            if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
-                found.add(constant.value)
-    return sorted(found)
 
 
 def _fit(name: str, value: Any, annotation: Any) -> Any:
