@@ -241,7 +241,7 @@ def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> check_spec({"turn_limt": 3})
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: GymSpec has no argument 'turn_limt' to be given here; did you mean 'turn_limit'?
+    gym_trl.errors.ConfigError: GymSpec has no argument 'turn_limt'; did you mean 'turn_limit'?
 
     Raises:
         ConfigError: there is no such argument.
