@@ -74,7 +74,6 @@ def make(env_id: str) -> gym.Env[str, str]:
 
 
 def begin(pool: EnvPool, seconds: list[float]) -> None:
-    """Start an episode in each environment."""
     for key, sleep in enumerate(seconds):
         pool.reset(str(key), Task(str(sleep), 0))
     left = len(seconds)
@@ -164,7 +163,6 @@ def by_default() -> dict[str, list[float]]:
 
 
 def processor(processes: list[psutil.Process]) -> float:
-    """Return the processor seconds of processes."""
     return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 

@@ -60,8 +60,6 @@ class Setting:
 
 @dataclass
 class Outcome:
-    """Result of one rollout."""
-
     played: list[EpisodeResult]
     finished: Counter[int]
     wall_s: float
@@ -73,8 +71,6 @@ class Outcome:
 
 
 class Slow(gym.Wrapper[str, str, str, str]):
-    """Wrapper that delays each step."""
-
     def __init__(self, env: gym.Env[str, str], mean_s: float) -> None:
         super().__init__(env)
         self.mean_s = mean_s
@@ -85,7 +81,6 @@ class Slow(gym.Wrapper[str, str, str, str]):
 
 
 def make(setting: Setting, faults: Mapping[str, float], env_id: str) -> gym.Env[str, str]:
-    """Make a game with delays and faults."""
     env = Slow(gym.make(env_id, turns=4), setting.step_s)
     return FaultyEnv(env, **faults, repeatable=setting.repeatable) if faults else env
 
@@ -112,7 +107,6 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start the process, and wait until it responds."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -122,7 +116,6 @@ class Server:
         raise TimeoutError(f"the server at {self.url} does not start")
 
     def kill(self) -> None:
-        """Kill the process, as a crash would."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin:
@@ -130,7 +123,6 @@ class Server:
 
 
 def answer(seed: int) -> list[int]:
-    """Return the model's response to a request."""
     return CHAT.say(str(random.Random(seed).randint(1, 50)))
 
 
@@ -154,7 +146,6 @@ class Noting(ServerEngine):
     answered_at = 0.0
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """Return the finished completions."""
         found = super().collect(block=block)
         if any(one.ids for one in found):
             self.answered_at = time.monotonic()
@@ -249,7 +240,6 @@ def counts(setting: Setting, outcome: Outcome, faultless: Sequence[EpisodeResult
 
 
 def table() -> None:
-    """Measure and publish the table of faults."""
     setting = Setting(400, alive=32) if QUICK else Setting(10_000)
     runs = {}
     for name, faults in {"without": {}, "with": FAULTS}.items():

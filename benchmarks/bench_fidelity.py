@@ -106,7 +106,7 @@ def handed_on(row: Played, calls: Sequence[Call]) -> bool:
 
 
 class Scorer:
-    """The model in Transformers, in float32."""
+    """Model in Transformers, in float32, which computes the logprobs again."""
 
     def __init__(self) -> None:
         import torch

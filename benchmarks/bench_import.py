@@ -92,7 +92,6 @@ def timed(code: str) -> tuple[float, int]:
 
 
 def entry_point(found: Distribution, command: str) -> tuple[str, str]:
-    """Return the module and the function of a console script."""
     [point] = [point for point in found.entry_points if point.group == "console_scripts" and point.name == command]
     return point.module, point.attr
 

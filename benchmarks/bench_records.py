@@ -75,7 +75,6 @@ def share(
 
 
 def tiny() -> tuple[Callable[[], Engine], Chat, Callable[[TokenIds], str]]:
-    """Return the tiny model, generating with Transformers."""
     import torch
 
     from gym_trl.engines.transformers import TransformersEngine

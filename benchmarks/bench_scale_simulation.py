@@ -67,7 +67,6 @@ class EngineModel:
     """Tokens that the cache holds, over all running sequences."""
 
     def step_s(self, batch: int, context: float) -> float:
-        """Return the seconds of a step with ``batch`` sequences that have ``context`` tokens together."""
         return self.base_s + self.sequence_s * batch + self.context_s * context
 
 
@@ -161,18 +160,17 @@ class Layout:
     """Training and generation take turns on the same GPUs, and the client shares its engine's process."""
     asynchronous: bool = False
     slice: int = 1
-    """Fraction simulated is 1 / ``slice``; only weights and the end of a step cross its border."""
+    """The simulated part is 1 / ``slice``; parts share only the weights and the end of a step."""
     engine: EngineModel = H100
     client_s: float = 0.0
 
     def part(self) -> "Layout":
-        """Return the part that is simulated."""
         return replace(
             self,
             engines=self.engines // self.slice,
             clients=max(1, self.clients // self.slice),
             workers=max(1, self.workers // self.slice),
-            # What cannot be divided serves its share of the engines the slower.
+            # A single client serves the simulated part of the engines more slowly.
             client_s=self.client_s * max(1.0, self.slice / self.clients),
         )
 
@@ -204,7 +202,7 @@ class Clock:
         heapq.heappush(self._events, (max(when, self.now), next(self._order), happens))
 
     def advance(self) -> bool:
-        """Jump to the next event; false where there is none."""
+        """Jump to the next event; return false if there is none."""
         if not self._events:
             return False
         self.now, _, happens = heapq.heappop(self._events)
@@ -238,6 +236,7 @@ class _Running(NamedTuple):
     request: Request
     length: int
     began: float
+    then: Callable[[Completion], None]
 
 
 class SimulatedServer:
@@ -247,23 +246,19 @@ class SimulatedServer:
         self._clock, self._model, self._lengths = clock, model, lengths
         self._waiting: deque[tuple[Request, float, Callable[[Completion], None]]] = deque()
         self._running: list[_Running] = []
-        self._answers: dict[int, Callable[[Completion], None]] = {}
         self._order = count()
-        self._steps = 0.0  # tokens that a sequence would have got if it had been there from the beginning
-        self._prompts = 0  # tokens of the prompts of all that run
-        self._owed = 0  # tokens that their caches may still grow to
-        self._offsets = 0.0  # the sum of ``_steps`` when each of them began
-        self._debt = 0.0  # seconds of prompts that are not yet read
+        self._steps = 0.0  # tokens that a sequence would have if it had run from the beginning
+        self._prompts = 0  # prompt tokens of all running sequences
+        self._owed = 0  # cache tokens that they will have at their ends
+        self._offsets = 0.0  # sum of ``_steps`` at their beginnings
+        self._debt = 0.0  # seconds of prefill that are not yet done
         self._seen = 0.0
         self._version = 0
         self.busy_s = self.prefill_s = self.slot_s = 0.0
         self.tokens = self.most = 0
 
     def submit(self, request: Request, fresh: int, then: Callable[[Completion], None], *, first_s: float = 0.0) -> None:
-        """Take a request, of whose prompt ``fresh`` tokens are not in the prefix cache.
-
-        ``first_s`` is what the engine's process has to do for it first.
-        """
+        """Queue a request with ``fresh`` uncached prompt tokens; the process is busy for ``first_s`` before."""
         self.catch_up()
         self._waiting.append((request, fresh * self._model.prefill_s + first_s, then))
         self._admit()
@@ -274,7 +269,6 @@ class SimulatedServer:
         return self._model.step_s(batch, self._prompts + batch * self._steps - self._offsets)
 
     def catch_up(self) -> None:
-        """Advance the state to the present time."""
         elapsed, self._seen = self._clock.now - self._seen, self._clock.now
         if not self._running:
             return
@@ -294,9 +288,8 @@ class SimulatedServer:
             if self._running and self._owed + needs > model.cache_tokens:
                 break
             self._waiting.popleft()
-            order = next(self._order)
-            heapq.heappush(self._running, _Running(self._steps + length, order, request, length, self._steps))
-            self._answers[order] = then
+            began = self._steps
+            heapq.heappush(self._running, _Running(began + length, next(self._order), request, length, began, then))
             self._prompts += len(request.prompt_ids)
             self._owed += needs
             self._offsets += self._steps
@@ -322,7 +315,7 @@ class SimulatedServer:
             self._offsets -= ended.began
             self.tokens += ended.length
             ids = [97] * (ended.length - 1) + [256]
-            self._answers.pop(ended.order)(Completion(ended.request.id, ids, [-1.0] * ended.length))
+            ended.then(Completion(ended.request.id, ids, [-1.0] * ended.length))
         self._admit()
         self._plan()
 
@@ -339,7 +332,6 @@ class SimulatedEngine:
         self.requests = self.bytes = self.fresh = 0
 
     def submit(self, request: Request) -> None:
-        """Send a request by its episode's client to its episode's server."""
         episode = request.episode_id
         home, cached = int(episode), self._cached.get(episode, 0)
         server, client = self.servers[home % len(self.servers)], self.clients[home % len(self.clients)]
@@ -360,7 +352,6 @@ class SimulatedEngine:
             client.serve(self._layout.client_s, lambda: server.submit(request, fresh, answered))
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """Return the completions of this moment, or of the next event's."""
         while not self._ready and self._clock.advance() and block:
             pass
         ready, self._ready = self._ready, []

@@ -83,7 +83,6 @@ def play(engine: ServerEngine, chat: TemplateChat) -> int:
 
 
 def chains(bodies: dict[str, bytes]) -> list[list[bytes]]:
-    """Return each episode's requests, in order."""
     order = sorted(bodies, key=lambda name: (int(name.split("-")[0]), int(name.split("-")[1])))
     return [[bodies[name] for name in names] for _, names in groupby(order, key=lambda name: name.split("-")[0])]
 

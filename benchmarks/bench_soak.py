@@ -60,7 +60,6 @@ MEASURES |= {name: name for name in ("blocks", "objects", "files", "threads")}
 
 
 def sample(episodes: int) -> dict[str, Any]:
-    """Return the measurements of the process."""
     gc.collect()
     process = psutil.Process()
     children = process.children(recursive=True)
@@ -225,7 +224,6 @@ def shown(grows: tuple[float, float]) -> str:
 
 
 def draw(found: dict[str, list[dict[str, Any]]], figure: Any) -> None:
-    """Draw memory above, files and threads below."""
     memory, files = figure.subplots(2, 1, sharex=True)
     for name, samples in found.items():
         done = [100 * line["episodes"] / samples[-1]["episodes"] for line in samples]

@@ -20,7 +20,6 @@ LATENCY_S = 0.020
 
 
 def microseconds(step: Callable[[], Any]) -> float:
-    """Return the processor microseconds of a step."""
     began = time.process_time()
     for _ in range(STEPS):
         step()

@@ -85,7 +85,6 @@ class SlowPool(InlinePool):
 
 
 def delays(index: int, latency_s: float) -> list[float]:
-    """Return the seconds of each step of an episode's environment."""
     return [float(delay) for delay in np.random.default_rng(index).exponential(latency_s, size=10)]
 
 

@@ -419,7 +419,6 @@ class World:
         return [re.sub("@([A-Z]+)@", lambda found: str(known[found[1]]), program) for program in tried.programs]
 
     def harm(self) -> str:
-        """Return the damage outside the sandbox."""
         with suppress(TimeoutError):
             self._datagrams.recv(10)
             self.heard.append("datagram")
@@ -537,7 +536,6 @@ def _reads(path: Path) -> str:
 
 
 def main() -> int:
-    """Print the table."""
     outside = "--outside" in sys.argv[1:]
     isolation: Isolation = "limits" if "--limits" in sys.argv[1:] else "bubblewrap"
     escaped = 0

@@ -161,7 +161,6 @@ def conditions() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Return the processor's name."""
     told = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", told.read_text(encoding="utf-8")) if told.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
@@ -176,7 +175,6 @@ def installed(package: str) -> str | None:
 
 
 def draw(picture: Callable[[Any], object], path: Path) -> None:
-    """Draw a figure into a file."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

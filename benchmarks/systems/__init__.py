@@ -52,14 +52,12 @@ class Game:
     """Turns of every game; by default drawn from its seed."""
 
     def make(self) -> gym.Env[str, str]:
-        """Return a new instance, for consecutive episodes."""
         from systems.game import make
 
         return make(self.env_id, dict(self.kwargs), self.latency_s, self.turns)
 
     @property
     def most_turns(self) -> int:
-        """Return the largest number of turns of a game."""
         from systems.game import MOST_TURNS
 
         return self.turns or MOST_TURNS
@@ -209,5 +207,4 @@ SYSTEMS: dict[str, System] = {
 
 
 def first_message(env: gym.Env[str, str], observation: str) -> str:
-    """Return the text of the first user message."""
     return "\n\n".join(part for part in (read_instructions(env), observation) if part)

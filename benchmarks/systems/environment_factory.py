@@ -9,6 +9,8 @@ more response per episode.
 
 from typing import Any
 
+from datasets import Dataset
+
 from systems import Game, Played, Run, first_message
 from systems.generator import Generator
 from systems.tools import TEMPLATE, response_template, tool_environment
@@ -23,8 +25,6 @@ class _RolledOutError(Exception):
 
 def play(game: Game, generator: Generator) -> Run:
     """Run the part of a step that resets the environments and generates."""
-    from datasets import Dataset
-
     tokenizer = generator.new_tokenizer()
     if "<|im_start|>" not in tokenizer.get_vocab():  # Qwen's own calls are known to TRL
         tokenizer.chat_template, tokenizer.response_template = TEMPLATE, _CALLS

@@ -192,7 +192,6 @@ def play(module: str, turns: int, vocabulary: int, repeats: int, _: Any) -> floa
 
 
 def game_alone(turns: int, repeats: int, _: Any) -> float:
-    """Return processor microseconds per turn of the game itself."""
     game, best = game_of(turns), float("inf")
     for _ in range(repeats):
         began = time.process_time()

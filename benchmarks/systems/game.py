@@ -74,5 +74,4 @@ def far_away(env: gym.Env[str, str], latency_s: float, turns: int | None = None)
 
 
 def make(env_id: str, kwargs: dict[str, Any], latency_s: float, turns: int | None = None) -> gym.Env[str, str]:
-    """Return the game as all systems play it."""
     return far_away(gym.make(env_id, **kwargs), latency_s, turns)

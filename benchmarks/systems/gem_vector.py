@@ -9,6 +9,9 @@ only environments whose episode has not ended, which GEM's vectors support.
 from gem.core import Env
 from gem.vector.async_vector_env import AsyncVectorEnv
 from gem.wrappers.observation_wrapper import ObservationWrapper
+from vllm import SamplingParams
+
+from systems import Played, Run, first_message
 
 _INVALID = "<｜INVALID_ACTION｜>"  # noqa: RUF001 -- GEM's own
 
@@ -17,14 +20,12 @@ class GameEnv(Env):
     """The game as an environment of GEM."""
 
     def __init__(self, game):
-        from systems import first_message
-
-        self._env, self._first = game.make(), first_message
+        self._env = game.make()
 
     def reset(self, seed=None):
         super().reset(seed)  # seeds the global generators, as every environment of GEM's does
         observation, info = self._env.reset(seed=seed)
-        return self._first(self._env, observation), dict(info)
+        return first_message(self._env, observation), dict(info)
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self._env.step(action)
@@ -32,10 +33,6 @@ class GameEnv(Env):
 
 
 def play(game, generator):
-    from vllm import SamplingParams
-
-    from systems import Run
-
     def make():
         return ObservationWrapper(GameEnv(game), include_chat_template=True, tokenizer=generator.tokenizer)
 
@@ -70,8 +67,6 @@ def play(game, generator):
 
 
 def _as_played(generator, turns, reward):
-    from systems import Played
-
     rows = tuple(
         Played(generator.seed_of(prompt), prompt, ids, [1] * len(ids), nats, reward, 1) for prompt, ids, nats in turns
     )

@@ -33,7 +33,6 @@ _SHARPER = 1.3  # factor of the logits, so that errors are rare in spite of the 
 
 
 def game_of(name: str, *, episodes: int, latency_s: float, group_size: int = 4, first: int = 0) -> Game:
-    """Return one of the games, for so many episodes."""
     env_id, kwargs = GAMES[name]
     seeds = tuple(first + index // group_size for index in range(episodes))
     return Game(env_id, kwargs, seeds, group_size, latency_s)
@@ -59,7 +58,6 @@ class Recorder:
         self._outputs, self._steps = [], 0
 
     def fill(self, counts: Counts) -> None:
-        """Write the counts since ``begin``."""
         counts.steps = self._steps
         for output, prompt_ids in self._outputs:
             sampled = output.outputs[0]

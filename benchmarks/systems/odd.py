@@ -65,7 +65,6 @@ gym.register("Benchmark/OddTalk-v0", "systems.odd:OddTalk", disable_env_checker=
 
 
 def odd_game(episodes: int) -> Game:
-    """Return so many episodes of six turns."""
     seeds = tuple(index // 4 for index in range(episodes))
     return Game("systems.odd:Benchmark/OddTalk-v0", {}, seeds, 4, 0.0, turns=_TURNS)
 

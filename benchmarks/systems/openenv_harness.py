@@ -3,6 +3,18 @@
 
 from typing import Any
 
+from openenv.core.client_types import StepResult
+from openenv.core.env_server.mcp_types import Tool
+from openenv.core.harness import (
+    HarnessRunLimits,
+    MCPHarnessAdapter,
+    ModelStepResult,
+    StepEnvSessionAdapter,
+    ToolResult,
+    build_harness_rollout_func,
+)
+from openenv.core.llm_client import LLMResponse, ToolCall
+
 from systems import Game, Run, first_message
 from systems.generator import Generator
 from systems.trainers import call_rollout_func, seeds_of
@@ -10,8 +22,6 @@ from systems.trainers import call_rollout_func, seeds_of
 
 def play(game: Game, generator: Generator) -> Run:
     """Play with its sessions, adapter and limits; the model step is the code its interface requires of users."""
-    from openenv.core.harness import HarnessRunLimits, MCPHarnessAdapter, build_harness_rollout_func
-
     turns: list[int] = []
     rollout_func = build_harness_rollout_func(
         session_factory=_Sessions(game, turns),
@@ -30,14 +40,10 @@ class _Client:
         turns.append(0)
 
     def reset(self, seed: int) -> Any:
-        from openenv.core.client_types import StepResult
-
         observation, _ = self._env.reset(seed=seed)
         return StepResult(observation=first_message(self._env, observation), reward=0.0, done=False)
 
     def step(self, action: str) -> Any:
-        from openenv.core.client_types import StepResult
-
         observation, reward, terminated, truncated, _ = self._env.step(action)
         self._turns[-1] += 1
         return StepResult(observation=observation, reward=float(reward), done=terminated or truncated)
@@ -50,9 +56,6 @@ class _Sessions:
         self._game, self._turns = game, turns
 
     def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
-        from openenv.core.env_server.mcp_types import Tool
-        from openenv.core.harness import StepEnvSessionAdapter, ToolResult
-
         schema = {"type": "object", "properties": {"action": {"type": "string"}}}
         return StepEnvSessionAdapter(
             _Client(self._game, self._turns),
@@ -67,9 +70,6 @@ class _Sessions:
 
 
 def _model_step(trainer: Any, session: Any) -> Any:
-    from openenv.core.harness import ModelStepResult
-    from openenv.core.llm_client import LLMResponse, ToolCall
-
     tokenizer = trainer.processing_class
 
     def step(messages: list[dict[str, Any]], tools: list[Any], sampling: dict[str, Any]) -> Any:

@@ -65,7 +65,6 @@ def prompts_of(game: Game) -> list[Any]:
 
 
 def seeds_of(prompts: list[Any]) -> list[int]:
-    """Return the seeds of the tasks that prompts carry."""
     return [Task.from_json(prompt[-1]["task"]).seed for prompt in prompts]
 
 

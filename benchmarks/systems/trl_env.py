@@ -9,6 +9,9 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 
+from systems import first_message
+from systems.trainers import call_rollout_func, make_trainer
+
 
 class _OlderPython(SourceFileLoader):
     def get_data(self, path):
@@ -20,7 +23,6 @@ class _OlderPython(SourceFileLoader):
 
 
 def package():
-    """Import the modules of trl-env that a rollout needs."""
     spec = importlib.util.find_spec("trl_env")
     if spec is None:
         raise ModuleNotFoundError("trl-env is not installed: see tests/compat/peers/trl-env.txt")
@@ -39,16 +41,14 @@ class GameEnv:
     """The game in trl-env's protocol; its seed is the prompt."""
 
     def __init__(self, game, turns):
-        from systems import first_message
-
-        self._env, self._first = game.make(), first_message
+        self._env = game.make()
         self.reward, self.alive, self.turns = 0.0, True, turns
 
     def reset(self, seed):
         observation, _ = self._env.reset(seed=int(seed))
         self.reward, self.alive = 0.0, True
         self.turns.append(0)
-        return self, self._first(self._env, observation)
+        return self, first_message(self._env, observation)
 
     def step(self, action):
         observation, reward, terminated, truncated, _ = self._env.step(action)
@@ -87,8 +87,6 @@ def processor_of(theirs, tokenizer):
 
 
 def play(game, generator):
-    from systems.trainers import call_rollout_func, make_trainer
-
     theirs, trainer, turns = package(), make_trainer(game, generator), []
     rollout_func = theirs.rollout.make_rollout_func(
         processor=processor_of(theirs, generator.tokenizer),

@@ -13,6 +13,8 @@ from verifiers.v1.clients import ModelContext
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.runtimes import ProgramResult
 
+from systems import Played, Run, first_message
+
 __all__ = ["ChatHarness", "Games", "Play"]
 
 _PLUGIN = "gym_trl_benchmark_plugin"  # verifiers looks plugins up by the names of top-level modules
@@ -22,7 +24,7 @@ _PLAYING = {}
 
 
 class ChatHarnessConfig(vf.HarnessConfig):
-    pass
+    """Configuration without settings."""
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):
@@ -59,8 +61,6 @@ class Games(vf.Taskset[GameTask, GamesConfig]):
     """Taskset with a task per group."""
 
     def load(self):
-        from systems import first_message
-
         game = _PLAYING["game"]
         for seed in game.seeds[:: game.group_size]:
             env = game.make()
@@ -91,8 +91,6 @@ class Play(vf.Env[PlayConfig]):
 
 
 def play(game, generator):
-    from systems import Run
-
     os.environ["HF_HUB_OFFLINE"] = "1"
     with generator.serving("--enable-scale-out") as server:
         asyncio.run(rollout(game, generator, server.url))
@@ -132,8 +130,6 @@ async def rollout(game, generator, url, *, measured=None):
 
 def _as_played(generator, episode):
     """Return a row for each branch of the trace; a prompt that does not continue the last one begins a branch."""
-    from systems import Played
-
     if not episode.traces or not episode.traces[0].branches:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         raise RuntimeError(f"verifiers: {[error.message for error in errors]}")

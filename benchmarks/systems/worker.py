@@ -75,7 +75,6 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Return whether the process accepts calls."""
         return self._process.poll() is None
 
     def close(self) -> None:
