@@ -45,6 +45,7 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Request, Task
+from gym_trl.wrappers import ParseAction
 
 EPISODES = 64 if QUICK else 256
 ROUNDS = 1 if QUICK else 4
@@ -65,6 +66,11 @@ class Noting(ServerEngine):
         super().submit(request)
 
 
+def make(env_id: str) -> gym.Env[str, str]:
+    # A random model hardly ever ends its turn: if its actions were rejected, episodes would have more than four turns.
+    return ParseAction(gym.make(env_id, high=100, turns=4), format=None, cut_actions="accept")
+
+
 def play(engine: ServerEngine, chat: TemplateChat) -> int:
     """Play all episodes; return the number of sampled tokens."""
     episodes = [
@@ -76,7 +82,7 @@ def play(engine: ServerEngine, chat: TemplateChat) -> int:
         )
         for index in range(EPISODES)
     ]
-    with InlinePool(lambda env_id: gym.make(env_id, high=100, turns=4)) as pool:
+    with InlinePool(make) as pool:
         played = run_episodes(episodes, pool=pool, engine=engine)
     assert all(game.scored for game in played)
     return sum(sum(game.mask) for game in played)
@@ -131,12 +137,8 @@ def in_batches(url: str, batches: list[list[bytes]]) -> int:
     with httpx.Client(timeout=600) as client:
         for batch in batches:
             bodies = [json.loads(body) for body in batch]
-            body = {
-                **bodies[0],
-                "seed": None,
-                "prompt": [one["prompt"] for one in bodies],
-                "max_tokens": max(one["max_tokens"] for one in bodies),
-            }
+            most = max(one["max_tokens"] for one in bodies)
+            body = {**bodies[0], "seed": None, "prompt": [one["prompt"] for one in bodies], "max_tokens": most}
             sampled += count_tokens(client.post(f"{url}/v1/completions", json=body).content)
     return sampled
 

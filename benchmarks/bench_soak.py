@@ -41,6 +41,7 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Request, Task
+from gym_trl.wrappers import ParseAction
 
 KEPT = Path(__file__).parents[1] / "runs" / "benchmarks" / ("soak-quick" if QUICK else "soak")
 TESTS = str(Path(__file__).parents[1] / "tests")
@@ -110,6 +111,11 @@ def traced(number: int) -> Iterator[int]:
     yield from scripted("inline", number)
 
 
+def accepting(env_id: str) -> gym.Env[str, str]:
+    """Make a game that accepts actions without an end of turn, which a random model hardly ever samples."""
+    return ParseAction(gym.make(env_id), format=None, cut_actions="accept")
+
+
 def vllm(number: int) -> Iterator[int]:
     sys.path.insert(0, TESTS)
     import vllm_cpu
@@ -119,7 +125,7 @@ def vllm(number: int) -> Iterator[int]:
     vllm_cpu.prepare()
     with tempfile.TemporaryDirectory() as folder:
         _, tokenizer = vllm_cpu.save_model(Path(folder))
-        with vllm_cpu.small_llm(Path(folder), max_num_seqs=64) as llm, make_pool(gym.make) as pool:
+        with vllm_cpu.small_llm(Path(folder), max_num_seqs=64) as llm, make_pool(accepting) as pool:
             chat = TemplateChat(tokenizer)
 
             def engine() -> VLLMEngine:

@@ -1,11 +1,11 @@
 """Run every comparison, one after the other, each in a process of its own.
 
-    python benchmarks/suite.py            # all of them; what is done is kept when it is stopped
+    python benchmarks/suite.py            # all; if it is stopped, finished results are kept
     python benchmarks/suite.py --quick    # a small version of each, into results/quick/
-    python benchmarks/suite.py envs scale # these alone
+    python benchmarks/suite.py envs scale # only these
 
-A benchmark that fails or takes too long is named at the end, and the exit status is 1; the others run all the same. One
-that needs a program or package which this machine lacks is left out, says so, and is no failure.
+If a benchmark fails or takes too long, the others still run, and the exit status is 1. A benchmark that needs a missing
+program or package is left out, which is no failure.
 """
 
 import os
@@ -37,21 +37,21 @@ class Benchmark:
 
 
 SUITE = (
-    Benchmark("rollouts", "How fast are whole rollouts, next to other systems and to the floors?", limit_minutes=15.0),
-    Benchmark("fidelity", "Is what is trained on what the model saw?"),
+    Benchmark("rollouts", "How fast are whole rollouts, compared with other systems?", limit_minutes=15.0),
+    Benchmark("fidelity", "Are the trained tokens the ones that the model saw?"),
     Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
     Benchmark("vllm_schedule", "How close is the schedule to the least possible?"),
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),
-    Benchmark("scale", "What do thousands of episodes at once cost?"),
+    Benchmark("scale", "What do thousands of concurrent episodes cost?"),
     Benchmark("import", "How long does a start take, and how much is installed?"),
-    Benchmark("executors", "What does a step elsewhere cost, and a slow environment the others?"),
-    Benchmark("server", "How much of a server's speed is left?"),
-    # After the server and its schedule, whose figures it uses.
+    Benchmark("executors", "What does a step in another process cost?"),
+    Benchmark("server", "How much of a vLLM server's throughput is left?"),
+    # After the server and the schedule, whose figures it uses.
     Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
-    Benchmark("records", "What does writing every episode down cost?"),
+    Benchmark("records", "What does it cost to record every episode?"),
     Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
-    Benchmark("learning_beside_trl", "What is learnt per episode and per minute?", limit_minutes=20.0),
+    Benchmark("learning_beside_trl", "What is learned per episode and per minute?", limit_minutes=20.0),
 )
 
 
