@@ -1,10 +1,8 @@
 """Choice of an executor from a short measurement of an environment that declares none."""
 
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.executors.adaptive import COMPUTES_S, WAITS_S, Spent
+from gym_trl.executors.adaptive import COMPUTES_S, WAITS_S, Spent, Watch
 from gym_trl.executors.protocol import EnvFactory
 
 _log = logging.getLogger(__name__)
@@ -107,18 +105,10 @@ def _quickest(spent: list[Spent]) -> Spent:
 
 def _timed(act: Callable[[], Any]) -> tuple[Any, Spent]:
     """Return the result of a call, with the seconds of computing and of waiting."""
-    began, computed, queued = time.perf_counter(), time.thread_time(), _queued_s()
+    watch = Watch()
+    watch.start()
     returned = act()
-    computed = time.thread_time() - computed
-    return returned, Spent(computed, max(0.0, time.perf_counter() - began - computed - (_queued_s() - queued)))
-
-
-def _queued_s() -> float:
-    """Return how long this thread has waited for a processor so far; 0 if the system does not report it."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    return returned, watch.spent()
 
 
 def _in_a_thread(make: Callable[[], gym.Env[Any, Any]], first: Any) -> str | None:

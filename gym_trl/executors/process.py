@@ -22,7 +22,7 @@ from gym_trl.executors.protocol import EnvFactory
 from gym_trl.executors.step import name_of
 from gym_trl.executors.thread import GIVEN_UP_S
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
-from gym_trl.executors.worker_pool import HousedPool, check_limits
+from gym_trl.executors.worker_pool import WorkerPool, check_limits
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 _START_S = 120.0
@@ -31,7 +31,7 @@ _AHEAD = 16
 _PIPE_HOLDS = 2048  # the smallest pipe of Linux and macOS holds a page
 
 
-class ProcessPool(HousedPool["_Process"]):
+class ProcessPool(WorkerPool["_Process"]):
     """Pool that steps environments in processes, for environments that compute, hang, leak, crash or use global state.
 
     >>> with ProcessPool(gym.make, workers=1) as pool:
@@ -93,17 +93,16 @@ class ProcessPool(HousedPool["_Process"]):
                 self._take(event.data, results)
             if monotonic() >= self._look:
                 self._give_up()
-            results += self._failed
-            self._failed.clear()
+            results += self._take_failed()
             if results or not block or not self._tickets:
                 return results
 
     def close(self) -> None:
         """Close every instance and end the processes; the pool can be used again afterwards."""
-        for place in self._processes:
-            self._selector.unregister(place.worker)
+        for process in self._processes:
+            self._selector.unregister(process.worker)
         self._leaving = None
-        self._forget_all()
+        self._clear()
         _end_all(self._processes)
 
     def fileno(self) -> int:
@@ -116,109 +115,109 @@ class ProcessPool(HousedPool["_Process"]):
             return 0.0
         return None if self._look == float("inf") else max(0.0, self._look - monotonic())
 
-    def _gone(self, place: "_Process", key: str) -> None:
-        place.waiting = deque(question for question in place.waiting if question[1] != key)
-        place.released.append(key)
-        if place.due == float("inf"):  # its current call may be one whose result is no longer needed
-            self._set_due(place)
-        if place is self._leaving or self._worn(place):
-            self._leaving = self._leaving or place
-            self._end_empty(place)
+    def _released(self, process: "_Process", key: str) -> None:
+        process.waiting = deque(question for question in process.waiting if question[1] != key)
+        process.released.append(key)
+        if process.due == float("inf"):  # its current call may be one whose result is no longer needed
+            self._set_due(process)
+        if process is self._leaving or self._worn(process):
+            self._leaving = self._leaving or process
+            self._end_empty(process)
 
-    def _end_empty(self, place: "_Process") -> None:
+    def _end_empty(self, process: "_Process") -> None:
         """End a process that is to be replaced, if it has no episodes and no running call."""
-        if not place.episodes and not place.asked:
-            self._forget(place)
-            Thread(target=place.worker.close, name="gym-trl closes environments").start()
+        if not process.episodes and not process.asked:
+            self._forget(process)
+            Thread(target=process.worker.close, name="gym-trl closes environments").start()
 
-    def _send(self, place: "_Process", ticket: int, key: str, work: Task | str) -> None:
-        place.waiting.append((ticket, key, work))
-        self._keep_busy(place)
+    def _send(self, process: "_Process", ticket: int, key: str, work: Task | str) -> None:
+        process.waiting.append((ticket, key, work))
+        self._keep_busy(process)
 
-    def _keep_busy(self, place: "_Process") -> None:
+    def _keep_busy(self, process: "_Process") -> None:
         """Send as many calls ahead as the pipe surely holds, so that a process need not wait for the pool."""
-        while place.waiting and len(place.asked) < _AHEAD:
-            ticket, key, work = place.waiting[0]
-            message = question("answer", place.released, ticket, key, work)
-            if place.asked and place.on_its_way + len(message) > _PIPE_HOLDS:
+        while process.waiting and len(process.asked) < _AHEAD:
+            ticket, key, work = process.waiting[0]
+            message = question("answer", process.released, ticket, key, work)
+            if process.asked and process.on_its_way + len(message) > _PIPE_HOLDS:
                 return
-            place.waiting.popleft()
-            place.released = []
-            place.asked.append((ticket, key, name_of(work), len(message)))
-            place.on_its_way += len(message)
-            if len(place.asked) == 1:
-                self._set_due(place)
+            process.waiting.popleft()
+            process.released = []
+            process.asked.append((ticket, key, name_of(work), len(message)))
+            process.on_its_way += len(message)
+            if len(process.asked) == 1:
+                self._set_due(process)
             try:
-                place.worker.send(message)
+                process.worker.send(message)
             except WorkerError:  # it has ended; `collect` handles that after its last results
                 return
 
-    def _set_due(self, place: "_Process") -> None:
-        limit = self._limits[place.asked[0][2]] if place.asked else None
-        if limit is None and self._given_up(place):
+    def _set_due(self, process: "_Process") -> None:
+        limit = self._limits[process.asked[0][2]] if process.asked else None
+        if limit is None and self._given_up(process):
             limit = GIVEN_UP_S
-        place.due = float("inf")
+        process.due = float("inf")
         if limit is not None:
-            place.due = monotonic() + limit + (0.0 if place.started else _START_S)
-            self._look = min(self._look, place.due)
+            process.due = monotonic() + limit + (0.0 if process.started else _START_S)
+            self._look = min(self._look, process.due)
 
-    def _take(self, place: "_Process", results: list[tuple[str, StepResult | EnvFailure]]) -> None:
+    def _take(self, process: "_Process", results: list[tuple[str, StepResult | EnvFailure]]) -> None:
         try:
-            answers = place.worker.arrived()
+            answers = process.worker.arrived()
         except WorkerError as error:
-            crashed = isinstance(error, WorkerEnded) and error.by_itself and place.stepping
-            self._bury(place, str(error), StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
+            crashed = isinstance(error, WorkerEnded) and error.by_itself and process.stepping
+            self._retire(process, str(error), StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
             return
         for ticket, key, *said in answers:
-            place.started = True
-            place.on_its_way -= place.asked.popleft()[3]
+            process.started = True
+            process.on_its_way -= process.asked.popleft()[3]
             if self._answered(ticket, key):
                 results.append((key, StepResult(*said) if len(said) > 2 else EnvFailure(*said)))
-        if answers or place.worker.answering:  # a long result arrives in pieces
-            self._set_due(place)
-        self._keep_busy(place)
-        if place is self._leaving:
-            self._end_empty(place)
+        if answers or process.worker.answering:  # a long result arrives in pieces
+            self._set_due(process)
+        self._keep_busy(process)
+        if process is self._leaving:
+            self._end_empty(process)
 
     def _give_up(self) -> None:
-        for place in [place for place in self._processes if place.due <= monotonic()]:
-            doing = place.asked[0][2]
+        for process in [process for process in self._processes if process.due <= monotonic()]:
+            doing = process.asked[0][2]
             limit = self._limits[doing]
             if limit is None:
                 late = f"did not end within {GIVEN_UP_S:g} s after its episode was given up"
             else:
-                late = f"did not answer within {limit:g} s" if place.started else "did not start"
-            hangs = place.started and place.stepping
-            self._bury(place, f"{doing} {late}", StopReason.CRASHED if hangs else StopReason.TIMEOUT)
-        self._look = min((place.due for place in self._processes), default=float("inf"))
+                late = f"did not answer within {limit:g} s" if process.started else "did not start"
+            hangs = process.started and process.stepping
+            self._retire(process, f"{doing} {late}", StopReason.CRASHED if hangs else StopReason.TIMEOUT)
+        self._look = min((process.due for process in self._processes), default=float("inf"))
 
-    def _given_up(self, place: "_Process") -> bool:
+    def _given_up(self, process: "_Process") -> bool:
         """Return whether its current call is one whose result is no longer needed."""
-        return bool(place.asked) and self._tickets.get(place.asked[0][1]) != place.asked[0][0]
+        return bool(process.asked) and self._tickets.get(process.asked[0][1]) != process.asked[0][0]
 
-    def _bury(self, place: "_Process", error: str, reason: StopReason) -> None:
+    def _retire(self, process: "_Process", error: str, reason: StopReason) -> None:
         """Kill a process, and fail its episodes."""
-        self._forget(place)
-        place.worker.kill()
-        ticket, guilty = place.asked[0][:2] if place.asked else (None, None)
-        for key in place.episodes:
+        self._forget(process)
+        process.worker.kill()
+        ticket, guilty = process.asked[0][:2] if process.asked else (None, None)
+        for key in process.episodes:
             if guilty is None or (key == guilty and self._tickets.get(key) == ticket):
                 failure = EnvFailure(error, reason)
             else:
                 failure = EnvFailure(f"its process was lost with another episode's environment: {error}")
-            self._homeless(key, failure)
+            self._fail_orphaned(key, failure)
 
-    def _forget(self, place: "_Process") -> None:
-        self._selector.unregister(place.worker)
-        self._processes.remove(place)
-        if place is self._leaving:
+    def _forget(self, process: "_Process") -> None:
+        self._selector.unregister(process.worker)
+        self._processes.remove(process)
+        if process is self._leaving:
             self._leaving = None
 
     def _least_busy(self) -> "_Process":
         if monotonic() >= self._look:  # no new episode should go to a process that hangs
             self._give_up()
-        staying = [place for place in self._processes if place is not self._leaving]
-        idle = min(staying, key=lambda place: place.load, default=None)
+        staying = [process for process in self._processes if process is not self._leaving]
+        idle = min(staying, key=lambda process: process.load, default=None)
         if idle is None or (idle.load and len(staying) < self._size):
             idle = _Process(Worker(partial(_Host, self._make, registered())))
             self._processes.append(idle)
@@ -226,10 +225,10 @@ class ProcessPool(HousedPool["_Process"]):
         idle.played += 1
         return idle
 
-    def _worn(self, place: "_Process") -> bool:
-        if self._recycle_after is not None and place.played >= self._recycle_after:
+    def _worn(self, process: "_Process") -> bool:
+        if self._recycle_after is not None and process.played >= self._recycle_after:
             return True
-        return self._memory_limit_mb is not None and _megabytes(place.worker.pid) > self._memory_limit_mb
+        return self._memory_limit_mb is not None and _megabytes(process.worker.pid) > self._memory_limit_mb
 
 
 @dataclass(eq=False)
@@ -315,7 +314,7 @@ def register(specs: Iterable[bytes]) -> None:
 
 
 def _end_all(processes: list[_Process]) -> None:
-    workers = [place.worker for place in processes]
+    workers = [process.worker for process in processes]
     processes.clear()
     threads = []
     for worker in workers:

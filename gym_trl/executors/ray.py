@@ -25,7 +25,7 @@ from weakref import finalize
 from gym_trl.errors import MissingDependencyError
 from gym_trl.executors.process import ProcessPool, register, registered
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.worker_pool import HousedPool, check_limits
+from gym_trl.executors.worker_pool import WorkerPool, check_limits
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 _START_S = 180.0
@@ -46,7 +46,7 @@ _Question: TypeAlias = tuple[int, str, Task | str | None]
 _Answer: TypeAlias = tuple[int, str, StepResult | EnvFailure]
 
 
-class RayPool(HousedPool["_Actor"]):
+class RayPool(WorkerPool["_Actor"]):
     """Pool that steps environments in processes on the machines of a Ray cluster.
 
     ``GymSpec(..., executor="ray")`` makes one, and ``executor=partial(RayPool, address="10.0.0.1:6379")`` one with
@@ -109,46 +109,45 @@ class RayPool(HousedPool["_Actor"]):
         """Return the results since the last call; if ``block``, wait for at least one."""
         results: list[tuple[str, StepResult | EnvFailure]] = []
         while True:
-            for place in list(self._actors):
-                self._call(place)
+            for worker in list(self._actors):
+                self._call(worker)
             wait = block and not self._failed and bool(self._tickets)
-            for place, call in self._come_back(self._patience() if wait else 0.0):
-                self._take(place, call, results)
-            for place in [place for place in self._actors if place.due <= monotonic()]:
-                late = f"did not answer for {_SILENCE_S:g} s" if place.started else f"did not start in {_START_S:g} s"
-                self._bury(place, f"its actor {late}", StopReason.TIMEOUT)
-            results += self._failed
-            self._failed.clear()
+            for worker, call in self._come_back(self._patience() if wait else 0.0):
+                self._take(worker, call, results)
+            for worker in [worker for worker in self._actors if worker.due <= monotonic()]:
+                late = f"did not answer for {_SILENCE_S:g} s" if worker.started else f"did not start in {_START_S:g} s"
+                self._retire(worker, f"its actor {late}", StopReason.TIMEOUT)
+            results += self._take_failed()
             if results or not block or not self._tickets:
                 return results
 
     def close(self) -> None:
         """Close every instance and end the actors, and the cluster if it was started for them."""
-        self._forget_all()
+        self._clear()
         _end(self._actors, self._connection)
         self._size = 0
 
-    def _gone(self, place: "_Actor", key: str) -> None:
-        place.questions.append((0, key, None))
+    def _released(self, worker: "_Actor", key: str) -> None:
+        worker.questions.append((0, key, None))
 
-    def _send(self, place: "_Actor", ticket: int, key: str, work: Task | str) -> None:
-        place.questions.append((ticket, key, work))
+    def _send(self, worker: "_Actor", ticket: int, key: str, work: Task | str) -> None:
+        worker.questions.append((ticket, key, work))
 
-    def _call(self, place: "_Actor") -> None:
+    def _call(self, worker: "_Actor") -> None:
         """Send pending calls, and keep calls open for results."""
-        waiting = min(_OPEN_CALLS, sum(key in self._tickets for key in place.episodes))
-        while place.questions or len(place.calls) < waiting:
-            questions, place.questions = place.questions, []
+        waiting = min(_OPEN_CALLS, sum(key in self._tickets for key in worker.episodes))
+        while worker.questions or len(worker.calls) < waiting:
+            questions, worker.questions = worker.questions, []
             try:
-                call = place.handle.converse.remote(place.number, questions)
+                call = worker.handle.converse.remote(worker.number, questions)
             except _ray().exceptions.RayError as error:
-                self._bury(place, _short(error))
+                self._retire(worker, _short(error))
                 return
-            place.number += 1
-            place.calls[call] = monotonic()
+            worker.number += 1
+            worker.calls[call] = monotonic()
 
     def _come_back(self, timeout: float | None) -> list[tuple["_Actor", Any]]:
-        calls = {call: place for place in self._actors for call in place.calls}
+        calls = {call: worker for worker in self._actors for call in worker.calls}
         if not calls:
             return []
         ready, _ = _ray().wait(list(calls), num_returns=1, timeout=timeout)
@@ -156,37 +155,37 @@ class RayPool(HousedPool["_Actor"]):
             ready, _ = _ray().wait(list(calls), num_returns=len(calls), timeout=0)
         return [(calls[call], call) for call in ready]
 
-    def _take(self, place: "_Actor", call: Any, results: list[tuple[str, StepResult | EnvFailure]]) -> None:
-        if call not in place.calls:  # its actor has just been dropped
+    def _take(self, worker: "_Actor", call: Any, results: list[tuple[str, StepResult | EnvFailure]]) -> None:
+        if call not in worker.calls:  # its actor has just been dropped
             return
-        del place.calls[call]
+        del worker.calls[call]
         try:
             answers: list[_Answer] = _ray().get(call)
         except _ray().exceptions.RayError as error:
-            self._bury(place, _short(error))
+            self._retire(worker, _short(error))
             return
-        place.started = True
+        worker.started = True
         for ticket, key, result in answers:
             if self._answered(ticket, key):
                 results.append((key, result))
 
-    def _bury(self, place: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
+    def _retire(self, worker: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
         """Drop an actor and fail its episodes."""
-        self._actors.remove(place)
-        self._avoid[place.node] = monotonic() + _AVOID_S
-        place.calls.clear()
+        self._actors.remove(worker)
+        self._avoid[worker.node] = monotonic() + _AVOID_S
+        worker.calls.clear()
         with suppress(Exception):  # the actor or its machine may be lost
-            _ray().kill(place.handle)
-        for key in place.episodes:
-            self._homeless(key, EnvFailure(error, reason))
+            _ray().kill(worker.handle)
+        for key in worker.episodes:
+            self._fail_orphaned(key, EnvFailure(error, reason))
 
     def _patience(self) -> float | None:
-        due = min((place.due for place in self._actors), default=math.inf)
+        due = min((worker.due for worker in self._actors), default=math.inf)
         return None if due == math.inf else max(0.0, due - monotonic())
 
     def _least_busy(self) -> "_Actor":
         self._connect()
-        idle = min(self._actors, key=lambda place: len(place.episodes), default=None)
+        idle = min(self._actors, key=lambda worker: len(worker.episodes), default=None)
         if idle is None or (idle.episodes and len(self._actors) < self._size):
             self._sent = self._sent or _Sent(self._make)
             node = self._least_used()
@@ -199,7 +198,7 @@ class RayPool(HousedPool["_Actor"]):
         """Return a machine with the fewest of this pool's actors, at random because other pools choose as well."""
         now, nodes = monotonic(), _nodes()
         self._avoid = {node: until for node, until in self._avoid.items() if until > now}
-        used = Counter(place.node for place in self._actors)
+        used = Counter(worker.node for worker in self._actors)
         ranks = {node: (node in self._avoid, used[node]) for node in nodes}
         return SystemRandom().choice([node for node in nodes if ranks[node] == min(ranks.values())])
 
@@ -390,11 +389,11 @@ def _close_connection() -> None:
 def _end(actors: list[_Actor], connection: list[bool]) -> None:
     if actors and _ray().is_initialized():  # at interpreter shutdown Ray may have ended already
         with suppress(Exception):
-            closing = [place.handle.close.remote() for place in actors]
+            closing = [worker.handle.close.remote() for worker in actors]
             _ray().wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
-        for place in actors:
+        for worker in actors:
             with suppress(Exception):
-                _ray().kill(place.handle)
+                _ray().kill(worker.handle)
     actors.clear()
     if connection:
         connection.clear()

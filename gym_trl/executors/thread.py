@@ -1,16 +1,15 @@
 """Executor that steps environments in threads."""
 
 import math
-from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
-from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import ClosingPool, EnvFactory, check_timeouts
+from gym_trl.executors.protocol import EnvFactory
 from gym_trl.executors.step import failed, name_of
+from gym_trl.executors.worker_pool import WorkerPool, check_limits
 from gym_trl.types import (
     EnvFailure,
     StepResult,
@@ -22,7 +21,7 @@ GIVEN_UP_S = 10.0
 """Seconds that an environment without a time limit may continue after a ``Cutoff`` has stopped its episode."""
 
 
-class ThreadPool(ClosingPool):
+class ThreadPool(WorkerPool["_Worker"]):
     """Pool that steps environments in threads, for environments that wait for something outside Python.
 
     >>> import gymnasium as gym
@@ -55,76 +54,47 @@ class ThreadPool(ClosingPool):
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
     ) -> None:
-        if workers < 1:
-            raise ConfigError(f"workers must be at least 1, got {workers}")
-        check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout)
+        check_limits(workers=workers, recycle_after=None, reset_timeout=reset_timeout, step_timeout=step_timeout)
+        super().__init__()
         self._make = make
         self._limits = {"reset": reset_timeout, "step": step_timeout}
-        self._lost: dict[str, EnvFailure] = {}  # episodes whose thread was abandoned between their steps
         self._size = workers
         self._workers: list[_Worker] = []
-        self._places: dict[str, _Worker] = {}
-        self._tickets: dict[str, int] = {}  # id of each episode's current call; results of other calls are stale
-        self._counter = count()
         self._results: SimpleQueue[_Result] = SimpleQueue()
-
-    def reset(self, key: str, task: Task) -> None:
-        """Start the episode ``key``."""
-        self._lost.pop(key, None)
-        if key not in self._places:
-            self._places[key] = self._least_busy()
-            self._places[key].episodes += 1
-        self._ask(key, task)
-
-    def step(self, key: str, action: str) -> None:
-        """Step the environment of the episode ``key``."""
-        if (failure := self._lost.pop(key, None)) is not None:
-            self._tickets[key] = ticket = next(self._counter)
-            self._results.put((ticket, key, failure))
-        else:
-            self._ask(key, action)
 
     def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the results since the last call; if ``block``, wait for at least one."""
-        results: list[tuple[str, StepResult | EnvFailure]] = []
+        results: list[tuple[str, StepResult | EnvFailure]] = self._take_failed()
         while self._tickets:
             wait = block and not results
             try:
                 ticket, key, result = self._results.get(block=wait, timeout=self._patience() if wait else None)
             except Empty:
-                results += self._give_up()
+                self._give_up()
+                results += self._take_failed()
                 if wait and not results:
                     continue
                 break
-            if self._tickets.get(key) == ticket:
-                del self._tickets[key]
+            if self._answered(ticket, key):
                 results.append((key, result))
         return results
-
-    def release(self, key: str) -> None:
-        """End the episode ``key``; its instance is reused by other episodes of its thread."""
-        self._tickets.pop(key, None)
-        self._lost.pop(key, None)
-        if (worker := self._places.pop(key, None)) is not None:
-            worker.episodes -= 1
-            worker.given_up.add(key)
-            worker.work.put((0, key, None))
 
     def close(self) -> None:
         """Close every instance and end the threads; a thread that is still busy after five seconds is abandoned."""
         workers, self._workers = self._workers, []
-        self._places.clear()
-        self._tickets.clear()
-        self._lost.clear()
+        self._clear()
         for worker in workers:
             worker.work.put(None)
         deadline = monotonic() + 5
         for worker in workers:
             worker.thread.join(max(0.0, deadline - monotonic()))
 
-    def _ask(self, key: str, work: Task | str) -> None:
-        self._tickets[key] = ticket = next(self._counter)
-        self._places[key].work.put((ticket, key, work))
+    def _released(self, worker: "_Worker", key: str) -> None:
+        worker.given_up.add(key)
+        worker.work.put((0, key, None))
+
+    def _send(self, worker: "_Worker", ticket: int, key: str, work: Task | str) -> None:
+        worker.work.put((ticket, key, work))
 
     def _due(self, worker: "_Worker") -> float:
         """Return the time by which the thread's current call must have returned."""
@@ -140,52 +110,42 @@ class ThreadPool(ClosingPool):
         due = min((self._due(worker) for worker in self._workers), default=math.inf)
         return max(0.0, min(due - monotonic(), shortest))
 
-    def _give_up(self) -> list[tuple[str, StepResult | EnvFailure]]:
-        """Abandon threads whose current call exceeded its limit, and return the failures of their waiting episodes."""
-        failed: list[tuple[str, StepResult | EnvFailure]] = []
+    def _give_up(self) -> None:
+        """Abandon threads whose current call exceeded its limit."""
         for worker in [worker for worker in self._workers if self._due(worker) <= monotonic()]:
             doing = worker.doing
             limit = None if doing is None else self._limits[doing.what]
             if doing is None or limit is None or doing.since + limit > monotonic():  # it has returned meanwhile
                 continue
             reason = StopReason.CRASHED if doing.what == "step" else StopReason.TIMEOUT
-            failed += self._leave(worker, doing.key, f"{doing.what} did not answer within {limit:g} s", reason)
-        return failed
+            self._retire(worker, doing.key, f"{doing.what} did not answer within {limit:g} s", reason)
 
-    def _leave(
-        self, worker: "_Worker", guilty: str | None, late: str, reason: StopReason = StopReason.TIMEOUT
-    ) -> list[tuple[str, StepResult | EnvFailure]]:
-        """Abandon a thread and return the failures of its waiting episodes."""
-        failed: list[tuple[str, StepResult | EnvFailure]] = []
-        self._workers.remove(worker)
-        worker.left = True
-        worker.work.put(None)  # ends the thread if its call returns after all
-        for key in [key for key, place in self._places.items() if place is worker]:
-            del self._places[key]
-            if key == guilty:
-                failure = EnvFailure(late, reason)
-            else:
-                failure = EnvFailure(f"its thread was left behind with another episode's environment: {late}")
-            if self._tickets.pop(key, None) is None:
-                self._lost[key] = failure
-            else:
-                failed.append((key, failure))
-        return failed
-
-    def _leave_what_hangs(self) -> None:
+    def _give_up_released(self) -> None:
         """Abandon threads that are still busy with episodes that were released ``GIVEN_UP_S`` seconds ago or more."""
         for worker in self._workers[:]:
             doing = worker.doing
             if doing is None or doing.key not in worker.given_up or monotonic() - doing.since < GIVEN_UP_S:
                 continue
             late = f"{doing.what} did not end within {GIVEN_UP_S:g} s after its episode was given up"
-            for key, failure in self._leave(worker, None, late):
-                self._tickets[key] = ticket = next(self._counter)
-                self._results.put((ticket, key, failure))
+            self._retire(worker, None, late)
+
+    def _retire(
+        self, worker: "_Worker", guilty: str | None, late: str, reason: StopReason = StopReason.TIMEOUT
+    ) -> None:
+        """Abandon a thread, and fail its episodes."""
+        self._workers.remove(worker)
+        worker.left = True
+        worker.work.put(None)  # ends the thread if its call returns after all
+        for key in worker.episodes:
+            if key == guilty:
+                failure = EnvFailure(late, reason)
+            else:
+                failure = EnvFailure(f"its thread was left behind with another episode's environment: {late}")
+            self._fail_orphaned(key, failure)
 
     def _least_busy(self) -> "_Worker":
-        self._leave_what_hangs()
-        idle = min(self._workers, key=lambda worker: worker.episodes, default=None)
+        self._give_up_released()
+        idle = min(self._workers, key=lambda worker: len(worker.episodes), default=None)
         if idle is None or (idle.episodes and len(self._workers) < self._size):
             idle = _Worker(InlinePool(self._make), self._results)
             self._workers.append(idle)
@@ -205,7 +165,7 @@ class _Worker:
     """Thread that steps its own environments."""
 
     def __init__(self, pool: InlinePool, results: "SimpleQueue[_Result]") -> None:
-        self.episodes = 0
+        self.episodes: set[str] = set()
         self.given_up: set[str] = set()
         self.doing: _Doing | None = None
         self.left = False

@@ -6,38 +6,34 @@ from typing import Generic, Protocol, TypeVar
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import ClosingPool, check_timeouts
-from gym_trl.types import EnvFailure, Task
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Processes
-# ---------------------------------------------------------------------------------------------------------------------
+from gym_trl.types import EnvFailure, StepResult, Task
 
 
-class Place(Protocol):
+class WorkerHandle(Protocol):
     """Worker that holds the environments of episodes."""
 
     episodes: set[str]
 
 
-PlaceT = TypeVar("PlaceT", bound=Place)
+HandleT = TypeVar("HandleT", bound=WorkerHandle)
 
 
-class HousedPool(ClosingPool, Generic[PlaceT]):
+class WorkerPool(ClosingPool, Generic[HandleT]):
     """Base class of pools whose workers may be lost: tracks each episode's worker and current call."""
 
     def __init__(self) -> None:
-        self._places: dict[str, PlaceT] = {}
+        self._worker_of: dict[str, HandleT] = {}
         self._lost: dict[str, EnvFailure] = {}  # episodes whose worker was lost between their steps
         self._tickets: dict[str, int] = {}  # id of each episode's current call; results of other calls are stale
-        self._failed: list[tuple[str, EnvFailure]] = []
+        self._failed: list[tuple[str, StepResult | EnvFailure]] = []
         self._counter = count()
 
     def reset(self, key: str, task: Task) -> None:
         """Start the episode ``key``."""
         self._lost.pop(key, None)
-        if key not in self._places:
-            place = self._places[key] = self._least_busy()
-            place.episodes.add(key)
+        if key not in self._worker_of:
+            worker = self._worker_of[key] = self._least_busy()
+            worker.episodes.add(key)
         self._ask(key, task)
 
     def step(self, key: str, action: str) -> None:
@@ -52,25 +48,25 @@ class HousedPool(ClosingPool, Generic[PlaceT]):
         self._tickets.pop(key, None)
         self._lost.pop(key, None)
         self._failed = [item for item in self._failed if item[0] != key]
-        if (place := self._places.pop(key, None)) is not None:
-            place.episodes.discard(key)
-            self._gone(place, key)
+        if (worker := self._worker_of.pop(key, None)) is not None:
+            worker.episodes.discard(key)
+            self._released(worker, key)
 
     @abstractmethod
-    def _gone(self, place: PlaceT, key: str) -> None:
+    def _released(self, worker: HandleT, key: str) -> None:
         """End the episode in the worker that holds it."""
 
     @abstractmethod
-    def _least_busy(self) -> PlaceT:
+    def _least_busy(self) -> HandleT:
         """Return the worker for a new episode."""
 
     @abstractmethod
-    def _send(self, place: PlaceT, ticket: int, key: str, work: Task | str) -> None:
+    def _send(self, worker: HandleT, ticket: int, key: str, work: Task | str) -> None:
         """Have the worker execute a reset or step."""
 
     def _ask(self, key: str, work: Task | str) -> None:
         self._tickets[key] = ticket = next(self._counter)
-        self._send(self._places[key], ticket, key, work)
+        self._send(self._worker_of[key], ticket, key, work)
 
     def _answered(self, ticket: int, key: str) -> bool:
         """Return whether this ticket is the episode's current call, and mark the call as finished."""
@@ -79,18 +75,22 @@ class HousedPool(ClosingPool, Generic[PlaceT]):
         del self._tickets[key]
         return True
 
-    def _homeless(self, key: str, failure: EnvFailure) -> None:
+    def _fail_orphaned(self, key: str, failure: EnvFailure) -> None:
         """Fail an episode whose worker was lost: now if it waits for a result, otherwise at its next step."""
-        del self._places[key]
+        del self._worker_of[key]
         if self._tickets.pop(key, None) is None:
             self._lost[key] = failure
         else:
             self._failed.append((key, failure))
 
-    def _forget_all(self) -> None:
-        for book in (self._places, self._tickets, self._lost):
+    def _take_failed(self) -> list[tuple[str, StepResult | EnvFailure]]:
+        """Return the episodes that have failed since the last call."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def _clear(self) -> None:
+        for book in (self._worker_of, self._tickets, self._lost, self._failed):
             book.clear()
-        self._failed.clear()
 
 
 def check_limits(*, workers: int | None, recycle_after: int | None, **limits: float | None) -> None:
