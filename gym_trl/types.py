@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import index
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from gym_trl.errors import TaskError, TranscriptError
 
@@ -28,47 +28,55 @@ def without_nan(values: Iterable[float | None]) -> Logprobs:
 
 
 class StopReason(StrEnum):
-    """Reason for the end of an episode.
+    """Reason for the end of an episode, declared here with all its properties.
 
-    >>> StopReason("turn_limit").scored
-    True
-    >>> StopReason.ENV_ERROR.scored
-    False
+    >>> StopReason("turn_limit").scored, StopReason.ENV_ERROR.scored, StopReason.TOKEN_LIMIT.cut_off
+    (True, False, True)
+    >>> StopReason.FAILURE.success, StopReason.FAILURE.description
+    (False, 'The environment terminated and declared the task not solved.')
     """
 
-    SUCCESS = "success"
-    """The environment terminated and declared the task solved."""
-    FAILURE = "failure"
-    """The environment terminated and declared the task not solved."""
-    TERMINATED = "terminated"
-    """The environment terminated and declared neither success nor failure."""
-    TURN_LIMIT = "turn_limit"
-    """The environment, or a wrapper, truncated the episode."""
-    TOKEN_LIMIT = "token_limit"  # noqa: S105 -- a budget, not a password
-    """The episode's token budget has no room for another turn."""
-    CONTEXT_OVERFLOW = "context_overflow"
-    """The model's context has no room for another turn."""
-    TIME_LIMIT = "time_limit"
-    """A ``Cutoff`` with ``on_cutoff="truncated"`` stopped it; the rewards up to that turn count."""
-    PARSE_ERROR = "parse_error"
-    """Too many responses in a row from which no action could be read."""
-    INVALID_ACTION = "invalid_action"
-    """Too many actions in a row that the environment rejected."""
-    CRASHED = "crashed"
-    """The model's action made the environment raise, hang or end its process (``gym_trl.errors`` has the rule)."""
-    ENV_ERROR = "env_error"
-    """The infrastructure failed: making, resetting, a connection, a lost worker, a malformed result."""
-    TIMEOUT = "timeout"
-    """A reset or the engine exceeded its time limit, or the episode or the rollout exceeded its own."""
-    STRAGGLER = "straggler"
-    """A ``Cutoff`` stopped it because most other episodes of its rollout had finished."""
-    CANCELLED = "cancelled"
-    """The rollout was stopped, or the engine cancelled the request."""
+    _value_: str
+    description: str
+    scored: bool
+    """True if an episode with this stop reason says something about the model."""
+    cut_off: bool
+    """True if the rollout, not the environment, ended the episode at a limit."""
+
+    SUCCESS = "success", "The environment terminated and declared the task solved."
+    FAILURE = "failure", "The environment terminated and declared the task not solved."
+    TERMINATED = "terminated", "The environment terminated and declared neither success nor failure."
+    TURN_LIMIT = "turn_limit", "The environment, or a wrapper, truncated the episode."
+    TOKEN_LIMIT = "token_limit", "The episode's token budget has no room for another turn.", "cut off"
+    CONTEXT_OVERFLOW = "context_overflow", "The model's context has no room for another turn.", "cut off"
+    TIME_LIMIT = "time_limit", "A ``Cutoff`` that truncates stopped it; its rewards up to then count.", "cut off"
+    PARSE_ERROR = "parse_error", "Too many responses in a row from which no action could be read."
+    INVALID_ACTION = "invalid_action", "Too many actions in a row that the environment rejected."
+    CRASHED = "crashed", "The model's action made the environment raise, hang or end its process (``gym_trl.errors``)."
+    ENV_ERROR = (
+        "env_error",
+        "The infrastructure failed: making, resetting, a connection, a lost worker, a malformed result.",
+        "unscored",
+    )
+    TIMEOUT = (
+        "timeout",
+        "A reset or the engine exceeded its time limit, or the episode or the rollout exceeded its own.",
+        "unscored",
+    )
+    STRAGGLER = "straggler", "A ``Cutoff`` stopped it as most other episodes of its rollout had finished.", "unscored"
+    CANCELLED = "cancelled", "The rollout was stopped, or the engine cancelled the request.", "unscored"
+
+    def __new__(cls, value: str, description: str = "", kind: str = "") -> Self:
+        """Make a member from its value, its description, and ``"cut off"`` or ``"unscored"`` where that applies."""
+        member = str.__new__(cls, value)
+        member._value_, member.description = value, description
+        member.scored, member.cut_off = kind != "unscored", kind == "cut off"
+        return member
 
     @property
-    def scored(self) -> bool:
-        """True if an episode with this stop reason says something about the model."""
-        return self not in _UNSCORED
+    def success(self) -> bool | None:
+        """Success of an episode with this stop reason; ``None`` if the reason does not say."""
+        return {StopReason.SUCCESS: True, StopReason.FAILURE: False}.get(self)
 
 
 def why_it_ended(info: Mapping[str, Any], *, terminated: bool) -> StopReason:
@@ -122,7 +130,6 @@ def declared_in(info: Mapping[str, Any]) -> bool | None:
 
 
 _BY_SUCCESS = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
-_UNSCORED = frozenset({StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.STRAGGLER, StopReason.CANCELLED})
 
 
 class FinishReason(StrEnum):
@@ -349,9 +356,8 @@ class EpisodeResult:
         """True or false if success is declared; ``None`` if it is not, or if the episode is unscored."""
         if not self.scored:
             return None
-        if self.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE):
-            return self.stop_reason is StopReason.SUCCESS
-        return self.declared
+        success = self.stop_reason.success
+        return self.declared if success is None else success
 
     @property
     def episode_return(self) -> float | None:

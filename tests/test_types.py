@@ -1,4 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,3 +41,12 @@ def test_only_faults_outside_the_model_leave_an_episode_without_a_score(reason):
 def test_a_trajectory_whose_lists_disagree_cannot_be_made(ids, mask, logprobs):
     with pytest.raises(TranscriptError):
         EpisodeResult(Task("A", 0), StopReason.SUCCESS, (), (), TokenTrace([0], ids, mask, logprobs))
+
+
+def test_the_table_of_stop_reasons_has_all_of_them_and_which_are_scored():
+    page = (Path(__file__).parents[1] / "docs" / "concepts" / "groups.md").read_text(encoding="utf-8")
+    documented = {}
+    for names, scored in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:yes|no)(?:, (?:yes|no))?) \|", page, re.MULTILINE):
+        reasons, answers = re.findall(r"\w+", names), scored.split(", ")
+        documented |= dict(zip(reasons, answers * len(reasons) if len(answers) == 1 else answers, strict=True))
+    assert documented == {reason.value: "yes" if reason.scored else "no" for reason in StopReason}

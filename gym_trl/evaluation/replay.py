@@ -16,7 +16,7 @@ from gym_trl.rollout.episode import as_response
 from gym_trl.types import EnvFailure, StepResult, StopReason, reason_to_stop
 from gym_trl.wrappers.settlement import settlement
 
-_CUT_OFF = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT)
+_CUT_OFF = frozenset(reason for reason in StopReason if reason.cut_off)
 
 Reward = Callable[[Record], float]
 """Function that returns the return of an episode from its record."""

@@ -21,7 +21,7 @@ from gym_trl.grpo.totals import UNFINISHED, Row, StepTotals, rows_of
 from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason
 
-CUT_OFF = frozenset({StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW, StopReason.TIME_LIMIT})
+CUT_OFF = frozenset(reason for reason in StopReason if reason.cut_off)
 """Stop reasons of episodes that a budget cut off, which ``mask_truncated_completions`` masks."""
 
 _NAME = "_gym_trl_attachment"

@@ -12,8 +12,7 @@
   const CACHED = 12; // maximum number of decoded chunks
   const POLL_MS = 2000;
   const SVG = "http://www.w3.org/2000/svg";
-  const REASONS = ["success", "failure", "terminated", "turn_limit", "token_limit", "context_overflow", "time_limit",
-    "parse_error", "invalid_action", "crashed", "env_error", "timeout", "straggler", "cancelled"];
+  const REASONS = ["STOP_REASONS"]; // page.py inserts the names
 
   let about = { name: "", options: {}, versions: {}, summary: {}, broken: 0 };
   let columns = {};

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import replaced
 from gym_trl.text.textify import counted
+from gym_trl.types import StopReason
 from gym_trl.viewer.run import Run
 
 _CHUNK_EPISODES: Final = 128
@@ -92,7 +93,8 @@ def _frame(*, live: bool, title: str) -> tuple[bytes, bytes]:
 
 @cache
 def _part(name: str) -> str:
-    return files("gym_trl.viewer").joinpath(name).read_text(encoding="utf-8")
+    text = files("gym_trl.viewer").joinpath(name).read_text(encoding="utf-8")
+    return text.replace('["STOP_REASONS"]', json.dumps(list(StopReason)))
 
 
 def _digest(text: str) -> str:
