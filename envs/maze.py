@@ -146,8 +146,9 @@ class Maze(Puzzle):
         self._maze = _carve(self.size, self.loops, rooms, rng)
         self._goal = rng.choice(rooms)
         maze, steps = self._maze, (-self._row, 1, self._row, -1)
-        self._away = distances(self._goal, lambda at: [near for step in steps if maze[near := at + step] != "#"])
-        self._at = rng.choice([room for room in rooms if 0 < self._away[room] <= self.turns])
+        self._away = away = distances(self._goal, lambda at: [near for step in steps if maze[near := at + step] != "#"])
+        turns = self.turns
+        self._at = rng.choice([room for room in rooms if 0 < away[room] <= turns])
         self._maze = f"{self._maze[: self._goal]}G{self._maze[self._goal + 1 :]}"
         self._fewest = self._away[self._at]
 
