@@ -178,7 +178,7 @@ class Adventure(Puzzle):
             f"at the same time, in {self.turns} turns. You see only the room that you are in, and what lies in open "
             "containers there. A key opens what is made of its material: a tin key opens a tin door. You can put, cook "
             "and eat what you hold; the stove to cook with is in the kitchen. If you eat something so that the goal "
-            f"cannot be reached any more, you lose. A command that cannot be carried out costs a turn. {how}"
+            f"cannot be reached any more, you lose. Anything that cannot be carried out costs a turn. {how}"
         )
 
     @property

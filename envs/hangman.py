@@ -97,8 +97,8 @@ class Hangman(TextEnv):
         length = f"{self.shortest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
         return (
             f"Hangman: find a secret English word of {length} letters, letter by letter. It is shown with _ for each "
-            "letter that you have not found. A letter that is not in the word or was guessed before, or any other "
-            f"answer, counts as a miss. The game is lost with {counted(self.misses, 'miss')}. Answer with one letter "
+            "letter that you have not found. A letter that is not in the word or was guessed before counts as a miss, "
+            f"and so does anything else. The game is lost with {counted(self.misses, 'miss')}. Answer with one letter "
             "alone, written like Q."
         )
 
