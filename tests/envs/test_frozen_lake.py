@@ -223,7 +223,7 @@ def test_every_random_map_can_be_crossed_in_the_turns_there_are(
 
 def test_random_maps_differ_from_game_to_game_also_on_slippery_ice() -> None:
     for arguments in ({"is_slippery": False}, {}):
-        env = FrozenLake(map_name="random", **arguments)  # type: ignore[arg-type]
+        env = FrozenLake(map_name="random", **arguments)
         assert len({env.reset(seed=seed)[0] for seed in range(50)}) > 40
 
 

@@ -305,10 +305,10 @@ def test_the_target_is_won_at_once_also_with_the_last_turn() -> None:
 def test_two_games_of_many_turns_need_no_more_than_their_turn_limits() -> None:
     """So that the limit never decides a game of legal moves, and the optimum without one holds."""
     for difficulty, count in (("easy", 500), ("medium", 500), ("hard", 100)):
-        env = Game2048(difficulty=difficulty)  # type: ignore[arg-type]
+        env = Game2048(difficulty=difficulty)
         assert max(len(play(env, env.random_policy(seed), seed=seed)) - 1 for seed in range(count)) < env.turns
         assert env.optimal_success is not None
-        assert Game2048(difficulty=difficulty, turns=3).optimal_success is None  # type: ignore[arg-type]
+        assert Game2048(difficulty=difficulty, turns=3).optimal_success is None
 
 
 def look_ahead(target: int, episodes: int) -> tuple[float, float]:

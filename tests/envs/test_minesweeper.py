@@ -257,7 +257,7 @@ def test_the_solver_wins_what_the_table_says_in_many_games(
 
 def test_play_without_thought_wins_little() -> None:
     for difficulty, most in (("easy", 0.3), ("medium", 0.02)):
-        env = Minesweeper(difficulty=difficulty)  # type: ignore[arg-type]
+        env = Minesweeper(difficulty=difficulty)
         chance = sum(play(env, env.random_policy(seed), seed=seed)[-1][2] for seed in range(400)) / 400
         always = sum(play(env, lambda _: "reveal 1 1", seed=seed)[-1][2] for seed in range(400)) / 400
         assert chance < most
