@@ -21,7 +21,7 @@ _CONTEXTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Ends(Protocol):
+class StopCriteria(Protocol):
     """Part of a ``Chat`` that an engine needs."""
 
     @property
@@ -35,13 +35,15 @@ class Ends(Protocol):
         ...
 
 
-class _NoEnds:
+class _NoStopCriteria:
     stop_ids: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()
 
 
 @contextmanager
-def trainer_engine(trainer: Any, chat: Ends | None, sampling: Mapping[str, Any] | None = None) -> Iterator[Engine]:
+def trainer_engine(
+    trainer: Any, chat: StopCriteria | None, sampling: Mapping[str, Any] | None = None
+) -> Iterator[Engine]:
     """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
 
     ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
@@ -56,12 +58,12 @@ def trainer_engine(trainer: Any, chat: Ends | None, sampling: Mapping[str, Any] 
         engine = _colocated_engine
     else:
         engine = _server_engine
-    with engine(trainer, chat or _NoEnds(), dict(sampling or {})) as made:
+    with engine(trainer, chat or _NoStopCriteria(), dict(sampling or {})) as made:
         yield made
 
 
 @contextmanager
-def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
+def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any]) -> Iterator[Engine]:
     from torch import no_grad
     from trl.models import unwrap_model_for_generation
 
@@ -115,7 +117,7 @@ def _transformers_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> I
 
 
 @contextmanager
-def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
+def _colocated_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any]) -> Iterator[Engine]:
     """Provide the trainer's own vLLM, with the weights of this step."""
     from gym_trl.engines.collective import CollectiveEngine, TorchExchange
     from gym_trl.engines.vllm import VLLMEngine, tensor_parallel_group
@@ -136,7 +138,7 @@ def _colocated_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iter
 
 
 @contextmanager
-def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterator[Engine]:
+def _server_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any]) -> Iterator[Engine]:
     """Provide the trainer's vLLM server with a client per process, because TRL's is on the main process only."""
     from gym_trl.engines.server import ServerEngine
 
@@ -156,7 +158,7 @@ def _server_engine(trainer: Any, chat: Ends, changes: dict[str, Any]) -> Iterato
         yield engine
 
 
-def _vllm_options(trainer: Any, chat: Ends, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _vllm_options(trainer: Any, chat: StopCriteria, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return an engine's options for what ends a response, and for the trainer's sampling updated with ``changes``."""
     generation = trainer.vllm_generation
     own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs

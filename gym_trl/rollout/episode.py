@@ -47,7 +47,7 @@ class Act:
 
 
 class Episode:
-    r"""State of one episode: ``started`` once, then ``sampled`` and ``stepped`` in turn until one returns a trajectory.
+    r"""State of one episode: ``started`` once, then ``sampled`` and ``stepped`` in turn until one returns its result.
 
     ``preamble`` is the conversation in a dataset's prompt: the environment's instructions and its first observation are
     added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it.
@@ -59,8 +59,8 @@ class Episode:
     '<user>Repeat words.\n\nSay ox.<end><assistant>'
     >>> episode.sampled(Completion("0", chat.say("ox"), [-0.1] * 3))
     Act(action='ox')
-    >>> trajectory = episode.stepped(StepResult("", reward=1.0, terminated=True, info={"success": True}))
-    >>> trajectory.stop_reason, chat.show(trajectory.trace.completion_ids), trajectory.trace.mask
+    >>> ended = episode.stepped(StepResult("", reward=1.0, terminated=True, info={"success": True}))
+    >>> ended.stop_reason, chat.show(ended.trace.completion_ids), ended.trace.mask
     (<StopReason.SUCCESS: 'success'>, 'ox<end>', [1, 1, 1])
     """
 
@@ -147,7 +147,7 @@ class Episode:
         return self._next_turn()
 
     def stopped(self, reason: StopReason, error: str | None = None) -> EpisodeResult:
-        """End the episode now and return its trajectory; the last turn gets the settlement of an episode cut off."""
+        """End the episode now and return its result; the last turn gets the settlement of an episode cut off."""
         if self._turns and self._owed:
             self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + self._owed)
             self._owed = 0.0

@@ -27,7 +27,7 @@ def run_episodes(
     cutoff: Cutoff = WAIT,
     on_finish: Callable[[int, EpisodeResult], None] | None = None,
 ) -> list[EpisodeResult]:
-    """Play ``episodes`` to their ends and return their trajectories in the order of ``episodes``.
+    """Play ``episodes`` to their ends and return their results in the order of ``episodes``.
 
     >>> import gymnasium as gym
     >>> from gym_trl.rollout import Limits
@@ -39,7 +39,7 @@ def run_episodes(
     >>> episodes = [Episode(Task("TrlEnv/Echo-v0", i), chat=chat, limits=Limits(tokens_per_turn=9)) for i in range(3)]
     >>> engine = ScriptedEngine(lambda request: chat.say("hello"))
     >>> with InlinePool(gym.make) as pool:
-    ...     [trajectory.stop_reason.value for trajectory in run_episodes(episodes, pool=pool, engine=engine)]
+    ...     [result.stop_reason.value for result in run_episodes(episodes, pool=pool, engine=engine)]
     ['failure', 'failure', 'failure']
 
     An episode's next turn is submitted as soon as its environment has returned, and a finished episode makes room for
@@ -52,7 +52,7 @@ def run_episodes(
         engine: Samples the responses.
         max_alive: Maximum number of episodes that hold an environment at once. Default: all.
         cutoff: When to stop the slowest episodes. A step in the calling thread cannot be interrupted.
-        on_finish: Called with the index and the trajectory of each episode as soon as it has finished.
+        on_finish: Called with the index and the result of each episode as soon as it has finished.
 
     Raises:
         ConfigError: ``max_alive`` is less than 1.
@@ -108,7 +108,7 @@ def stream_episodes(
         max_alive: Maximum number of episodes that hold an environment at once.
         cutoff: When to stop an episode. Only ``episode_s`` applies, because a stream has no end.
         go_on: Called between two steps of the engine.
-        on_finish: Called with the name and the trajectory of each episode as soon as it has finished.
+        on_finish: Called with the name and the result of each episode as soon as it has finished.
 
     Raises:
         ConfigError: ``max_alive`` is less than 1.
@@ -117,9 +117,9 @@ def stream_episodes(
     playing: dict[int, Episode] = {}
     names: dict[int, _Key] = {}
 
-    def finish(index: int, trajectory: EpisodeResult) -> None:
+    def finish(index: int, result: EpisodeResult) -> None:
         del playing[index], loop.finished[index]
-        on_finish(names.pop(index), trajectory)
+        on_finish(names.pop(index), result)
 
     loop = _Loop(playing, pool, engine, finish, cutoff)
     admitted, more = 0, True
