@@ -369,12 +369,11 @@ class SimulatedPool(ClosingPool):
         clock: Clock,
         workers: int,
         *,
-        turns: Callable[[int], int],
-        delay: Callable[[int, int], float],
+        delays: list[list[float]],
         prompt: int,
         observation: int,
     ) -> None:
-        self._clock, self._turns, self._delay = clock, turns, delay
+        self._clock, self._delays = clock, delays
         self._prompt, self._observation = "x" * prompt, "x" * observation
         self.workers = Queue(clock, workers)
         self._taken: dict[str, int] = {}
@@ -391,10 +390,11 @@ class SimulatedPool(ClosingPool):
         self._clock.at(self._clock.now, lambda: self._ready.append((key, StepResult(self._prompt))))
 
     def step(self, key: str, action: str) -> None:
-        taken = self._taken[key] = self._taken[key] + 1
+        delays, taken = self._delays[int(key)], self._taken[key]
+        self._taken[key] += 1
         self.steps += 1
-        reply = StepResult(self._observation, terminated=taken >= self._turns(int(key)))
-        self.workers.serve(self._delay(int(key), taken - 1), lambda: self._ready.append((key, reply)))
+        result = StepResult(self._observation, terminated=taken + 1 == len(delays))
+        self.workers.serve(delays[taken], lambda: self._ready.append((key, result)))
 
     def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
         while block and not self._ready and self._clock.advance():
@@ -468,7 +468,7 @@ def play(
     observation: int,
     in_flight: int,
 ) -> Outcome:
-    """Play episodes whose answers have these lengths, with environments that take these times."""
+    """Play episodes with these lengths of responses and these delays of steps."""
     part = layout.part()
     clock, chat = Clock(), ByteChat()
 
@@ -481,15 +481,7 @@ def play(
     engine = SimulatedEngine(clock, part, lambda request: length(request.episode_id, request.turn))
     limits = Limits(tokens_per_turn=10**6)
     players = [Episode(Task("Simulated", index), chat=chat, limits=limits) for index in range(len(lengths))]
-    pool = SimulatedPool(
-        clock,
-        part.workers,
-        turns=lambda index: len(lengths[index]),
-        delay=lambda index, turn: delays[index][turn],
-        prompt=prompt,
-        observation=observation,
-    )
-
+    pool = SimulatedPool(clock, part.workers, delays=delays, prompt=prompt, observation=observation)
     servers = engine.servers
 
     def look() -> _Point:
@@ -606,7 +598,7 @@ def validate() -> list[dict[str, float]]:
                 played, _, _ = model.play(skipping)
                 measured.append(skipping.now())
             lengths = [[turn.stop - turn.start for turn in game.turns] for game in played]
-            delays = [real.delays(index, latency_ms / 1000) for index in range(len(played))]
+            delays = [real.delays(index, latency_ms / 1000)[: len(row)] for index, row in enumerate(lengths)]
             prompt, observation = len(played[0].prompt_ids), len(model.chat.reply("And?", closed=True))
             predicted = play(layout, lengths, delays, prompt=prompt, observation=observation, in_flight=len(played))
             rows.append(

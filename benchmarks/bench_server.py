@@ -22,8 +22,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -59,10 +59,10 @@ class Noting(ServerEngine):
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        self.bodies: dict[str, bytes] = {}
+        self.chains: defaultdict[str, list[bytes]] = defaultdict(list)
 
     def submit(self, request: Request) -> None:
-        self.bodies[request.id] = self._sender._body(self._servers[0], request)
+        self.chains[request.episode_id].append(self._sender._body(self._servers[0], request))
         super().submit(request)
 
 
@@ -86,11 +86,6 @@ def play(engine: ServerEngine, chat: TemplateChat) -> int:
         played = run_episodes(episodes, pool=pool, engine=engine)
     assert all(game.scored for game in played)
     return sum(sum(game.mask) for game in played)
-
-
-def chains(bodies: dict[str, bytes]) -> list[list[bytes]]:
-    order = sorted(bodies, key=lambda name: (int(name.split("-")[0]), int(name.split("-")[1])))
-    return [[bodies[name] for name in names] for _, names in groupby(order, key=lambda name: name.split("-")[0])]
 
 
 def count_tokens(answer: bytes) -> int:
@@ -153,7 +148,7 @@ def measure(server: Server, chat: TemplateChat) -> tuple[int, dict[str, list[dic
     """Return the number of requests, and the rounds of each way."""
     with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES) as engine:  # also warms up the server
         play(engine, chat)
-        work = chains(engine.bodies)
+        work = [engine.chains[key] for key in sorted(engine.chains, key=int)]
     everything = [body for chain in work for body in chain]
 
     def ours() -> int:
