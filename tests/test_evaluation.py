@@ -228,7 +228,7 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path, changed: dict[str
 
 def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"version": 1, "options": {}}')
-    with pytest.raises(ConfigError, match="is not of an evaluation"):
+    with pytest.raises(ConfigError, match="is not the configuration of an evaluation"):
         evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path)
 
 
@@ -260,13 +260,13 @@ MARKING = TextPolicy("marking", lambda env, seed: lambda observation: "<action>2
     ("arguments", "said"),
     [
         ({"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
-        ({"episodes": 10, "attempts": 4}, "10 episodes cannot be divided into games of 4 attempts each"),
-        ({"policy": ["solver", "solver"]}, "policies need names of their own"),
+        ({"episodes": 10, "attempts": 4}, "episodes must be a multiple of attempts=4, got 10"),
+        ({"policy": ["solver", "solver"]}, "policies must have different names"),
         ({"policy": "nothing:here"}, "'nothing:here' names no function"),
         ({"policy": "http://localhost:1"}, "is a server"),
         ({"env": "TrlEnv/Gues-v0"}, "there is no environment 'TrlEnv/Gues-v0'"),
-        ({"policy": MARKING, "spec": {"num_tasks": 3}}, "spec says how the environment is wrapped, and not num_tasks"),
-        ({"policy": MARKING, "spec": {"penalty": 3}}, "GymSpec has no argument 'penalty', which was given in spec"),
+        ({"policy": MARKING, "spec": {"num_tasks": 3}}, "spec must not contain 'num_tasks'"),
+        ({"policy": MARKING, "spec": {"penalty": 3}}, "spec contains 'penalty', which is not an argument of GymSpec"),
         ({"policy": MARKING, "action_format": "xml"}, "format"),
         ({"env_kwargs": {"high": 3, GUESS_ID: {}}, "env": [GUESS_ID, "TrlEnv/Echo-v0"]}, "'high' is none of the ids"),
     ],

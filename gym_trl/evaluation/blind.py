@@ -493,11 +493,11 @@ class _Search:
             self.pool = self._mined
         for number in range(_SURVEYED):
             seed = self.arena.training(number)
-            players = [partial(_at_random, derive_seed(seed, "blind"), self.pool)]
+            policies = [partial(_at_random, derive_seed(seed, "blind"), self.pool)]
             if self._solvable:
-                players.append(_solver)  # type: ignore[arg-type]  # takes an environment, like the other one
-            for player in players:
-                if (shadow := self.arena.follow(player, seed)) is not None:
+                policies.append(_solver)  # type: ignore[arg-type]  # takes an environment, like the other one
+            for policy in policies:
+                if (shadow := self.arena.follow(policy, seed)) is not None:
                     self.shadows.append(shadow)
 
     def _explore(self) -> None:
@@ -509,9 +509,9 @@ class _Search:
             known = places[number]
             start = min(self.rng.sample(list(known.values()), min(4, len(known))), key=_visits, default=_Place((), 0.0))
             start.visits += 1
-            player = partial(_at_random, self.rng.getrandbits(32), self.pool)
+            policy = partial(_at_random, self.rng.getrandbits(32), self.pool)
             most = len(start.actions) + 8
-            shadow = self.arena.follow(player, self.arena.training(number), start.actions, most)
+            shadow = self.arena.follow(policy, self.arena.training(number), start.actions, most)
             if shadow is None:
                 continue
             total = 0.0
@@ -811,8 +811,8 @@ class _Search:
         prefix = tuple(parent.actions[turn % len(parent.actions)] for turn in range(at))
         seed = self.arena.training(number)
         random_play = partial(_at_random, self.rng.getrandbits(32), self.pool)
-        player: _PolicyFor = _solver if self._solvable and self.rng.random() < 0.8 else random_play
-        shadow = self.arena.follow(player, seed, prefix)
+        policy: _PolicyFor = _solver if self._solvable and self.rng.random() < 0.8 else random_play
+        shadow = self.arena.follow(policy, seed, prefix)
         if shadow is None or shadow.played is None:
             return None
         before = self._worth(parent.played[number])

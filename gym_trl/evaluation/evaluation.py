@@ -121,25 +121,25 @@ def evaluate(
     envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
-    players = [as_policy(one) for one in given]
-    players = [replace(one, spec={**one.spec, **(spec or {})}) if isinstance(one, Model) else one for one in players]
+    policies = [as_policy(one) for one in given]
+    policies = [replace(one, spec={**one.spec, **(spec or {})}) if isinstance(one, Model) else one for one in policies]
     _check_counts(episodes, attempts)
-    if len({player.name for player in players}) < len(players):
-        raise ConfigError(f"policies need names of their own, got {[player.name for player in players]}")
+    if len({policy.name for policy in policies}) < len(policies):
+        raise ConfigError(f"policies must have different names, got {[policy.name for policy in policies]}")
     if success is not None:
         spec = {**(spec or {}), "success": success}
     plans = [
-        _Plan.of(player, env_id, sources[env_id], kwargs, _wrapping(player, action_format, spec))
-        for player in players
+        _Plan.of(policy, env_id, sources[env_id], kwargs, _wrapping(policy, action_format, spec))
+        for policy in policies
         for env_id, kwargs in kwargs_by_id(sources, env_kwargs).items()
     ]
     for plan in plans:
         plan.check()
     board, done = Scoreboard(), set[_Key]()
     with _Folder(Path(out) if out is not None else None) as folder:
-        folder.agree({player.name: _settings(player, seed, attempts, plans) for player in players})
+        folder.agree({policy.name: _settings(policy, seed, attempts, plans) for policy in policies})
         if retry:
-            folder.forget_failures({player.name for player in players})
+            folder.forget_failures({policy.name for policy in policies})
         for record in folder.records():
             done.add(_key(record))
             board.add(record)
@@ -147,10 +147,10 @@ def evaluate(
         missing = sum(len(left) for _, left in todo)
         if on_begin:
             on_begin(len(plans) * episodes, len(plans) * episodes - missing)
-        for player in players:
+        for current in policies:
             loaded = None
             for plan, left in todo:
-                if plan.player is not player or not left:
+                if plan.policy is not current or not left:
                     continue
 
                 def write(
@@ -167,40 +167,40 @@ def evaluate(
                     if on_episode:
                         on_episode(record, board)
 
-                if isinstance(player, Model):
-                    loaded = loaded or player.load()
+                if isinstance(current, Model):
+                    loaded = loaded or current.load()
                     loaded.play(plan.make_pool(), left, seed, write)
                 else:
-                    _play_in_words(player, plan.spec.make, left, seed, write)
+                    _play_text(current, plan.spec.make, left, seed, write)
     return Evaluation(board.rows(), folder.path, missing)
 
 
 def _check_counts(episodes: int, attempts: int) -> None:
     check_counts(episodes=episodes, attempts=attempts)
     if episodes % attempts:
-        raise ConfigError(f"{episodes} episodes cannot be divided into games of {attempts} attempts each")
+        raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
 
 
-def _wrapping(player: NamedPolicy, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
+def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the wrapping of a policy's environments, by the names of ``GymSpec``'s arguments."""
-    if not player.marks:
+    if not policy.marks:
         declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
         return {"action_format": None, **declared}
-    given = player.spec if isinstance(player, Model) else spec or {}
+    given = policy.spec if isinstance(policy, Model) else spec or {}
     return {"action_format": action_format, **{name: it for name, it in given.items() if name not in EXECUTOR_ARGS}}
 
 
-def _stepping(player: NamedPolicy) -> dict[str, Any]:
+def _stepping(policy: NamedPolicy) -> dict[str, Any]:
     """Return the executor arguments for a model's environments; other policies step theirs in their own threads."""
-    if not isinstance(player, Model):
+    if not isinstance(policy, Model):
         return {}
-    return {"executor": None, **{name: it for name, it in player.spec.items() if name in EXECUTOR_ARGS}}
+    return {"executor": None, **{name: it for name, it in policy.spec.items() if name in EXECUTOR_ARGS}}
 
 
-def _settings(player: NamedPolicy, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
+def _settings(policy: NamedPolicy, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
     """Return the settings that a policy's episodes must share to be counted together."""
-    wrapping = next(plan.wrapping for plan in plans if plan.player is player)
-    settings = {**player.settings, "seed": seed, "attempts": attempts, "spec": wrapping}
+    wrapping = next(plan.wrapping for plan in plans if plan.policy is policy)
+    settings = {**policy.settings, "seed": seed, "attempts": attempts, "spec": wrapping}
     read: dict[str, Any] = json.loads(to_json(settings))
     return read
 
@@ -223,7 +223,7 @@ def _key(record: Record) -> _Key:
 class _Plan:
     """One policy on one environment."""
 
-    player: NamedPolicy
+    policy: NamedPolicy
     env_id: str
     env_kwargs: Mapping[str, Any]
     wrapping: Mapping[str, Any]
@@ -232,31 +232,31 @@ class _Plan:
     @classmethod
     def of(
         cls,
-        player: NamedPolicy,
+        policy: NamedPolicy,
         env_id: str,
         env: EnvSource,
         env_kwargs: Mapping[str, Any],
         wrapping: Mapping[str, Any],
     ) -> Self:
         if mine := sorted(_OF_TASKS & wrapping.keys()):
-            raise ConfigError(f"spec says how the environment is wrapped, and not {mine[0]}")
+            raise ConfigError(f"spec must not contain {mine[0]!r}, which evaluate sets itself")
         if unknown := sorted(wrapping.keys() - (known := ENV_ARGS | TRAINING_ARGS)):
             near = did_you_mean(unknown[0], known)
-            raise ConfigError(f"GymSpec has no argument {unknown[0]!r}, which was given in spec{near}")
+            raise ConfigError(f"spec contains {unknown[0]!r}, which is not an argument of GymSpec{near}")
         spec = EnvSpec.from_options(env, wrapping, env_kwargs=env_kwargs)
-        return cls(player, env_id, env_kwargs, wrapping, spec)
+        return cls(policy, env_id, env_kwargs, wrapping, spec)
 
     def check(self) -> None:
         """Check the arguments before anything is played."""
-        stepping = _stepping(self.player)
+        stepping = _stepping(self.policy)
         self.spec.probe(**(stepping if any(stepping.values()) else {"executor": "inline"}))
-        if isinstance(self.player, TextPolicy):
+        if isinstance(self.policy, TextPolicy):
             with self.spec.checked(self.env_id) as env:
-                self.player.check(env)
+                self.policy.check(env)
 
     def make_pool(self) -> GuardedPool | OrderedPool:
         """Return the pool of a model's environments."""
-        return make_pool(self.spec.make, self.spec.probe(**_stepping(self.player)).executor)
+        return make_pool(self.spec.make, self.spec.probe(**_stepping(self.policy)).executor)
 
     def attempts(
         self, seed: int, episodes: int, attempts: int, done: set[tuple[str | None, str, int]]
@@ -265,7 +265,7 @@ class _Plan:
         # Tasks are drawn by seed, so that a longer evaluation begins with the tasks of a shorter one.
         tasks = [Task(self.env_id, task_seed(seed, "eval", index)) for index in range(episodes // attempts)]
         every = (Attempt(task, group, number) for group, task in enumerate(tasks) for number in range(attempts))
-        return [one for one in every if (self.player.name, self._task_id(one.task), one.number) not in done]
+        return [one for one in every if (self.policy.name, self._task_id(one.task), one.number) not in done]
 
     def record(
         self, one: Attempt, played: EpisodeResult, decode: Callable[[TokenIds], str] | None, *, tokens: bool
@@ -274,9 +274,9 @@ class _Plan:
             played,
             env_kwargs=self.env_kwargs,
             spec=_plain_part(self.wrapping),
-            policy=self.player.name,
+            policy=self.policy.name,
             split="eval",
-            greedy=self.player.greedy if isinstance(self.player, Model) else None,
+            greedy=self.policy.greedy if isinstance(self.policy, Model) else None,
             group=one.group,
             attempt=one.number,
             tokens=tokens,
@@ -325,10 +325,10 @@ class _Folder:
             known = config["evaluation"]["policies"]
         except FileNotFoundError:
             if any(self.path.glob("*.jsonl")):
-                raise ConfigError(f"{self.path} holds records and no evaluation; choose another folder") from None
+                raise ConfigError(f"{self.path} contains records but no evaluation; choose another folder") from None
             known = {}
         except (ValueError, LookupError, TypeError) as error:
-            raise ConfigError(f"{path} is not of an evaluation; choose another folder") from error
+            raise ConfigError(f"{path} is not the configuration of an evaluation; choose another folder") from error
         for name in policies.keys() & known.keys():
             for what in policies[name].keys() | known[name].keys():
                 now, then = policies[name].get(what), known[name].get(what)
@@ -363,11 +363,11 @@ def _locked(path: Path) -> Any:
         file.close()
         raise ConfigError(f"another process is evaluating into {path.parent}") from error
     except OSError as error:  # some file systems have no locks
-        warnings.warn(f"{path} cannot be locked ({error}): let no other process evaluate into it", stacklevel=2)
+        warnings.warn(f"{path} cannot be locked ({error}); no other process must use this folder", stacklevel=2)
     return file
 
 
-_OnText: TypeAlias = Callable[..., None]
+_OnEpisode: TypeAlias = Callable[..., None]
 
 
 _log = logging.getLogger(__name__)
@@ -375,8 +375,8 @@ _BESIDE = 64
 """Number of concurrent episodes if environments wait."""
 
 
-def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
-    player: TextPolicy, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnText
+def _play_text(  # noqa: PLR0915 -- its threads share its variables
+    policy: TextPolicy, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnEpisode
 ) -> None:
     """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread.
 
@@ -394,7 +394,7 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
         try:
             with Instances(make) as instances:
                 while (one := next_one()) is not None:
-                    queue.put((one, *_play_attempt(instances, one, player, seed)))
+                    queue.put((one, *_play_attempt(instances, one, policy, seed)))
             queue.put(None)
         except BaseException as error:  # raised in the calling thread
             queue.put(error)
@@ -408,13 +408,13 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
     def waits(spent: Spent) -> None:
         if not running:
             _log.warning(
-                "episodes of %s are played beside each other from now on: its environment waits %.1f ms",
-                *(player.name, 1000 * spent.waiting),
+                "playing episodes of %s concurrently from now on: the environment waits %.1f ms",
+                *(policy.name, 1000 * spent.waiting),
             )
             start(_BESIDE - 1)
 
     again: list[Attempt] = []  # failed in another thread before any episode worked there
-    proven = player.concurrency > 1
+    proven = policy.concurrency > 1
 
     def hear() -> None:
         nonlocal running, proven
@@ -431,14 +431,14 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
                 on_played(one, played, more=more)
 
     try:
-        if player.concurrency > 1:
-            start(player.concurrency)
+        if policy.concurrency > 1:
+            start(policy.concurrency)
         else:
             with Instances(make) as instances:
                 while (one := again.pop() if again else next_one()) is not None or running:
                     if one is not None:
                         played, more = _play_attempt(
-                            instances, one, player, seed, waits if player.of_environment else None
+                            instances, one, policy, seed, waits if policy.of_environment else None
                         )
                         on_played(one, played, more=more)
                     while running and (one is None or not queue.empty()) and not again:
@@ -450,7 +450,7 @@ def _play_in_words(  # noqa: PLR0915 -- its threads share its variables
 
 
 def _play_attempt(
-    instances: Instances, one: Attempt, player: TextPolicy, seed: int, on_wait: Callable[[Spent], None] | None = None
+    instances: Instances, one: Attempt, policy: TextPolicy, seed: int, on_wait: Callable[[Spent], None] | None = None
 ) -> tuple[EpisodeResult, dict[str, Any]]:
     """Play one episode of a text policy; an exception of the environment or the policy becomes its result.
 
@@ -460,7 +460,7 @@ def _play_attempt(
 
     def policy_for(env: TextEnvironment) -> Policy:
         watched.instructions, watched.declares = read_instructions(env), read_declares_success(env)
-        watched.policy = player.make(env, one.seed(seed))
+        watched.policy = policy.make(env, one.seed(seed))
         return watched
 
     began = perf_counter()
