@@ -63,12 +63,12 @@ RUNS_WHAT_IT_READS = {
 ALLOWED = {
     ("sandbox/driver.py", "exec"): "the program of a model, in the sandbox",
     ("sandbox/driver.py", "eval"): "its last line, in the sandbox",
-    ("executors.py", "pickle.loads"): "what the program that started this process has registered",
-    ("worker.py", "pickle.loads"): "between a program and its own child, over pipes that nobody else has",
-    ("ray_pool.py", "cloudpickle.loads"): "between a program and its own actors; a Ray cluster is trusted as a whole",
+    ("executors/process.py", "pickle.loads"): "what the program that started this process has registered",
+    ("executors/worker.py", "pickle.loads"): "between a program and its own child, over pipes that nobody else has",
+    ("executors/ray.py", "cloudpickle.loads"): "between a program and its own actors; a Ray cluster is trusted as a whole",
     ("engines/collective.py", "pickle.loads"): "between the ranks of one training, over its process group",
-    ("testing.py", "pickle.loads"): "what the line before has pickled",
-    ("inspection.py", "pickle.loads"): "what the line before has pickled",
+    ("testing/checks.py", "pickle.loads"): "what the line before has pickled",
+    ("env_checker/checks.py", "pickle.loads"): "what the line before has pickled",
 }
 
 

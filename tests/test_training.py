@@ -494,7 +494,7 @@ def test_with_vllm_the_tiny_model_is_where_the_gpu_is() -> None:
 
 def test_a_server_has_no_tiny_model_that_is_made_on_the_spot() -> None:
     server = {"use_vllm": True, "vllm_mode": "server"}
-    with pytest.raises(ConfigError, match="give the same one with --model"):
+    with pytest.raises(ConfigError, match="give --model with the model that"):
         TrainOptions.choose(grpo=server)
     assert TrainOptions.choose(model="some/model", grpo=server).grpo["vllm_mode"] == "server"
 
@@ -547,7 +547,7 @@ def test_values_become_what_their_fields_want() -> None:
         ({"group_size": 3}, "8 episodes a step cannot be divided into groups of 3"),
         ({"grpo": {"per_device_train_batch_size": 3}}, "8 episodes a step are 8 per process, not 3 x 2"),
         ({"grpo": {"gradient_accumulation_steps": 16}}, "8 episodes a step are 8 per process, not 0 x 16"),
-        ({"grpo": {"lr_scheduler_type": "wavy"}}, "GRPOConfig does not work so: wavy is not a valid SchedulerType"),
+        ({"grpo": {"lr_scheduler_type": "wavy"}}, "GRPOConfig rejects the options: wavy is not a valid SchedulerType"),
         ({"model": "no/such/model"}, "cannot train no/such/model: "),
     ],
 )
@@ -604,7 +604,7 @@ def test_the_report_says_how_many_games_of_the_evaluation_are_trained_on(finishe
 def test_training_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch", "trl"):
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("training", "grpo.resume"):
+    for name in ("training.run", "grpo.resume"):
         monkeypatch.delitem(sys.modules, f"gym_trl.{name}")
         monkeypatch.delattr(f"gym_trl.{name}")
     result = CliRunner().invoke(app, ["train"])
@@ -676,7 +676,7 @@ def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> 
 
 @pytest.mark.parametrize("name", ["turn_limt", "num_tasks"])
 def test_an_argument_that_gymspec_does_not_have_is_answered_with_the_nearest(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"GymSpec has no argument '{name}' to be given here"):
+    with pytest.raises(ConfigError, match=f"GymSpec has no argument '{name}'"):
         TrainOptions.choose(spec={name: 3})
 
 
