@@ -63,9 +63,13 @@ RUNS_WHAT_IT_READS = {
 ALLOWED = {
     ("sandbox/driver.py", "exec"): "the program of a model, in the sandbox",
     ("sandbox/driver.py", "eval"): "its last line, in the sandbox",
+    ("envs/code_agent.py", "eval"): "constants of the file itself, which no action can change",
     ("executors/process.py", "pickle.loads"): "what the program that started this process has registered",
     ("executors/worker.py", "pickle.loads"): "between a program and its own child, over pipes that nobody else has",
-    ("executors/ray.py", "cloudpickle.loads"): "between a program and its own actors; a Ray cluster is trusted as a whole",
+    (
+        "executors/ray.py",
+        "cloudpickle.loads",
+    ): "between a program and its own actors; a Ray cluster is trusted as a whole",
     ("engines/collective.py", "pickle.loads"): "between the ranks of one training, over its process group",
     ("testing/checks.py", "pickle.loads"): "what the line before has pickled",
     ("env_checker/checks.py", "pickle.loads"): "what the line before has pickled",
