@@ -80,6 +80,7 @@ THRESHOLDS = [
 )
 @example(condition="loop.revindex == {n}", n=6, dropped=True, system=False)
 @example(condition="messages | length > {n}", n=9, dropped=True, system=True)
+@example(condition="messages | length == {n} and loop.first", n=4, dropped=False, system=True)
 def test_a_template_is_refused_or_continues_as_one_rendering_says(
     condition: str, n: int, dropped: bool, system: bool
 ) -> None:

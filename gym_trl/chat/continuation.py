@@ -42,7 +42,7 @@ class Continuation:
         role: Role of the messages that follow answers.
 
     Raises:
-        DiffersError: ``render`` drops, repeats or moves messages after the first answer.
+        DiffersError: ``render`` drops, repeats or moves messages after the first answer, or then begins differently.
     """
 
     def __init__(self, render: Render, opening: Sequence[Message], role: str = "user") -> None:
@@ -57,6 +57,7 @@ class Continuation:
         self._between = self._once[self._first] if alike else self._pieces(render, 2)[self._first + 2]
         self.before, self.after = self._once[-2:]
         """Text before and after the last message, if an answer precedes it."""
+        self.check(render, 1)
         self.checked = 1
         """All numbers of answers up to this one have been checked."""
         self.ahead = 1
