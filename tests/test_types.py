@@ -45,7 +45,7 @@ def test_a_trajectory_whose_lists_disagree_cannot_be_made(ids, mask, logprobs):
 
 def test_the_table_of_stop_reasons_has_all_of_them_and_which_are_scored():
     page = (Path(__file__).parents[1] / "docs" / "concepts" / "groups.md").read_text(encoding="utf-8")
-    documented = {}
+    documented: dict[str, str] = {}
     for names, scored in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:yes|no)(?:, (?:yes|no))?) \|", page, re.MULTILINE):
         reasons, answers = re.findall(r"\w+", names), scored.split(", ")
         documented |= dict(zip(reasons, answers * len(reasons) if len(answers) == 1 else answers, strict=True))
