@@ -98,8 +98,6 @@ NODE_BYTES_S = 400e9 / 8
 """Bandwidth of a node's network, for comparison with the bytes of prompts and responses."""
 BYTES_PER_TOKEN = 8
 """Bytes of a token id in a JSON body: six digits, a comma and a blank."""
-IDS = list(range(97, 105))
-"""Eight ids of letters, for prompts whose text does not matter."""
 
 
 def client_s() -> float:
@@ -588,7 +586,7 @@ def validate() -> list[dict[str, float]]:
 
     rows = []
     with real.real_model() as model:
-        engine, asks = _measured_engine(model.llm, real.EPISODES), _measured_client(model)
+        engine, asks = _measured_engine(model, real.EPISODES), _measured_client(model)
         layout = Layout("this machine", 0, 1, 1, 1, 10**4, colocated=True, engine=engine, client_s=asks)
         for latency_ms in real.LATENCIES_MS:
             measured, by_the_clock = [], []
@@ -612,9 +610,11 @@ def validate() -> list[dict[str, float]]:
     return rows
 
 
-def _measured_engine(llm: Any, slots: int) -> EngineModel:
+def _measured_engine(model: Any, slots: int) -> EngineModel:
     """Measure the steps of a real engine, alone and batched."""
     from gym_trl.engines.vllm import VLLMEngine
+
+    llm, letters = model.llm, model.tokenizer.encode("abcdefgh", add_special_tokens=False)
 
     def seconds(batch: int, prompt: int, tokens: int) -> float:
         made = []
@@ -622,7 +622,7 @@ def _measured_engine(llm: Any, slots: int) -> EngineModel:
             llm.reset_prefix_cache()
             engine = VLLMEngine(llm, sampling={"ignore_eos": True})
             for index in range(batch):
-                engine.submit(Request(f"{repeat}-{index}", (IDS * prompt)[:prompt], tokens, index))
+                engine.submit(Request(f"{repeat}-{index}", (letters * prompt)[:prompt], tokens, index))
             began, answered = time.process_time(), 0
             while answered < batch:
                 answered += len(engine.collect(block=True))
@@ -641,16 +641,16 @@ def _measured_client(model: Any, requests: int = 200) -> float:
 
     from gym_trl.engines.vllm import VLLMEngine
 
-    made = []
+    made, letters = [], model.tokenizer.encode("abcdefgh", add_special_tokens=False)
     for _ in range(6):
         engine = VLLMEngine(model.llm)
         began = time.process_time()
         for index in range(requests):
-            engine.submit(Request(str(index), IDS * 8, 1, index))
+            engine.submit(Request(str(index), letters * 8, 1, index))
         made.append((time.process_time() - began) / requests)
         for index in range(requests):
             engine.cancel(str(index))
-        scripted = ScriptedEngine(lambda _: list(IDS))
+        scripted = ScriptedEngine(lambda _: list(letters))
         began = time.process_time()
         with InlinePool(lambda _: Talk()) as pool:
             run_episodes(model.episodes(), pool=pool, engine=scripted)
