@@ -69,6 +69,7 @@ def played(
         tuple(messages) if said else (),
         TokenTrace(prompt, ids, mask, logprobs),
         error=error,
+        declared=stop_reason is StopReason.SUCCESS if stop_reason.scored else None,
     )
 
 

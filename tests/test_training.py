@@ -398,7 +398,7 @@ def test_a_finished_run_whose_checkpoints_were_deleted_keeps_its_records(finishe
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(ConfigError, match="finished and has no checkpoint to go on from"):
+    with pytest.raises(ConfigError, match="finished and has no checkpoint"):
         resume(folder, steps=9, console=silent())
     assert lines(folder) == lines(finished)
 

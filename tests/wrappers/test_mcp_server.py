@@ -127,7 +127,7 @@ def test_a_server_that_dies_is_the_infrastructures_fault_and_the_next_episode_ha
     process = int(call(env, "process").split()[0])
     os.kill(process, signal.SIGKILL)
     for _ in range(2):
-        with pytest.raises(InfrastructureError, match="the server of the tool middle is gone"):
+        with pytest.raises(InfrastructureError, match="the server of the tool middle has ended"):
             call(env, "middle", '{"low": 1, "high": 50}')
     assert env.step("31")[1] == 1.0
     env.reset(seed=0)
@@ -170,7 +170,7 @@ def test_a_spec_in_json_names_the_server(script: str) -> None:
 
 def test_names_must_differ_from_those_of_the_functions(script: str) -> None:
     env = Tools(GuessNumber(), [MCPServer(sys.executable, [script]), "for_wrappers:middle"])
-    with pytest.raises(ConfigError, match="tools need names of their own"):
+    with pytest.raises(ConfigError, match="tools must have different names"):
         env.instructions  # noqa: B018 -- starts the server
     env.close()
 
