@@ -23,6 +23,9 @@ pytestmark = [
 def pair(request, tmp_path_factory):
     """Two processes of six rows each, so that the second group of four straddles them; one has longer games."""
     folder = tmp_path_factory.mktemp("pair")
+    # vLLM leaves the shared memory of its ranks behind, under a name that its next run finds taken.
+    for left in Path("/dev/shm").glob("*tp:0-[[]0-1[]]-cpushm_*"):
+        left.unlink()
     grpo = {
         "vllm_tensor_parallel_size": request.param,
         "per_device_train_batch_size": 6,
