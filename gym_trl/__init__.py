@@ -1,11 +1,9 @@
 """Gymnasium environments for text, and training of language models in any Gymnasium environment with TRL."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gym_trl._lazy import import_old_names
-from gym_trl.registration import GAMES as GAMES
-from gym_trl.registration import register_envs
+from gym_trl._lazy import exports, import_old_names
+from gym_trl.registration import GAMES as GAMES, register_envs
 
 if TYPE_CHECKING:
     from gym_trl.errors import GymTRLError
@@ -67,7 +65,7 @@ _MODULES = {
     "Answer": "gym_trl.types",
     "AnyText": "gym_trl.spaces",
     "Completion": "gym_trl.types",
-    "Cutoff": "gym_trl.rollout.loop",
+    "Cutoff": "gym_trl.rollout.cutoff",
     "FinishReason": "gym_trl.types",
     "GymSpec": "gym_trl.grpo.spec",
     "GymTRLError": "gym_trl.errors",
@@ -92,18 +90,15 @@ _MODULES = {
 
 import_old_names()
 register_envs()
+_get, _names = exports(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name == "__version__":
-        return _version()
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return _version() if name == "__version__" else _get(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return [*_names(), "__version__"]
 
 
 def _version() -> str:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces import utils as space_functions
-from gymnasium.vector.utils import shared_memory as vector_memory
-from gymnasium.vector.utils import space_utils as vector_spaces
+from gymnasium.vector.utils import shared_memory as vector_memory, space_utils as vector_spaces
 from gymnasium.wrappers.utils import create_zero_array
 
 from gym_trl.errors import ConfigError

@@ -7,8 +7,7 @@ import time
 
 import gymnasium as gym
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.executors.adaptive import AdaptivePool

@@ -8,8 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.errors import NotTextError

@@ -13,8 +13,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from gymnasium import spaces
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from typer.testing import CliRunner
 
 import gym_trl

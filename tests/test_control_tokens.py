@@ -5,8 +5,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from lanes import examples
 from test_chat import _ADDED, _SPECIAL, CHATML, TEMPLATES
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gym_trl import GymSpec
 from gym_trl.evaluation.play import play_tasks

@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.text.parsing import ActionFormat, extract_action

@@ -12,8 +12,7 @@ from typing import Any
 import bench_records
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber

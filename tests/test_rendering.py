@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import trl
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 from transformers.utils.chat_template_utils import _compile_jinja_template
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.engines.scripted import ScriptedEngine

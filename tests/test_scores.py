@@ -6,8 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.scores import Estimate, Scoreboard, compare, mean_estimate, pass_at, share_estimate

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from chat_server import ChatServer, said
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import gym_trl
 from gym_trl.errors import ConfigError, EngineError

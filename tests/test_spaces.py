@@ -25,8 +25,7 @@ from gymnasium.wrappers import (
     TimeAwareObservation,
     TimeLimit,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.errors import ConfigError

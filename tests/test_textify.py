@@ -4,8 +4,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import NotTextError
 from gym_trl.text.textify import UnreadableActionError, explain, parse, render, write

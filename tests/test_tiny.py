@@ -4,8 +4,7 @@
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.testing import save_tiny, tiny_tokenizer
 

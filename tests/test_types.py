@@ -3,8 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import TaskError, TranscriptError
 from gym_trl.types import EpisodeResult, StopReason, Task, TokenTrace

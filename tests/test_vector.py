@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber

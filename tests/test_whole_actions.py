@@ -4,8 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl import GymSpec

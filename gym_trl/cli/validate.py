@@ -17,9 +17,7 @@ from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, JsonOption, rea
 from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import Measured
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.blind import SECONDS as BLIND_SECONDS
-from gym_trl.evaluation.blind import STEPS as BLIND_STEPS
-from gym_trl.evaluation.blind import describe
+from gym_trl.evaluation.blind import SECONDS as BLIND_SECONDS, STEPS as BLIND_STEPS, describe
 from gym_trl.registration import EnvMaker, env_maker, unknown_id
 
 if TYPE_CHECKING:

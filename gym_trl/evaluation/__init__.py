@@ -9,17 +9,9 @@ if TYPE_CHECKING:
     from gym_trl.evaluation.evaluation import evaluate as evaluate
     from gym_trl.evaluation.play import (
         Score as Score,
-    )
-    from gym_trl.evaluation.play import (
         optimum as optimum,
-    )
-    from gym_trl.evaluation.play import (
         play_policy as play_policy,
-    )
-    from gym_trl.evaluation.play import (
         play_tasks as play_tasks,
-    )
-    from gym_trl.evaluation.play import (
         random_score as random_score,
     )
     from gym_trl.evaluation.replay import replay as replay

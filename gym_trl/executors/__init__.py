@@ -6,22 +6,14 @@ from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
     from gym_trl.executors.adaptive import AdaptivePool as AdaptivePool
-    from gym_trl.executors.guards import GuardedPool as GuardedPool
-    from gym_trl.executors.guards import OrderedPool as OrderedPool
+    from gym_trl.executors.guards import GuardedPool as GuardedPool, OrderedPool as OrderedPool
     from gym_trl.executors.inline import InlinePool as InlinePool
-    from gym_trl.executors.make import Executor as Executor
-    from gym_trl.executors.make import make_pool as make_pool
+    from gym_trl.executors.make import Executor as Executor, make_pool as make_pool
     from gym_trl.executors.process import ProcessPool as ProcessPool
     from gym_trl.executors.protocol import (
         ClosingPool as ClosingPool,
-    )
-    from gym_trl.executors.protocol import (
         EnvFactory as EnvFactory,
-    )
-    from gym_trl.executors.protocol import (
         EnvPool as EnvPool,
-    )
-    from gym_trl.executors.protocol import (
         TextEnvironment as TextEnvironment,
     )
     from gym_trl.executors.ray import RayPool as RayPool

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.chat.codec import Codec as _Codec
-from gym_trl.chat.codec import tokenizer_codec as _tokenizer_codec
+from gym_trl.chat.codec import Codec as _Codec, tokenizer_codec as _tokenizer_codec
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import sample_all
 from gym_trl.envs.external.adapter import Adapter, Played

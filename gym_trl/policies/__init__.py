@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
-    from gym_trl.policies.functions import as_policy as as_policy
-    from gym_trl.policies.functions import environment_policy as environment_policy
-    from gym_trl.policies.functions import function_policy as function_policy
-    from gym_trl.policies.functions import person as person
+    from gym_trl.policies.functions import (
+        as_policy as as_policy,
+        environment_policy as environment_policy,
+        function_policy as function_policy,
+        person as person,
+    )
     from gym_trl.policies.model import Model as Model
     from gym_trl.policies.protocol import TextPolicy as TextPolicy
     from gym_trl.policies.server import server as server

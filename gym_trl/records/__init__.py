@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
-    from gym_trl.records.export import preference_rows as preference_rows
-    from gym_trl.records.export import sft_rows as sft_rows
-    from gym_trl.records.files import RecordWriter as RecordWriter
-    from gym_trl.records.files import read_records as read_records
+    from gym_trl.records.export import preference_rows as preference_rows, sft_rows as sft_rows
+    from gym_trl.records.files import RecordWriter as RecordWriter, read_records as read_records
     from gym_trl.records.json_lines import to_json as to_json
     from gym_trl.records.parquet import write_parquet as write_parquet
-    from gym_trl.records.schema import Record as Record
-    from gym_trl.records.schema import as_record as as_record
-    from gym_trl.records.schema import messages_of as messages_of
-    from gym_trl.records.schema import task_id as task_id
+    from gym_trl.records.schema import (
+        Record as Record,
+        as_record as as_record,
+        messages_of as messages_of,
+        task_id as task_id,
+    )
 
 _MODULES = {
     "Record": "gym_trl.records.schema",

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from gym_trl.rollout.cutoff import Cutoff as Cutoff
     from gym_trl.rollout.episode import Episode as Episode
     from gym_trl.rollout.limits import Limits as Limits
-    from gym_trl.rollout.loop import run_episodes as run_episodes
-    from gym_trl.rollout.loop import stream_episodes as stream_episodes
+    from gym_trl.rollout.loop import run_episodes as run_episodes, stream_episodes as stream_episodes
 
 _MODULES = {
     "RolloutConfig": "gym_trl.rollout.config",

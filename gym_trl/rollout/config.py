@@ -36,7 +36,7 @@ class RolloutConfig:
     max_alive: int | None = None
     """Maximum number of concurrent environments per process. Default: no limit."""
     cutoff: Cutoff = WAIT
-    """When to stop waiting for the slowest episodes. Default: never."""
+    """Rule by which the slowest episodes are ended. Default: none is."""
     deterministic: bool = False
     """Return results of environments in the order of the requests, so that threads and processes reproduce inline."""
     chat: Chat | None = None

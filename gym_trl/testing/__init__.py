@@ -7,13 +7,9 @@ from gym_trl._lazy import exports
 if TYPE_CHECKING:
     from gym_trl.engines.scripted import ScriptedEngine as ScriptedEngine
     from gym_trl.testing.checks import check_text_env as check_text_env
-    from gym_trl.testing.doubles import ByteChat as ByteChat
-    from gym_trl.testing.doubles import play as play
-    from gym_trl.testing.faults import FaultyEngine as FaultyEngine
-    from gym_trl.testing.faults import FaultyEnv as FaultyEnv
-    from gym_trl.testing.tiny import save_tiny as save_tiny
-    from gym_trl.testing.tiny import tiny_model as tiny_model
-    from gym_trl.testing.tiny import tiny_tokenizer as tiny_tokenizer
+    from gym_trl.testing.doubles import ByteChat as ByteChat, play as play
+    from gym_trl.testing.faults import FaultyEngine as FaultyEngine, FaultyEnv as FaultyEnv
+    from gym_trl.testing.tiny import save_tiny as save_tiny, tiny_model as tiny_model, tiny_tokenizer as tiny_tokenizer
 
 _MODULES = {
     "check_text_env": "gym_trl.testing.checks",

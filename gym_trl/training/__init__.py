@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
-    from gym_trl.training.run import resume as resume
-    from gym_trl.training.run import train as train
+    from gym_trl.training.run import resume as resume, train as train
 
 _MODULES = {"resume": "gym_trl.training.run", "train": "gym_trl.training.run"}
 

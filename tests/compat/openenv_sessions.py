@@ -50,7 +50,7 @@ def main():
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from gym_trl.integrations.openenv.client import build_harness_rollout_func
+    from gym_trl.integrations.openenv import build_harness_rollout_func
 
     parser = argparse.ArgumentParser()
     for name in ("model", "output_dir", "base_url"):

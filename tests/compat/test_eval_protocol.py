@@ -14,8 +14,7 @@ from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.eval_protocol import _Rollouts, as_row, create_openenv_vllm_rollout_func, write_rows

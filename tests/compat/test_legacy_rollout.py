@@ -5,8 +5,7 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func

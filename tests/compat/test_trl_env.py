@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from gymnasium.utils.env_checker import check_env
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from trl.chat_template_utils import qwen3_chat_template

@@ -17,8 +17,7 @@ from threading import Barrier, BrokenBarrierError, Event
 
 import gymnasium as gym
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.engines.collective import CollectiveEngine

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.adventure import Adventure

@@ -10,8 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from for_sandbox import ISOLATION
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.code_agent import _LAST_STEPS, _LIST_STEPS, CodeAgent, _decides, _make, _Step, grade

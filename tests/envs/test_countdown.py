@@ -5,8 +5,7 @@ from itertools import combinations_with_replacement, permutations
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.countdown import Countdown, _apply, _solution, _tokens, _value

@@ -8,8 +8,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.frozen_lake import _MAPS, _MOVES, FrozenLake, _distances, _plan, _random_lake
 from gym_trl.errors import ConfigError

@@ -5,8 +5,7 @@ from math import comb
 from string import ascii_uppercase
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs import words
 from gym_trl.envs.hangman import Hangman, _best, _misses_for, _words

@@ -6,8 +6,7 @@ from math import log
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.mastermind import Mastermind, _answers_to, _CodeBook, _compare
 from gym_trl.errors import ConfigError

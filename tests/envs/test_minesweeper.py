@@ -6,8 +6,7 @@ from math import comb
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.minesweeper import Minesweeper, _analyse, _lay, _neighbours

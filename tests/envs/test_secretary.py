@@ -3,8 +3,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.secretary import Secretary
 from gym_trl.errors import ConfigError

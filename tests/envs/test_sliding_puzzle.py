@@ -7,8 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs import sliding_puzzle
 from gym_trl.envs.sliding_puzzle import SlidingPuzzle

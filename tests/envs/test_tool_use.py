@@ -12,8 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.tool_use import _FACTS, _PHRASES, ToolUse, _plans, _show_number, _total

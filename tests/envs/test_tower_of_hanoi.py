@@ -5,8 +5,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.tower_of_hanoi import TowerOfHanoi
 from gym_trl.errors import ConfigError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs import wordle, words
 from gym_trl.envs.wordle import Wordle, _mark, _mark_all, _number, _table, _taken

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import warm
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.checkpoints import check_batches

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import oldest_trl
 import pytest
 import warm
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Attachment

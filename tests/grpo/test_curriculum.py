@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import warm
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.curriculum import Curriculum, with_curriculum

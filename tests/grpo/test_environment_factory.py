@@ -15,8 +15,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 import warm
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 from vllm_double import VLLMDouble
 

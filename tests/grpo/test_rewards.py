@@ -2,8 +2,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.rewards import env_reward

@@ -16,8 +16,7 @@ import gymnasium as gym
 import tiny_trainer
 import torch
 import trl
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from trl import GRPOTrainer
 
 from gym_trl import GymSpec

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 from for_viewer import played, write_run
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.errors import ConfigError

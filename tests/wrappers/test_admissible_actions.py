@@ -3,8 +3,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, NotTextError

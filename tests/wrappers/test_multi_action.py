@@ -1,8 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError

@@ -4,8 +4,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from gymnasium.error import ResetNeeded
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber

@@ -9,8 +9,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import ClipReward, NormalizeReward, OrderEnforcing, RecordEpisodeStatistics, TransformReward
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import TextEnv

@@ -20,7 +20,6 @@ from typing import Any, Self
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.env import Fields
-from gym_trl.integrations.openenv.harness import build_harness_rollout_func
 from gym_trl.integrations.openenv.session import (
     Session,
     StartedServer,
@@ -29,22 +28,6 @@ from gym_trl.integrations.openenv.session import (
     client_settings,
     image_of_space,
 )
-
-__all__ = [
-    "BrowserGymAction",
-    "BrowserGymEnv",
-    "EchoAction",
-    "EchoEnv",
-    "EnvClient",
-    "GenericAction",
-    "GenericEnvClient",
-    "OpenSpielAction",
-    "OpenSpielEnv",
-    "StepResult",
-    "TextArenaAction",
-    "TextArenaEnv",
-    "build_harness_rollout_func",
-]
 
 
 @dataclass
