@@ -117,16 +117,32 @@ class TranscriptError(GymTRLError, AssertionError):
 
 
 class MissingDependencyError(GymTRLError, ImportError):
-    """Missing optional dependency.
-
-    >>> raise MissingDependencyError("GymSpec", extra="train")
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.MissingDependencyError: GymSpec needs packages that are not installed: pip install 'gym-trl[train]'
-    """
+    """Missing optional dependency."""
 
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(f"{what} needs packages that are not installed: pip install 'gym-trl[{extra}]'")
+
+
+@contextmanager
+def needs(extra: str, what: str) -> Iterator[None]:
+    """Raise ``MissingDependencyError`` if the block cannot import a package.
+
+    >>> with needs("train", "GymSpec"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.MissingDependencyError: GymSpec needs packages that are not installed: pip install 'gym-trl[train]'
+
+    Args:
+        extra: Name of the optional dependencies of this library that the package belongs to.
+        what: What the user asked for.
+    """
+    try:
+        yield
+    except GymTRLError:
+        raise
+    except ImportError as error:
+        raise MissingDependencyError(what, extra=extra) from error
 
 
 _INFRASTRUCTURE = (GymTRLError, OSError, ImportError)

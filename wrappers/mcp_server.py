@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gym_trl.errors import MissingDependencyError
+from gym_trl.errors import needs
 
 if TYPE_CHECKING:
     from gym_trl.wrappers.mcp_connection import Connection
@@ -38,10 +38,8 @@ class MCPServer:
             OSError: The program does not exist.
             TimeoutError: The server does not respond.
         """
-        try:
+        with needs("mcp", "a server of tools"):
             import mcp  # noqa: F401 -- report a missing package now
-        except ImportError as error:
-            raise MissingDependencyError("a server of tools", extra="mcp") from error
         from gym_trl.wrappers.mcp_connection import Connection
 
         return Connection(self)

@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
+from gym_trl.errors import ActionTypeError, ConfigError, needs
 from gym_trl.spaces import AnyText
 
 
@@ -129,10 +129,8 @@ class Adapter(gym.Env[str, str], ABC):
         Raises:
             MissingDependencyError: One of them is not installed.
         """
-        try:
+        with needs(cls.extra, f"External/{cls.__name__}-v0"):
             first, *_ = [import_module(name) for name in names]
-        except ImportError as error:
-            raise MissingDependencyError(f"External/{cls.__name__}-v0", extra=cls.extra) from error
         return first
 
     @staticmethod

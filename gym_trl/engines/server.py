@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.request import getproxies
 
-from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.text.credentials import bearer, redact
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
@@ -240,11 +240,9 @@ def context_length(base_url: str) -> int | None:
 
 
 def _import_httpx() -> Any:
-    try:
+    with needs("server", "ServerEngine"):
         import aiohttp  # noqa: F401 -- for the requests: httpx takes four times the processor time
         import httpx
-    except ImportError as error:
-        raise MissingDependencyError("ServerEngine", extra="server") from error
     return httpx
 
 

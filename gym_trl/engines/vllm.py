@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
 # vLLM's FINISH_REASON_STRINGS (vllm/v1/engine/__init__.py, 0.31).
@@ -175,11 +175,9 @@ def cache_awake(llm: Any) -> Iterator[None]:
 
 def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> Any:
     """Return a function of ``max_tokens``, ``min_tokens`` and ``seed`` that makes a request's ``SamplingParams``."""
-    try:
+    with needs("vllm", "VLLMEngine"):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-    except ImportError as error:
-        raise MissingDependencyError("VLLMEngine", extra="vllm") from error
 
     own = dict(options)
     if own.get("n") == 1:

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 from weakref import finalize
 
-from gym_trl.errors import MissingDependencyError
+from gym_trl.errors import needs
 from gym_trl.executors.process import ProcessPool, register, registered
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.worker_pool import WorkerPool, check_limits
@@ -332,11 +332,9 @@ _opened_for = 0  # number of pools that use the connection opened here
 
 
 def _ray() -> Any:
-    try:
+    with needs("ray", "environments on a Ray cluster"):
         import ray
         import ray.exceptions
-    except ImportError as error:
-        raise MissingDependencyError("environments on a Ray cluster", extra="ray") from error
     return ray
 
 

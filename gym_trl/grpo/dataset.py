@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gym_trl.errors import MissingDependencyError, TaskError
+from gym_trl.errors import TaskError, needs
 from gym_trl.types import Message, Task
 
 
@@ -24,10 +24,8 @@ def make_dataset(
         system_prompt: First message of every prompt.
         instructions: Content of the last message, by environment id. Default: the id.
     """
-    try:
+    with needs("train", "make_dataset"):
         from datasets import Dataset
-    except ImportError as error:
-        raise MissingDependencyError("make_dataset", extra="train") from error
 
     system = [{**Message("system", system_prompt).as_dict(), "task": None}] if system_prompt is not None else []
     shown = instructions or {}

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, get_type_hints
 
 from gym_trl.envspec import without_format
-from gym_trl.errors import ConfigError, MissingDependencyError, TaskError
+from gym_trl.errors import ConfigError, TaskError, needs
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import OnTotals, attach_caller
@@ -289,10 +289,8 @@ def _method(function: Callable[..., str]) -> Callable[..., str]:
 
 def _check_schema(function: Callable[..., Any], tool: Tool) -> None:
     """Check now that Transformers can make a JSON schema of the tool, instead of when a prompt is rendered."""
-    try:
+    with needs("train", "environment_factory"):
         from transformers.utils import get_json_schema
-    except ImportError as error:
-        raise MissingDependencyError("environment_factory", extra="train") from error
 
     if tool.name.startswith("_"):
         raise ConfigError(f"the tool {tool.name} would be hidden: its name must not begin with an underscore")

@@ -6,17 +6,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gym_trl.errors import MissingDependencyError
+from gym_trl.errors import needs
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.checkpoints import TRAINED, UNFINISHED, rollouts_file
 from gym_trl.grpo.rollout_worker import RolloutWorker
 
-try:
+with needs("train", "a trainer's callback"):
     import torch
     from transformers import TrainerCallback
-except ImportError as error:
-    raise MissingDependencyError("a trainer's callback", extra="train") from error
 
 
 class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gym_trl.errors import MissingDependencyError, check_counts
+from gym_trl.errors import check_counts, needs
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.types import EpisodeResult
 
-try:
+with needs("train", "a trainer's callback"):
     from transformers import TrainerCallback
-except ImportError as error:
-    raise MissingDependencyError("a trainer's callback", extra="train") from error
 
 _COLUMNS = ("step", "task", "return", "stop_reason", "transcript")
 

@@ -5,7 +5,7 @@ from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from typing import Any
 
-from gym_trl.errors import EngineError, MissingDependencyError
+from gym_trl.errors import EngineError, MissingDependencyError, needs
 
 # trl 1.16 checks for these one by one, after the model is loaded (VLLMClient and GRPOTrainer).
 _SERVE = (
@@ -52,10 +52,8 @@ def _is_cpu_build() -> bool:
 
 
 def _check_server(url: str) -> None:
-    try:
+    with needs("server", "a vLLM server"):
         import httpx
-    except ImportError as error:
-        raise MissingDependencyError("a vLLM server", extra="server") from error
 
     start = f"start one with `{_SERVE}`"
     try:

@@ -24,7 +24,7 @@ import gymnasium as gym
 from gym_trl.chat.codec import tokenizer_codec as _tokenizer_codec
 from gym_trl.chat.delimiter import DelimiterChat
 from gym_trl.engines.protocol import sample_all
-from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo import rollout_func as grpo
 from gym_trl.grpo.trainer_engine import trainer_engine
@@ -458,10 +458,8 @@ class E2BExecuter:
         sandbox_s: int = 600,
         **options: Any,
     ) -> None:
-        try:
+        with needs("e2b", "E2BExecuter"):
             from e2b_code_interpreter import Sandbox as Remote
-        except ImportError as error:
-            raise MissingDependencyError("E2BExecuter", extra="e2b") from error
         self._remote = Remote
         self._options = {"api_key": api_key, "template": template, "timeout": sandbox_s, **options}
         self._timeout_s = timeout_s

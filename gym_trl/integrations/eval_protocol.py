@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError
+from gym_trl.errors import ConfigError, InfrastructureError, needs
 from gym_trl.executors.step import read_declares_success, read_instructions, take_step
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dataset import read_prompt
@@ -697,8 +697,6 @@ async def _ask_litellm(params: dict[str, Any], usage: Counter[str], messages: li
 
 
 def _row_class() -> Any:
-    try:
+    with needs("eval-protocol", "GymRolloutProcessor"):
         from eval_protocol.models import EvaluationRow
-    except ImportError as error:
-        raise MissingDependencyError("GymRolloutProcessor", extra="eval-protocol") from error
     return EvaluationRow

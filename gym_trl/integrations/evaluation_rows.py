@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, needs
 from gym_trl.records.json_lines import JsonLinesWriter
 from gym_trl.types import EpisodeResult, StopReason
 
@@ -194,10 +194,8 @@ class EvaluationTest:
 
     def __init__(self, path: str) -> None:
         module_name, _, name = path.partition("::")
-        try:
+        with needs("eval-protocol", "env_path"):
             import eval_protocol  # noqa: F401 -- to distinguish its absence from that of the module
-        except ImportError as error:
-            raise MissingDependencyError("env_path", extra="eval-protocol") from error
         try:
             module = import_module(module_name)
         except ImportError as error:

@@ -5,13 +5,11 @@ from types import GenericAlias
 from typing import Any
 
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, needs
 from gym_trl.seeding import derive_seed
 
-try:
+with needs("train", "LazyDataset"):
     from datasets import Dataset
-except ImportError as error:
-    raise MissingDependencyError("LazyDataset", extra="train") from error
 
 
 class LazyDataset(Dataset):  # type: ignore[misc]  # datasets is untyped

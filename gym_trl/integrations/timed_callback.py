@@ -3,13 +3,11 @@
 import time
 from typing import Any
 
-from gym_trl.errors import MissingDependencyError
+from gym_trl.errors import needs
 
-try:
+with needs("train", "timed_callback"):
     import torch
     from transformers import TrainerCallback
-except ImportError as error:
-    raise MissingDependencyError("timed_callback", extra="train") from error
 
 
 class _TimedCallback(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped

@@ -15,7 +15,7 @@ from gym_trl.chat.codec import Codec as _Codec, tokenizer_codec as _tokenizer_co
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import sample_all
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.errors import ChatTemplateError, ConfigError, MissingDependencyError
+from gym_trl.errors import ChatTemplateError, ConfigError, needs
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
@@ -965,11 +965,9 @@ def train(config: TrainConfig) -> Any:
     """
     if config.mode not in ("prepare", "train"):
         raise ConfigError(f"mode must be 'prepare' or 'train', got {config.mode!r}")
-    try:
+    with needs("train", "train"):
         from transformers.trainer_utils import get_last_checkpoint
         from trl import GRPOTrainer
-    except ImportError as error:
-        raise MissingDependencyError("train", extra="train") from error
 
     from gym_trl.grpo.prepare import prepare
     from gym_trl.integrations.lazy_dataset import LazyDataset

@@ -10,7 +10,7 @@ from typing import Any
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError
+from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
@@ -195,15 +195,11 @@ class LoadedModel:
 
 
 def _with_transformers(model: Model) -> LoadedModel:
-    try:
+    with needs("train", "a model"):
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from gym_trl.engines.transformers import TransformersEngine
-    except GymTRLError:
-        raise
-    except ImportError as error:
-        raise MissingDependencyError("a model", extra="train") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(model.path)
         weights = AutoModelForCausalLM.from_pretrained(model.path, dtype="auto")
@@ -227,10 +223,8 @@ def _with_transformers(model: Model) -> LoadedModel:
 
 
 def _with_vllm(model: Model) -> LoadedModel:
-    try:
+    with needs("vllm", "a model on vLLM"):
         from vllm import LLM
-    except ImportError as error:
-        raise MissingDependencyError("a model on vLLM", extra="vllm") from error
     from gym_trl.engines.vllm import VLLMEngine, context_length
 
     try:

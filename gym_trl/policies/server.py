@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.policies.protocol import ModelStopped, TextPolicy
@@ -57,10 +57,8 @@ def server(
         EngineError: the server is missing, or rejects requests.
         MissingDependencyError: httpx is not installed.
     """
-    try:
+    with needs("server", "asking a server"):
         import httpx
-    except ImportError as error:
-        raise MissingDependencyError("asking a server", extra="server") from error
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}")
     if concurrency < 1:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gym_trl.errors import MissingDependencyError
+from gym_trl.errors import needs
 from gym_trl.records.json_lines import replaced, to_json
 from gym_trl.records.schema import Record, complete
 
@@ -24,12 +24,10 @@ def write_parquet(records: Iterable[Record], path: Path) -> int:
     ``env_kwargs``, ``options`` and ``spec`` are JSON strings in it, fields outside the schema are left out, and lone
     surrogates, which Parquet does not support, become U+FFFD. ``read_records`` reads the table back.
     """
-    try:
+    with needs("train", "Parquet"):
         import pyarrow
         from datasets import Features
         from pyarrow.parquet import ParquetWriter
-    except ImportError as error:
-        raise MissingDependencyError("Parquet", extra="train") from error
 
     schema = Features(_features()).arrow_schema
     rows, written = (_as_row(record) for record in records), 0
@@ -42,10 +40,8 @@ def write_parquet(records: Iterable[Record], path: Path) -> int:
 
 def read_parquet(path: Path) -> Iterator[Record]:
     """Yield the records in a Parquet file."""
-    try:
+    with needs("train", "Parquet"):
         from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingDependencyError("Parquet", extra="train") from error
 
     with ParquetFile(path) as file:
         rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())

@@ -4,7 +4,7 @@ import string
 from os import PathLike
 from typing import Any
 
-from gym_trl.errors import MissingDependencyError
+from gym_trl.errors import needs
 
 # The markup of Phi-3 without its line breaks, so that the marks of a message are three tokens.
 _TEMPLATE = (
@@ -20,11 +20,9 @@ def tiny_tokenizer() -> Any:
 
     It is a byte-level BPE without merges, because Transformers 5 reads any tokenizer in the folder of a Qwen2 as that.
     """
-    try:
+    with needs("train", "the tiny model"):
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
         from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise MissingDependencyError("the tiny model", extra="train") from error
 
     # Byte-level BPE's characters for the line break and the space.
     characters = ["\u010a", *(char.replace(" ", "\u0120") for char in string.printable if char.isprintable())]
@@ -54,11 +52,9 @@ def tiny_model(tokenizer: Any, *, seed: int = 0, width: int = 64, layers: int = 
         layers: Number of layers.
         head_width: Size of the attention heads; vLLM has kernels for 32 and more.
     """
-    try:
+    with needs("train", "the tiny model"):
         import torch
         from transformers import Qwen2Config, Qwen2ForCausalLM
-    except ImportError as error:
-        raise MissingDependencyError("the tiny model", extra="train") from error
 
     config = Qwen2Config(
         vocab_size=len(tokenizer),

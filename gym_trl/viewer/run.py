@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, MissingDependencyError, needs
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
 from gym_trl.records.schema import FAILURES, ROLLOUTS, VERSION
@@ -241,10 +241,8 @@ class Decoder:
     """Decoder of ids one by one; a character made of several ids belongs to the last of them."""
 
     def __init__(self, file: Path) -> None:
-        try:
+        with needs("train", "the text of token ids"):
             from tokenizers import Tokenizer
-        except ImportError as error:
-            raise MissingDependencyError("the text of token ids", extra="train") from error
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises no specific exception

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, InfrastructureError, MissingDependencyError, ModelFaultError
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, needs
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions, take_step
 from gym_trl.registration import make_env
@@ -102,10 +102,8 @@ def _guarded(
     hosts: frozenset[str] | None,
 ) -> Any:
     """Return an application that accepts requests for ``hosts`` only, if they are given."""
-    try:
+    with needs("openenv", "gym-trl serve"):
         from openenv.core.env_server import create_app
-    except ImportError as error:
-        raise MissingDependencyError("gym-trl serve", extra="openenv") from error
     for name, value in (("sessions", sessions), ("max_message", max_message)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")

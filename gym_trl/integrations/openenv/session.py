@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from gymnasium.envs.registration import load_env_creator
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, needs
 
 _CODE = re.compile(r"\(code: (?:WSErrorCode\.)?(\w+)\)")
 _FULL = "CAPACITY_REACHED"
@@ -149,10 +149,8 @@ def client_class(client: type[Any] | str | None) -> type[Any]:
         MissingDependencyError: ``openenv`` is not installed.
         ConfigError: there is no such class, or it is not a client.
     """
-    try:
+    with needs("openenv", "TrlEnv/OpenEnv-v0"):
         from openenv.core import EnvClient, GenericEnvClient
-    except ImportError as error:
-        raise MissingDependencyError("TrlEnv/OpenEnv-v0", extra="openenv") from error
     if client is None:
         return GenericEnvClient  # type: ignore[no-any-return]
     if isinstance(client, str):
