@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -99,7 +99,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
     check_vllm(options.grpo)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
-        args = _grpo_config(options, processes)
+        args = grpo_config(options, processes)
         path = _agreed(path, processes)
         args.output_dir = str(path / "checkpoints")
         folder = RunFolder(path, writes=rank == 0)
@@ -107,7 +107,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         stack.callback(display.end)
         interrupt = _Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
         run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
-        spec = _spec(options, args, run.on_rollout)
+        spec = make_spec(options, args, run.on_rollout)
         model, tokenizer = _model(options, run, Path(stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))))
         stack.callback(folder.close)
         try:
@@ -248,8 +248,13 @@ def _quiet() -> Iterator[None]:
             del os.environ[name]
 
 
-def _grpo_config(options: TrainOptions, processes: int) -> Any:
-    """Return the trainer's configuration; its output folder is set later."""
+def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
+    """Return the trainer's configuration for a run with ``options``; its output folder is set later.
+
+    Raises:
+        ConfigError: a field of ``GRPOConfig`` is invalid, or the episodes of a step cannot be shared by the processes
+            or divided into groups.
+    """
     from trl import GRPOConfig
 
     given = check_grpo(options.grpo)
@@ -292,7 +297,12 @@ def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> d
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": pieces}
 
 
-def _spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None]) -> GymSpec:
+def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None] | None = None) -> GymSpec:
+    """Return the specification of a run's environments and tasks; ``args`` is its ``grpo_config``.
+
+    Raises:
+        ConfigError: an environment cannot be made, or an argument is invalid.
+    """
     groups = math.ceil(args.generation_batch_size / options.group_size)
     tasks = math.ceil(options.steps * options.episodes / options.group_size / groups) * groups
     return GymSpec(
@@ -389,7 +399,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """Run the training, from the first evaluation to the last."""
         self._trainer, self._spec = trainer, spec
         summary = self._folder.summary
-        summary |= {**self._reference(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
+        summary |= {**self._references(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
         self._folder.tokenizer(trainer.processing_class)
         if self.trained:
             trainer.state.global_step = self.start.step
@@ -484,28 +494,41 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         played, trained = ({_game(task) for task in self._spec.tasks(split)} for split in ("eval", "train"))
         return {"eval_games": len(played), "eval_games_trained": len(played & trained)}
 
-    def _reference(self) -> dict[str, float | None]:
+    def _references(self) -> dict[str, float | None]:
         """Return the scores of random play, the blind baseline and perfect play."""
-        options = self.options
-
-        def make(name: str) -> TextEnvironment:
-            return declare_success(make_env(name, **options.env_kwargs), options.success)
-
-        chance = random_score(make, self._spec.tasks("eval"), seed=self.options.seed)
-        env = make(self.options.env)
-        best = optimum(env)
-        env.close()
-        blind = blind_levels(lambda: make(self.options.env), seed=self.options.seed)
-        if blind == (None, None):
+        found = references(self.options, self._spec.tasks("eval"))
+        if found["success_blind"] is None and found["return_blind"] is None:
             self._display.note("The environment is too slow for a search for its blind baseline: see gym-trl validate")
-        return {
-            "success_random": chance.success if chance else None,
-            "return_random": chance.mean_return if chance else None,
-            "success_blind": blind[0],
-            "return_blind": blind[1],
-            "success_optimum": best.success,
-            "return_optimum": best.mean_return,
-        }
+        return found
+
+
+def references(options: TrainOptions, tasks: Iterable[Task]) -> dict[str, float | None]:
+    """Return the scores of random play on ``tasks``, of the blind baseline and of perfect play.
+
+    >>> found = references(TrainOptions.choose("TrlEnv/GuessNumber-v0"), [Task("TrlEnv/GuessNumber-v0", 0)])
+    >>> found["success_optimum"], sorted(found)[:3]
+    (1.0, ['return_blind', 'return_optimum', 'return_random'])
+
+    The keys are ``success_`` and ``return_``, each with ``random``, ``blind`` and ``optimum``; an unknown score is
+    ``None``.
+    """
+
+    def make(name: str) -> TextEnvironment:
+        return declare_success(make_env(name, **options.env_kwargs), options.success)
+
+    chance = random_score(make, tasks, seed=options.seed)
+    env = make(options.env)
+    best = optimum(env)
+    env.close()
+    blind = blind_levels(lambda: make(options.env), seed=options.seed)
+    return {
+        "success_random": chance.success if chance else None,
+        "return_random": chance.mean_return if chance else None,
+        "success_blind": blind[0],
+        "return_blind": blind[1],
+        "success_optimum": best.success,
+        "return_optimum": best.mean_return,
+    }
 
 
 def _game(task: Task) -> tuple[str, object]:
