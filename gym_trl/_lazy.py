@@ -1,10 +1,13 @@
 """Imports on first access, and the names under which modules of older releases can still be imported."""
 
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "gym_trl.adaptive": "gym_trl.executors.adaptive",
@@ -40,21 +43,34 @@ MOVED = {
 """Old name of each module that has moved, with the module that is imported for it."""
 
 
-def exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``, which import each name from its module on first access.
+def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``, which import its names on first access.
 
-    >>> get, names = exports("gym_trl.chat", {"Transcript": "gym_trl.chat.transcript"})
-    >>> get("Transcript").__name__
-    'Transcript'
+    >>> get, names = exports("gym_trl.chat")
+    >>> get("Transcript").__name__, get("__all__")
+    ('Transcript', ['Chat', 'DelimiterChat', 'TemplateChat', 'Transcript'])
+
+    The names are those that the package's source imports under ``if TYPE_CHECKING:``, which type checkers read as well.
     """
 
-    def get(name: str) -> object:
-        if name not in modules:
+    @cache
+    def modules() -> dict[str, str]:
+        """Return the module of each name."""
+        spec = sys.modules[package].__spec__
+        source = spec and spec.loader and spec.loader.get_source(package)  # type: ignore[attr-defined]
+        blocks = [node.body for node in ast.parse(source or "").body if isinstance(node, ast.If)]
+        imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def get(name: str) -> Any:
+        if name == "__all__":
+            return sorted(modules())
+        if name.startswith("_") or name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        return getattr(import_module(modules()[name]), name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted({*vars(sys.modules[package]), *modules()})
 
     return get, names
 

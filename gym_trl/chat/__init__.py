@@ -10,12 +10,4 @@ if TYPE_CHECKING:
     from gym_trl.chat.template import TemplateChat as TemplateChat
     from gym_trl.chat.transcript import Transcript as Transcript
 
-_MODULES = {
-    "Chat": "gym_trl.chat.protocol",
-    "TemplateChat": "gym_trl.chat.template",
-    "DelimiterChat": "gym_trl.chat.delimiter",
-    "Transcript": "gym_trl.chat.transcript",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

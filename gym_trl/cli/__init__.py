@@ -7,8 +7,4 @@ from gym_trl._lazy import exports
 if TYPE_CHECKING:
     from gym_trl.cli.app import main as main
 
-_MODULES = {"main": "gym_trl.cli.app"}
-
-__all__ = list(_MODULES)
-
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

@@ -8,7 +8,4 @@ if TYPE_CHECKING:
     from gym_trl.env_checker.inspection import inspect_env as inspect_env
     from gym_trl.env_checker.validation import validate as validate
 
-_MODULES = {"inspect_env": "gym_trl.env_checker.inspection", "validate": "gym_trl.env_checker.validation"}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

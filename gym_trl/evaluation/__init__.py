@@ -17,17 +17,4 @@ if TYPE_CHECKING:
     from gym_trl.evaluation.replay import replay as replay
     from gym_trl.evaluation.scores import compare as compare
 
-_MODULES = {
-    "evaluate": "gym_trl.evaluation.evaluation",
-    "Score": "gym_trl.evaluation.play",
-    "play_policy": "gym_trl.evaluation.play",
-    "play_tasks": "gym_trl.evaluation.play",
-    "random_score": "gym_trl.evaluation.play",
-    "optimum": "gym_trl.evaluation.play",
-    "replay": "gym_trl.evaluation.replay",
-    "search_blind": "gym_trl.evaluation.blind",
-    "compare": "gym_trl.evaluation.scores",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

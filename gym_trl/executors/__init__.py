@@ -19,21 +19,4 @@ if TYPE_CHECKING:
     from gym_trl.executors.ray import RayPool as RayPool
     from gym_trl.executors.thread import ThreadPool as ThreadPool
 
-_MODULES = {
-    "ClosingPool": "gym_trl.executors.protocol",
-    "EnvFactory": "gym_trl.executors.protocol",
-    "EnvPool": "gym_trl.executors.protocol",
-    "TextEnvironment": "gym_trl.executors.protocol",
-    "InlinePool": "gym_trl.executors.inline",
-    "ThreadPool": "gym_trl.executors.thread",
-    "ProcessPool": "gym_trl.executors.process",
-    "RayPool": "gym_trl.executors.ray",
-    "AdaptivePool": "gym_trl.executors.adaptive",
-    "GuardedPool": "gym_trl.executors.guards",
-    "OrderedPool": "gym_trl.executors.guards",
-    "Executor": "gym_trl.executors.make",
-    "make_pool": "gym_trl.executors.make",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

@@ -15,15 +15,4 @@ if TYPE_CHECKING:
     from gym_trl.policies.protocol import TextPolicy as TextPolicy
     from gym_trl.policies.server import server as server
 
-_MODULES = {
-    "TextPolicy": "gym_trl.policies.protocol",
-    "as_policy": "gym_trl.policies.functions",
-    "environment_policy": "gym_trl.policies.functions",
-    "function_policy": "gym_trl.policies.functions",
-    "person": "gym_trl.policies.functions",
-    "server": "gym_trl.policies.server",
-    "Model": "gym_trl.policies.model",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

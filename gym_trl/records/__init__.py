@@ -16,18 +16,4 @@ if TYPE_CHECKING:
         task_id as task_id,
     )
 
-_MODULES = {
-    "Record": "gym_trl.records.schema",
-    "as_record": "gym_trl.records.schema",
-    "task_id": "gym_trl.records.schema",
-    "to_json": "gym_trl.records.json_lines",
-    "messages_of": "gym_trl.records.schema",
-    "RecordWriter": "gym_trl.records.files",
-    "read_records": "gym_trl.records.files",
-    "write_parquet": "gym_trl.records.parquet",
-    "preference_rows": "gym_trl.records.export",
-    "sft_rows": "gym_trl.records.export",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

@@ -12,18 +12,4 @@ if TYPE_CHECKING:
     from gym_trl.testing.pretrained import pretrained_folder as pretrained_folder
     from gym_trl.testing.tiny import save_tiny as save_tiny, tiny_model as tiny_model, tiny_tokenizer as tiny_tokenizer
 
-_MODULES = {
-    "check_text_env": "gym_trl.testing.checks",
-    "ByteChat": "gym_trl.testing.doubles",
-    "play": "gym_trl.testing.doubles",
-    "FaultyEngine": "gym_trl.testing.faults",
-    "FaultyEnv": "gym_trl.testing.faults",
-    "ScriptedEngine": "gym_trl.engines.scripted",
-    "pretrained_folder": "gym_trl.testing.pretrained",
-    "save_tiny": "gym_trl.testing.tiny",
-    "tiny_model": "gym_trl.testing.tiny",
-    "tiny_tokenizer": "gym_trl.testing.tiny",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)

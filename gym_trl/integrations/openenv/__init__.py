@@ -21,21 +21,4 @@ if TYPE_CHECKING:
     )
     from gym_trl.integrations.openenv.harness import build_harness_rollout_func as build_harness_rollout_func
 
-_MODULES = {
-    "BrowserGymAction": "gym_trl.integrations.openenv.client",
-    "BrowserGymEnv": "gym_trl.integrations.openenv.client",
-    "EchoAction": "gym_trl.integrations.openenv.client",
-    "EchoEnv": "gym_trl.integrations.openenv.client",
-    "EnvClient": "gym_trl.integrations.openenv.client",
-    "GenericAction": "gym_trl.integrations.openenv.client",
-    "GenericEnvClient": "gym_trl.integrations.openenv.client",
-    "OpenSpielAction": "gym_trl.integrations.openenv.client",
-    "OpenSpielEnv": "gym_trl.integrations.openenv.client",
-    "StepResult": "gym_trl.integrations.openenv.client",
-    "TextArenaAction": "gym_trl.integrations.openenv.client",
-    "TextArenaEnv": "gym_trl.integrations.openenv.client",
-    "build_harness_rollout_func": "gym_trl.integrations.openenv.harness",
-}
-
-__all__ = list(_MODULES)
-__getattr__, __dir__ = exports(__name__, _MODULES)
+__getattr__, __dir__ = exports(__name__)
