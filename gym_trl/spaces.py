@@ -11,7 +11,7 @@ from gymnasium.spaces import utils as space_functions
 from gymnasium.vector.utils import shared_memory as vector_memory, space_utils as vector_spaces
 from gymnasium.wrappers.utils import create_zero_array
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 
 MAX_LENGTH = 65_536
 """Default maximum number of characters in an observation or an action."""
@@ -63,8 +63,7 @@ class AnyText(spaces.Space[str]):
     """
 
     def __init__(self, max_length: int = MAX_LENGTH, *, seed: int | np.random.Generator | None = None) -> None:
-        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-            raise ConfigError(f"max_length must be a positive integer, got {max_length!r}")
+        check_counts(max_length=max_length)
         self.max_length = max_length
         super().__init__(dtype=str, seed=seed)
 

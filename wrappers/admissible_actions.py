@@ -7,17 +7,18 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from gym_trl.errors import check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import action_names
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_positive, check_text, longest_observation
+from gym_trl.wrappers.inner import check_text, longest_observation
 
 _KEYS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 _SENTENCE = "\nPossible actions: "
 _MORE = " and {} more"
 
 
-class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class AdmissibleActions(FrozenAfterEnd):
     r"""Wrapper that appends the currently allowed actions to each observation.
 
     >>> import gymnasium as gym
@@ -42,10 +43,9 @@ class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     reads_text = False
 
     def __init__(self, env: gym.Env[str, Any], max_length: int = 2_000) -> None:
-        check_positive(max_length=max_length)
+        check_counts(max_length=max_length)
         check_text(env, "AdmissibleActions", observations=True)
-        gym.utils.RecordConstructorArgs.__init__(self, max_length=max_length)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, max_length=max_length)
         self.max_length = max_length
         added = len(_SENTENCE) + max_length + len(_MORE.format(10**9))
         self.observation_space = AnyText(longest_observation(env) + added)
@@ -57,7 +57,7 @@ class AdmissibleActions(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not (terminated or truncated):
             observation = self._with_actions(observation, info)
-        return observation, reward, terminated, truncated and not terminated, info
+        return observation, reward, terminated, truncated, info
 
     def _with_actions(self, observation: str, info: Mapping[str, Any]) -> str:
         actions = listed_actions(self.env, info)

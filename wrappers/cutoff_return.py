@@ -11,7 +11,7 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 _BY_WRAPPERS = ("parse_error", "invalid_action", "turn_limit")
 
 
-class CutoffReturn(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class CutoffReturn(FrozenAfterEnd):
     """Wrapper that limits the return of an episode that is cut off to ``most``, the return of the worst loss.
 
     >>> import gymnasium as gym
@@ -35,8 +35,7 @@ class CutoffReturn(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     def __init__(self, env: gym.Env[Any, Any], most: float) -> None:
         if isinstance(most, bool) or not isinstance(most, int | float) or not math.isfinite(most):
             raise ConfigError(f"cutoff_return must be a finite number, got {most!r}")
-        gym.utils.RecordConstructorArgs.__init__(self, most=most)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, most=most)
         self.most = float(most)
         self._total = 0.0
 
@@ -53,4 +52,4 @@ class CutoffReturn(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._total += float(reward)
         if terminated and info.get("stop_reason") in _BY_WRAPPERS and self._total > self.most:
             reward, self._total = float(reward) + self.most - self._total, self.most
-        return observation, reward, terminated, truncated and not terminated, info
+        return observation, reward, terminated, truncated, info

@@ -14,7 +14,7 @@ Success: TypeAlias = float | str | Callable[[Mapping[str, Any], float], bool | N
 """Threshold of the return, ``"info"``, or a function of the last ``info`` and the return (or ``"module:function"``)."""
 
 
-class DeclareSuccess(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class DeclareSuccess(FrozenAfterEnd):
     """Wrapper that declares in ``info["success"]`` if an episode was solved.
 
     >>> import gymnasium as gym
@@ -44,8 +44,7 @@ class DeclareSuccess(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def __init__(self, env: gym.Env[Any, Any], success: Success, over_info: bool = True) -> None:
         check_success(success)
-        gym.utils.RecordConstructorArgs.__init__(self, success=success, over_info=over_info)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, success=success, over_info=over_info)
         self.success = success
         self.over_info = over_info
         self._function = load_function(success) if isinstance(success, str) and success != "info" else success
@@ -61,7 +60,7 @@ class DeclareSuccess(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         own = info.get("success") is not None and not self.over_info
         if self._function != "info" and not own:
             info = {**info, "success": self._solved(info) if terminated or truncated else False}
-        return observation, reward, terminated, truncated and not terminated, info
+        return observation, reward, terminated, truncated, info
 
     def _solved(self, info: Mapping[str, Any]) -> bool | None:
         if not callable(self._function):

@@ -8,7 +8,7 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_gamma
 
 
-class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class Discount(FrozenAfterEnd):
     """Wrapper that multiplies the reward of the n-th action by ``gamma ** (n - 1)``; the sum is the discounted return.
 
     >>> import gymnasium as gym
@@ -30,8 +30,7 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def __init__(self, env: gym.Env[Any, Any], gamma: float = 0.99) -> None:
         check_gamma(gamma)
-        gym.utils.RecordConstructorArgs.__init__(self, gamma=gamma)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, gamma=gamma)
         self.gamma = gamma
         self._weight = self._last_weight = 1.0
 
@@ -47,4 +46,4 @@ class Discount(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(action)
         discounted = float(reward) * self._weight
         self._last_weight, self._weight = self._weight, self._weight * self.gamma
-        return observation, discounted, terminated, truncated and not terminated, info
+        return observation, discounted, terminated, truncated, info

@@ -11,11 +11,12 @@ from gym_trl.errors import ActionTypeError
 Step: TypeAlias = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
 
-class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], ABC):
+class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructorArgs, ABC):
     """Wrapper that repeats the last observation and flags after the end of an episode, with a reward of 0.
 
     Gymnasium does not define steps after the end; some environments continue and give rewards. A subclass defines
-    ``_step`` instead of ``step``, and ``_restart`` to reset its own state.
+    ``_step`` instead of ``step``, and ``_restart`` to reset its own state. It passes its arguments to ``__init__``,
+    which records them so that ``gym.make(env.spec)`` rebuilds it. A terminated episode is not truncated as well.
 
     Raises:
         ActionTypeError: An action is not a string.
@@ -25,8 +26,9 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], ABC):
     reads_text: ClassVar[bool] = True
     """True if actions that are not strings are rejected."""
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
+    def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, **arguments)
+        gym.Wrapper.__init__(self, env)
         self._started = False
         self._end: tuple[Any, bool, bool, dict[str, Any]] | None = None
 
@@ -46,11 +48,11 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], ABC):
         if self._end is not None:
             observation, terminated, truncated, info = self._end
             return observation, 0.0, terminated, truncated, dict(info)
-        step = self._step(action)
-        observation, _, terminated, truncated, info = step
+        observation, reward, terminated, truncated, info = self._step(action)
+        truncated = truncated and not terminated
         if terminated or truncated:
             self._end = observation, terminated, truncated, dict(info)
-        return step
+        return observation, reward, terminated, truncated, info
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return observation, info

@@ -5,15 +5,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_positive, check_text, longest_observation
+from gym_trl.wrappers.inner import check_text, longest_observation
 
 Show: TypeAlias = Literal["new", "full", "window", "first_last", "current"]
 
 
-class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class History(FrozenAfterEnd):
     r"""Wrapper that selects the part of an episode's past that is repeated in each observation.
 
     >>> import gymnasium as gym
@@ -57,10 +57,9 @@ class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             raise ConfigError(f"show must be one of {list(get_args(Show))}, got {show!r}")
         if (show == "window") != (turns is not None):
             raise ConfigError(f"turns is the length of show='window', got show={show!r} with turns={turns!r}")
-        check_positive(max_length=max_length, **({} if turns is None else {"turns": turns}))
+        check_counts(max_length=max_length, **({} if turns is None else {"turns": turns}))
         check_text(env, "History", observations=True, actions=True)
-        gym.utils.RecordConstructorArgs.__init__(self, show=show, turns=turns, max_length=max_length)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, show=show, turns=turns, max_length=max_length)
         self.show = show
         self.turns = turns
         self.max_length = max_length
@@ -84,7 +83,7 @@ class History(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(action)
         shown = "\n".join([*self._repeated(action), observation])
         self._last = observation
-        return shown, reward, terminated, truncated and not terminated, info
+        return shown, reward, terminated, truncated, info
 
     def _repeated(self, action: str) -> list[str]:
         if self.show == "first_last":

@@ -61,17 +61,6 @@ def check_gamma(gamma: float) -> None:
         raise ConfigError(f"gamma must be between 0 and 1, got {gamma}")
 
 
-def check_positive(**arguments: object) -> None:
-    """Check that the arguments are positive integers.
-
-    Raises:
-        ConfigError: One of them is not.
-    """
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be a positive integer, got {value!r}")
-
-
 def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
     """Return a function given directly or by its name, which can be stored in a spec as JSON.
 

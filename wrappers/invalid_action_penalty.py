@@ -9,7 +9,7 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty
 
 
-class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class InvalidActionPenalty(FrozenAfterEnd):
     """Wrapper that subtracts a penalty from the reward of an invalid action.
 
     >>> import gymnasium as gym
@@ -31,8 +31,7 @@ class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def __init__(self, env: gym.Env[Any, Any], penalty: float = 0.1) -> None:
         check_penalty(penalty)
-        gym.utils.RecordConstructorArgs.__init__(self, penalty=penalty)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, penalty=penalty)
         self.penalty = penalty
         self._listed: list[str] | None = None
 
@@ -51,7 +50,7 @@ class InvalidActionPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         self._listed = listed_actions(self.env, info)
         if not info.get("action_valid", True):
             reward = float(reward) - self.penalty
-        return observation, reward, terminated, truncated and not terminated, info
+        return observation, reward, terminated, truncated, info
 
 
 def _plain(action: str) -> str:

@@ -4,16 +4,16 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.textify import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
+from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation
 
 _SHOWN = 100
 
 
-class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class MultiAction(FrozenAfterEnd):
     r"""Wrapper that plays several actions of one response in order.
 
     >>> import gymnasium as gym
@@ -49,12 +49,11 @@ class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     def __init__(self, env: gym.Env[str, str], limit: int = 5, separator: str = "\n") -> None:
-        check_positive(limit=limit)
+        check_counts(limit=limit)
         if not isinstance(separator, str) or not separator:
             raise ConfigError(f"separator must be text that is not empty, got {separator!r}")
         check_text(env, "MultiAction", observations=True, actions=True)
-        gym.utils.RecordConstructorArgs.__init__(self, limit=limit, separator=separator)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, limit=limit, separator=separator)
         self.limit = self.actions_per_turn = limit
         self.separator = separator
         line = len("\n> \n") + _SHOWN
@@ -85,7 +84,7 @@ class MultiAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         if len(steps) < len(actions):
             shown.append(_left_out(len(actions) - len(steps)))
         said = observation if len(actions) == 1 else "\n".join(shown)
-        return said, total, terminated, truncated and not terminated, {**info, "steps": steps}
+        return said, total, terminated, truncated, {**info, "steps": steps}
 
 
 def _left_out(count: int) -> str:

@@ -16,7 +16,7 @@ from gym_trl.wrappers.inner import check_text, load_function
 _MOST_ACTIONS = 1_000
 
 
-class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class Opponent(FrozenAfterEnd):
     """Wrapper for an environment whose two players move in turn; a policy plays the other side.
 
     >>> import gymnasium as gym
@@ -59,8 +59,7 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         if seat is not None and (isinstance(seat, bool) or seat not in (0, 1)):
             raise ConfigError(f"seat must be 0, 1 or None, got {seat!r}")
         check_text(env, "Opponent", observations=True, actions=True)
-        gym.utils.RecordConstructorArgs.__init__(self, policy=policy, seat=seat)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, policy=policy, seat=seat)
         self.seat = seat
         self._make_policy = None if policy == "random" else load_function(policy)
         self._policy: Policy | None = None
@@ -132,4 +131,4 @@ class Opponent(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             info = {**info, "action_valid": True}
             if info.get("success") is not None:
                 info["success"] = False
-        return observation, reward, terminated, truncated and not terminated, info
+        return observation, reward, terminated, truncated, info

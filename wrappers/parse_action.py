@@ -19,7 +19,7 @@ CutActions: TypeAlias = Literal["reject", "accept"]
 """Treatment of an action that ``max_tokens`` cut off."""
 
 
-class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class ParseAction(FrozenAfterEnd):
     """Wrapper that parses the action in a response that may also contain thinking and prose.
 
     >>> import gymnasium as gym
@@ -80,10 +80,9 @@ class ParseAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             raise ConfigError(f'cut_actions must be "reject" or "accept", got {cut_actions!r}')
         if format is None and strict:
             raise ConfigError("strict needs a format")
-        gym.utils.RecordConstructorArgs.__init__(
-            self, format=format, strict=strict, penalty=penalty, end_after=end_after, cut_actions=cut_actions
+        super().__init__(
+            env, format=format, strict=strict, penalty=penalty, end_after=end_after, cut_actions=cut_actions
         )
-        FrozenAfterEnd.__init__(self, env)
         self.action_space = AnyText(_ANSWER_LENGTH)
         self.penalty = penalty
         self.end_after = end_after

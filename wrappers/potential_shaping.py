@@ -14,7 +14,7 @@ Potential = Callable[[Any], float]
 """Function from the unwrapped environment to a number that measures progress."""
 
 
-class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class PotentialShaping(FrozenAfterEnd):
     """Wrapper that adds the increase of a potential to each reward, so that progress is rewarded immediately.
 
     >>> import gymnasium as gym
@@ -47,8 +47,7 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def __init__(self, env: gym.Env[Any, Any], potential: Potential | str, gamma: float = 1.0) -> None:
         check_gamma(gamma)
-        gym.utils.RecordConstructorArgs.__init__(self, potential=potential, gamma=gamma)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, potential=potential, gamma=gamma)
         self.gamma = gamma
         self._potential = load_function(potential)
         self._before = 0.0
@@ -65,7 +64,7 @@ class PotentialShaping(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(action)
         before, self._before = self._before, 0.0 if terminated or truncated else self._now()
         shaped = float(reward) + self.gamma * self._before - before
-        return observation, shaped, terminated, truncated and not terminated, info
+        return observation, shaped, terminated, truncated, info
 
     def _now(self) -> float:
         value = float(self._potential(self.unwrapped))

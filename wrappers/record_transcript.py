@@ -12,7 +12,7 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, instructions_of
 
 
-class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class RecordTranscript(FrozenAfterEnd):
     """Wrapper that keeps the last episode as a dict, and writes every episode to a file, one JSON object per line.
 
     >>> import gymnasium as gym
@@ -42,8 +42,7 @@ class RecordTranscript(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def __init__(self, env: gym.Env[str, str], path: str | None = None) -> None:
         check_text(env, "RecordTranscript", observations=True, actions=True)
-        gym.utils.RecordConstructorArgs.__init__(self, path=path)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, path=path)
         self.path = None if path is None else Path(path)
         self.transcript: dict[str, Any] | None = None
         """Current episode, or the last one."""

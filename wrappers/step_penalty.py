@@ -8,7 +8,7 @@ from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty
 
 
-class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class StepPenalty(FrozenAfterEnd):
     """Wrapper that subtracts a penalty from every reward, so that the shortest solution has the highest return.
 
     >>> import gymnasium as gym
@@ -29,8 +29,7 @@ class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def __init__(self, env: gym.Env[Any, Any], penalty: float = 0.01) -> None:
         check_penalty(penalty)
-        gym.utils.RecordConstructorArgs.__init__(self, penalty=penalty)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, penalty=penalty)
         self.penalty = penalty
 
     def settle(self, inside: float, turns: float) -> float:
@@ -39,4 +38,4 @@ class StepPenalty(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
 
     def _step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, float(reward) - self.penalty, terminated, truncated and not terminated, info
+        return observation, float(reward) - self.penalty, terminated, truncated, info

@@ -8,7 +8,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 
 
-class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class SuccessReward(FrozenAfterEnd):
     """Wrapper with a reward of 1.0 when the task is solved, and 0.0 for everything else.
 
     >>> import gymnasium as gym
@@ -35,8 +35,7 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """Always 0, because neither progress nor a loss changes the reward."""
 
     def __init__(self, env: gym.Env[Any, Any], key: str = "success") -> None:
-        gym.utils.RecordConstructorArgs.__init__(self, key=key)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, key=key)
         self.key = key
         self._paid = False
 
@@ -61,4 +60,4 @@ class SuccessReward(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             )
         solved = bool(info.get(self.key)) and not self._paid
         self._paid = self._paid or solved
-        return observation, float(solved), terminated, truncated and not terminated, info
+        return observation, float(solved), terminated, truncated, info

@@ -17,7 +17,7 @@ Act = Callable[[str], Any]
 """Function from text to an action; raises ``ValueError`` with a hint if the text is not a valid action."""
 
 
-class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class TextAction(FrozenAfterEnd):
     """Wrapper that plays an environment with text actions.
 
     >>> import gymnasium as gym
@@ -42,8 +42,7 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     """
 
     def __init__(self, env: gym.Env[Any, Any], act: Act | None = None, names: tuple[str, ...] | None = None) -> None:
-        gym.utils.RecordConstructorArgs.__init__(self, act=act, names=names)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, act=act, names=names)
         self.action_space = AnyText()
         self.names = tuple(action_names(env) if names is None else names)
         self._act = act
@@ -81,7 +80,7 @@ class TextAction(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             observation,
             reward,
             terminated,
-            truncated and not terminated,
+            truncated,
             self._named({"action_valid": True, **info}),
         )
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.parsing import split_thinking
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, load_function, longest_observation
+from gym_trl.wrappers.inner import check_text, instructions_of, load_function, longest_observation
 from gym_trl.wrappers.mcp_server import MCPServer
 from gym_trl.wrappers.tool import Tool, function_tool
 
@@ -30,7 +30,7 @@ Source: TypeAlias = Callable[..., Any] | str | MCPServer
 """Function, MCP server, or the name of either."""
 
 
-class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class Tools(FrozenAfterEnd):
     r"""Wrapper that lets the model call functions before an action; their result is the next observation.
 
     >>> import gymnasium as gym
@@ -78,12 +78,11 @@ class Tools(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     def __init__(
         self, env: gym.Env[str, str], tools: Sequence[Source], max_calls: int = 8, max_length: int = 2_000
     ) -> None:
-        check_positive(max_calls=max_calls, max_length=max_length)
+        check_counts(max_calls=max_calls, max_length=max_length)
         if isinstance(tools, str) or not tools:
             raise ConfigError(f"tools must be a list of functions or servers with at least one, got {tools!r:.80}")
         check_text(env, "Tools", observations=True, actions=True)
-        gym.utils.RecordConstructorArgs.__init__(self, tools=tools, max_calls=max_calls, max_length=max_length)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, tools=tools, max_calls=max_calls, max_length=max_length)
         self.max_calls = max_calls
         self.max_length = max_length
         self._calls = 0

@@ -4,14 +4,15 @@ from typing import Any
 
 import gymnasium as gym
 
+from gym_trl.errors import check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.textify import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_positive, check_text, instructions_of, longest_observation
+from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation
 from gym_trl.wrappers.settlement import settlement
 
 
-class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
+class TurnLimit(FrozenAfterEnd):
     r"""Wrapper that truncates an episode after ``turns`` turns.
 
     >>> import gymnasium as gym
@@ -42,10 +43,9 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
     settles_turns = owes = False
 
     def __init__(self, env: gym.Env[str, str], turns: int, announce: bool = False) -> None:
-        check_positive(turns=turns)
+        check_counts(turns=turns)
         check_text(env, "announce", observations=announce)
-        gym.utils.RecordConstructorArgs.__init__(self, turns=turns, announce=announce)
-        FrozenAfterEnd.__init__(self, env)
+        super().__init__(env, turns=turns, announce=announce)
         self.turns = turns
         self.announce = announce
         self._turns_left = turns
@@ -80,7 +80,7 @@ class TurnLimit(FrozenAfterEnd, gym.utils.RecordConstructorArgs):
             truncated, info = True, {**info, "stop_reason": "turn_limit"}
             reward = float(reward) + settlement(self.env, turns=0)
             self._cut_off = True
-        return self._announced(observation), reward, terminated, truncated and not terminated, info
+        return self._announced(observation), reward, terminated, truncated, info
 
     def _announced(self, observation: str) -> str:
         return f"{observation}\n({counted(self._turns_left, 'turn')} left)" if self.announce else observation

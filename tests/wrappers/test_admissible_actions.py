@@ -94,5 +94,5 @@ def test_observations_must_be_text() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, True, 2.0])
 def test_a_limit_that_cannot_be_is_refused(limit: Any) -> None:
-    with pytest.raises(ConfigError, match="max_length must be a positive integer"):
+    with pytest.raises(ConfigError, match="max_length must be an integer of at least 1"):
         AdmissibleActions(GuessNumber(), max_length=limit)

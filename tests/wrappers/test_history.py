@@ -83,8 +83,8 @@ def test_what_rewrites_the_past_refuses_to_be_trained_on_and_says_why() -> None:
         ({"show": "all"}, "show must be one of"),
         ({"show": "window"}, "turns is the length"),
         ({"turns": 3}, "turns is the length"),
-        ({"show": "window", "turns": 0}, "turns must be a positive integer"),
-        ({"max_length": 0}, "max_length must be a positive integer"),
+        ({"show": "window", "turns": 0}, "turns must be an integer of at least 1"),
+        ({"max_length": 0}, "max_length must be an integer of at least 1"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:

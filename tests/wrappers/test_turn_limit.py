@@ -110,5 +110,5 @@ def test_an_environment_that_is_not_text_can_be_limited_but_not_announced() -> N
 
 @pytest.mark.parametrize("turns", [0, -1, 1.0, "3", True, None])
 def test_a_limit_that_cannot_be_is_refused(turns: Any) -> None:
-    with pytest.raises(ConfigError, match="turns must be a positive integer"):
+    with pytest.raises(ConfigError, match="turns must be an integer of at least 1"):
         TurnLimit(GuessNumber(), turns=turns)
