@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.records.json_lines import JsonLinesWriter, read_json_lines
 from gym_trl.training.progress import display_on, lasting_console
+from gym_trl.training.session import Interrupt
 
 TRAIN = ["train", "TrlEnv/Echo-v0", "--episodes", "8", "--group-size", "4", "--eval-episodes", "8"]
 
@@ -224,12 +225,10 @@ def take_terminal():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-@pytest.mark.trl
 def test_nohup_keeps_the_terminals_end_away():
-    training = pytest.importorskip("gym_trl.training.run")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with training._Interrupt(speaks=False, patience_s=0.0) as interrupt:
+        with Interrupt(speaks=False, patience_s=0.0) as interrupt:
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             signal.raise_signal(signal.SIGHUP)
             assert not interrupt.requested

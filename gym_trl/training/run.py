@@ -1,20 +1,15 @@
 """One training run, from its options to its folder."""
 
-import logging
 import math
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 
@@ -31,6 +26,7 @@ from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.training.options import TrainOptions, check_grpo, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
+from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, quiet_libraries
 from gym_trl.types import EpisodeResult, Task
 from gym_trl.wrappers.declare_success import declare_success
 
@@ -46,7 +42,6 @@ except ImportError as error:
 
 _MAX_TASKS = 100_000
 _ROWS_AT_ONCE = 8  # maximum batch size of a pretrained model
-_SILENCE = {"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 def train(options: TrainOptions, *, out: Path | None = None, console: Console | None = None) -> dict[str, Any]:
@@ -93,19 +88,19 @@ def resume(folder: Path, *, steps: int | None = None, console: Console | None = 
 def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, console: Console | None) -> dict[str, Any]:
     rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     console = Console(quiet=True) if rank else console or lasting_console(sys.stdout)
-    path = out or _default_folder(options.env)
+    path = out or default_folder(options.env)
     if rank == 0 and start is None:
-        _check_new(path)
+        check_new(path)
     check_vllm(options.grpo)
     with ExitStack() as stack:
-        stack.enter_context(_quiet())
+        stack.enter_context(quiet_libraries())
         args = grpo_config(options, processes)
-        path = _agreed(path, processes)
+        path = agreed(path, processes)
         args.output_dir = str(path / "checkpoints")
         folder = RunFolder(path, writes=rank == 0)
         display = display_on(console, options.steps)
         stack.callback(display.end)
-        interrupt = _Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
+        interrupt = Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
         run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
         spec = make_spec(options, args, run.on_rollout)
         model, tokenizer = _model(options, run, Path(stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))))
@@ -190,64 +185,6 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
     return trainer
 
 
-def _default_folder(env: str) -> Path:
-    name = env.rpartition("/")[2].rpartition(":")[2].removesuffix(".py")
-    return Path("runs", f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
-
-
-def _check_new(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is a file; a run needs a folder")
-    if not path.exists() or not any(path.iterdir()):
-        return
-    try:
-        read_options(path)
-    except ConfigError as error:  # such as the folder of an evaluation
-        raise ConfigError(f"{path} is not empty and is not a run; choose another --out") from error
-    raise ConfigError(f"{path} already has a run; continue it with --resume {path}, or choose another --out")
-
-
-def _agreed(path: Path, processes: int) -> Path:
-    """Return the first process's folder: the default name depends on the clock."""
-    if processes == 1:
-        return path
-    from accelerate.utils import broadcast_object_list
-
-    return Path(broadcast_object_list([str(path)])[0])
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress terminal output of the trainer and its libraries."""
-    import datasets
-    from transformers.utils import logging as transformers_logging
-
-    def wanted(record: logging.LogRecord) -> bool:
-        # This warning repeats a failed episode's whole prompt at every step; such episodes are counted as unscored.
-        return "All reward functions returned None" not in record.getMessage()
-
-    trainer_log = logging.getLogger("trl.trainer.grpo_trainer")
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    mapping = datasets.are_progress_bars_disabled()
-    silenced = {name: value for name, value in _SILENCE.items() if name not in os.environ}
-    os.environ |= silenced
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    trainer_log.addFilter(wanted)
-    try:
-        yield
-    finally:
-        trainer_log.removeFilter(wanted)
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
-        if not mapping:
-            datasets.enable_progress_bars()
-        for name in silenced:
-            del os.environ[name]
-
-
 def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
     """Return the trainer's configuration for a run with ``options``; its output folder is set later.
 
@@ -325,48 +262,6 @@ def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], 
     )
 
 
-class _Interrupt:
-    """Signal handler: Ctrl-C, SIGTERM and SIGHUP stop the run after its step; a second signal aborts.
-
-    Signals within ``patience_s`` of the first count as the same one, because a launcher forwards signals to its
-    processes that the terminal has already sent to all of them.
-    """
-
-    def __init__(self, *, speaks: bool, patience_s: float) -> None:
-        self.requested = False
-        self._speaks = speaks
-        self._patience_s = patience_s
-        self._asked = 0.0
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        # Python allows handlers in the main thread only.
-        if threading.current_thread() is threading.main_thread():
-            heard = [signal.SIGINT, signal.SIGTERM]
-            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup
-                heard.append(signal.SIGHUP)
-            self._previous = {number: signal.signal(number, self._ask) for number in heard}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            # A closed terminal sends SIGHUP more than once.
-            if signal.Signals(number).name != "SIGHUP" and time.monotonic() - self._asked >= self._patience_s:
-                raise KeyboardInterrupt
-            return
-        self.requested, self._asked = True, time.monotonic()
-        if self._speaks:
-            # Not print, which is not reentrant. Writing to a terminal that was closed fails.
-            with suppress(OSError):
-                os.write(2, b"\nStopping after this step; once more aborts.\n")
-
-
 class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     """Callback around the trainer's steps: evaluation, records, progress, and the end of the run."""
 
@@ -376,7 +271,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         folder: RunFolder,
         start: Checkpoint,
         display: Display,
-        interrupt: _Interrupt,
+        interrupt: Interrupt,
     ) -> None:
         self.options = options
         self.start = start
