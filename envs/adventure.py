@@ -2,11 +2,11 @@
 
 import random
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.puzzle import Puzzle, each
+from gym_trl.envs.search import distances, path, rings
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -18,23 +18,19 @@ _BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 _KITCHEN = "kitchen"
 
 
-def _each(words: str) -> tuple[str, ...]:
-    return tuple(words.split())
-
-
-_ROOMS = _each(
+_ROOMS = each(
     "attic balcony bathroom bedroom cellar chapel conservatory corridor garage garden hall laundry library lounge "
     "nursery pantry parlour porch studio study vault workshop"
 )
-_SUPPORTERS = _each("bench bookcase counter desk dresser mantelpiece pedestal rack shelf stool table workbench")
-_CONTAINERS = _each("barrel basket box cabinet chest crate cupboard drawer hamper safe trunk wardrobe")
-_THINGS = _each(
+_SUPPORTERS = each("bench bookcase counter desk dresser mantelpiece pedestal rack shelf stool table workbench")
+_CONTAINERS = each("barrel basket box cabinet chest crate cupboard drawer hamper safe trunk wardrobe")
+_THINGS = each(
     "anchor bell book bottle brush candle coin compass cup dice doll feather flute globe hammer kettle lamp ladder "
     "mask mirror needle pillow plate ribbon rope scarf spoon statue umbrella vase whistle"
 )
-_FOODS = _each("apple carrot egg fish mushroom onion pepper potato sausage tomato turnip")
-_MATERIALS = _each("brass bronze copper glass golden iron ivory silver steel wooden")
-_COLOURS = _each("black blue green grey orange purple red white yellow")
+_FOODS = each("apple carrot egg fish mushroom onion pepper potato sausage tomato turnip")
+_MATERIALS = each("brass bronze copper glass golden iron ivory silver steel wooden")
+_COLOURS = each("black blue green grey orange purple red white yellow")
 _FOOD = frozenset(_FOODS)
 
 _HELD = "you"
@@ -109,10 +105,6 @@ class Adventure(Puzzle):
     the brass door with the brass key". Things that do not exist and things that cannot be seen are rejected with the
     same message.
 
-    Easy is 3 rooms, 4 objects, no locks and 1 goal in 20 turns; medium 6 rooms, 8 objects, 2 locks and 2 goals in 60;
-    hard 10 rooms, 12 objects, 3 locks and 3 goals in 120, with free commands. Arguments that are given replace the
-    preset's. There are at most 16 rooms, 24 objects, 8 locks and 5 goals.
-
     The shortest plan with full knowledge of the house is found by a breadth-first search; ``reward="efficient"``
     compares with it, and ``"shaped"`` pays for each command by which it becomes shorter. The solver does not have this
     knowledge: it explores the nearest unknown place until it can plan. Instances 0 to 1999:
@@ -129,8 +121,7 @@ class Adventure(Puzzle):
     nightly``: all 2000). ``optimal_success`` derives a bound on the turns that suffice to explore everything.
 
     Raises:
-        ConfigError: an argument is not an integer or out of range, there are more locks than ways between rooms or more
-            goals than objects, or ``commands`` is neither of the two.
+        ConfigError: there are more locks than ways between rooms, or more goals than objects.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -647,10 +638,8 @@ class _Builder:
 
     def _places(self, locked: list[str]) -> list[str]:
         """Return the floors and furniture that can be reached while the given locks stay locked."""
-        rooms = [self.start]
-        for room in rooms:
-            rooms += [there for there, door in self._exits[room].values() if door not in locked and there not in rooms]
-        return rooms + [piece for piece, room in self._home.items() if room in rooms and piece not in locked]
+        rooms = distances(self.start, lambda at: [to for to, door in self._exits[at].values() if door not in locked])
+        return [*rooms] + [piece for piece, room in self._home.items() if room in rooms and piece not in locked]
 
     def _place_things(self, last: list[str], objects: int, goals: int) -> Iterator[_Goal]:
         """Place all other things, with the first goal's thing behind the last lock."""
@@ -756,35 +745,23 @@ def _plan(house: _House, state: _State, room: str) -> list[str] | None:
     opened = {deed.command.removeprefix("open "): 1 << i for i, deed in enumerate(deeds)}
     optional = {door: 1 << (len(deeds) + i) for i, door in enumerate(needs.shortcuts)}
     opened |= optional
-    queue: deque[tuple[str, int, Any]] = deque([(room, 0, None)])  # commands as a linked list, the last one first
-    seen = {(room, 0)}
-    while queue:
-        room, done, commands = queue.popleft()
-        if done & goal == goal:
-            return _unlinked(commands)
+
+    def moves(at: tuple[str, int]) -> Iterator[tuple[str, tuple[str, int]]]:
+        room, done = at
         ready = next((i for i in here[room] if not done >> i & 1 and after[i] & ~done == 0), None)
-        nexts: list[tuple[str, int, str]] = []
         if ready is not None:
-            nexts.append((room, done | 1 << ready, deeds[ready].command))
-        else:
-            for way, (there, door) in house.exits[room].items():
-                if door not in state.closed or done & opened.get(door, 0):
-                    nexts.append((there, done, f"go {way}"))
-                elif door in optional:
-                    nexts.append((room, done | optional[door], f"open {door}"))
-        for there, then, command in nexts:
-            if (there, then) not in seen:
-                seen.add((there, then))
-                queue.append((there, then, (command, commands)))
-    return None
+            yield deeds[ready].command, (room, done | 1 << ready)
+            return
+        for way, (there, door) in house.exits[room].items():
+            if door not in state.closed or done & opened.get(door, 0):
+                yield f"go {way}", (there, done)
+            elif door in optional:
+                yield f"open {door}", (room, done | optional[door])
 
-
-def _unlinked(commands: Any) -> list[str]:
-    found = []
-    while commands:
-        command, commands = commands
-        found.append(command)
-    return found[::-1]
+    came_from: dict[tuple[str, int], tuple[tuple[str, int], str]] = {}
+    reached = (at for ring in rings((room, 0), moves, came_from) for at in ring if at[1] & goal == goal)
+    end = next(reached, None)
+    return None if end is None else path(came_from, end)
 
 
 class _Needs:
@@ -869,13 +846,10 @@ class _Needs:
 
     def _behind(self, door: str, start: str) -> set[str]:
         """Return the rooms that cannot be reached without a door."""
-        exits, seen, rooms = self._house.exits, {start}, [start]
-        for room in rooms:
-            for there, between in exits[room].values():
-                if there not in seen and between != door:
-                    seen.add(there)
-                    rooms.append(there)
-        return exits.keys() - seen
+        exits = self._house.exits
+        return exits.keys() - distances(
+            start, lambda room: [to for to, between in exits[room].values() if between != door]
+        )
 
     def _put_keys_last(self) -> None:
         """Order the placing of a key that is itself a goal after all its unlocking."""

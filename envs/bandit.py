@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from string import ascii_uppercase
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,14 +15,6 @@ from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _PAID = re.compile(r"([A-Z]) paid ([01])\.")
-
-
-_STORIES = {
-    "machines": ("slot machines", "A turn on a machine pays 1 or 0"),
-    "adverts": ("advertisements", "Each turn you show one to a visitor, who clicks (1) or does not (0)"),
-    "treatments": ("treatments", "Each turn you give one to a new patient, who is cured (1) or is not (0)"),
-}
-"""Name of the arms, and the rule of a turn, in the instructions."""
 
 
 class Bandit(TextEnv):
@@ -52,7 +44,6 @@ class Bandit(TextEnv):
         gap: Above 0, up to 1.
         turns: From 1 to 1000.
         summary: Observations list how often each arm was tried and paid; otherwise only the last payoff.
-        story: ``"machines"``, ``"adverts"`` or ``"treatments"``; only the instructions differ.
         reward: ``"payoff"`` or ``"success"``.
         render_mode: ``"ansi"`` or ``"human"``.
 
@@ -80,11 +71,11 @@ class Bandit(TextEnv):
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {"arms": 4, "gap": 0.5, "turns": 20, "summary": True, "story": "machines"},
-        "medium": {"arms": 5, "gap": 0.2, "turns": 100, "summary": True, "story": "machines"},
-        "hard": {"arms": 10, "gap": 0.2, "turns": 100, "summary": False, "story": "machines"},
+        "easy": {"arms": 4, "gap": 0.5, "turns": 20, "summary": True},
+        "medium": {"arms": 5, "gap": 0.2, "turns": 100, "summary": True},
+        "hard": {"arms": 10, "gap": 0.2, "turns": 100, "summary": False},
     }
-    ranges: ClassVar = {"arms": (2, 20), "turns": (1, 1000), "story": tuple(_STORIES)}
+    ranges: ClassVar = {"arms": (2, 20), "turns": (1, 1000)}
     reward_modes = ("payoff", "success")
     garbage = "?"
     constant_action = "A"
@@ -93,7 +84,6 @@ class Bandit(TextEnv):
     gap: float
     turns: int
     summary: bool
-    story: Literal["machines", "adverts", "treatments"]
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -114,14 +104,13 @@ class Bandit(TextEnv):
     @property
     def instructions(self) -> str:
         """Rules of the game and format of an action."""
-        things, rule = _STORIES[self.story]
         aim = (
             "collect as much as you can"
             if self.reward == "payoff"
             else "you win if you choose that one in the last turn"
         )
         return (
-            f"There are {self.arms} {things}, {self._names}. {rule}, with probability "
+            f"There are {self.arms} slot machines, {self._names}. A turn on a machine pays 1 or 0, with probability "
             f"{0.5 + self.gap / 2:.4g} for one of them, which you do not know, and {0.5 - self.gap / 2:.4g} for each "
             f"other. You have {counted(self.turns, 'turn')}; {aim}. Answer with one letter alone, written like Z "
             "(which is none of them). Anything else costs a turn and pays nothing."

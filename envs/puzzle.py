@@ -12,6 +12,11 @@ def plain(action: str) -> str:
     return action.strip().lower() if action.isascii() else ""
 
 
+def each(words: str) -> tuple[str, ...]:
+    """Return the words of a text."""
+    return tuple(words.split())
+
+
 def offsets(directions: Sequence[str], row: int) -> dict[str, int]:
     """Return the offsets of moves up, right, down and left in a text with rows of this length, line break included."""
     return dict(zip(directions, (-row, 1, row, -1), strict=True))

@@ -8,11 +8,10 @@ from functools import lru_cache
 from itertools import count, permutations
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.puzzle import Puzzle, offsets
+from gym_trl.envs.puzzle import Puzzle, offsets, plain
 from gym_trl.envs.search import Planner, distances, path
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _MOST_BOXES = 4
@@ -73,8 +72,6 @@ class Sokoban(Puzzle):
         height: Squares from top to bottom.
         boxes: No more than 4, and than a fourth of the squares inside the walls.
         depth: Most moves of the shortest solution; never more than ``turns``.
-        moves_per_answer: Most moves in one action. Each is a turn; an action that cannot be played to its end is not
-            begun and costs one turn.
         reward: ``"efficient"`` pays the moves of a shortest solution over the turns taken; the potential of
             ``"shaped"`` is the share of boxes on goals.
 
@@ -93,13 +90,12 @@ class Sokoban(Puzzle):
     """
 
     presets: ClassVar = {
-        "easy": {"width": 6, "height": 6, "boxes": 1, "depth": 8, "turns": 20, "moves_per_answer": 1},
-        "medium": {"width": 6, "height": 6, "boxes": 2, "depth": 20, "turns": 40, "moves_per_answer": 1},
-        "hard": {"width": 8, "height": 8, "boxes": 3, "depth": 30, "turns": 60, "moves_per_answer": 1},
+        "easy": {"width": 6, "height": 6, "boxes": 1, "depth": 8, "turns": 20},
+        "medium": {"width": 6, "height": 6, "boxes": 2, "depth": 20, "turns": 40},
+        "hard": {"width": 8, "height": 8, "boxes": 3, "depth": 30, "turns": 60},
     }
     ranges: ClassVar = {
-        "width": (5, 12), "height": (5, 12), "boxes": (1, None), "depth": (1, None), "turns": (1, None),
-        "moves_per_answer": (1, None)
+        "width": (5, 12), "height": (5, 12), "boxes": (1, None), "depth": (1, None), "turns": (1, None)
     }  # fmt: skip
     reward_modes = ("success", "efficient", "shaped")
     optimum_is_shortest = True
@@ -111,7 +107,6 @@ class Sokoban(Puzzle):
     height: int
     boxes: int
     depth: int
-    moves_per_answer: int
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
@@ -128,37 +123,25 @@ class Sokoban(Puzzle):
     @property
     def instructions(self) -> str:
         """Rules of the game and format of an action."""
-        if self.moves_per_answer == 1:
-            answer = "one move: up, down, left or right"
-        else:
-            answer = (
-                f"one to {self.moves_per_answer} moves out of up, down, left and right, separated by spaces; each is "
-                "a turn. If one of them is not possible, none is made"
-            )
         return (
             f"Sokoban: push every box onto a goal within {self.turns} turns. The map shows walls (#), floor (-), "
             "goals (.), boxes ($), boxes on goals (*) and you (@, on a goal +). Walk into a box to push it one square; "
             "that needs a free square behind it, and boxes cannot be pulled. A move that is not possible costs a turn, "
-            f"and so does anything else. Answer with {answer}."
+            "and so does anything else. Answer with one move: up, down, left or right."
         )
 
     @property
     def constant_action(self) -> str:
         """First possible move, which depends on the room."""
-        return self._possible_moves()[0] if self._last is not None else "up"
+        return self.admissible_actions()[0] if self._last is not None else "up"
 
-    def admissible_actions(self) -> list[str] | None:
-        """Return the one to four possible moves, or ``None`` if an action can be several."""
-        return self._possible_moves() if self.moves_per_answer == 1 else None
+    def admissible_actions(self) -> list[str]:
+        """Return the one to four possible moves."""
+        return [name for name, step in self._steps.items() if _can_move(self._squares, self._player, step)]
 
     def solver(self) -> Policy:
         """Return a policy that plays a shortest solution."""
         return Steady(Planner(_read, _shortest_solution), _ROW.search)
-
-    def random_policy(self, seed: int) -> Policy:
-        """Return a policy that plays possible single moves, even if an action can be several."""
-        rng = random.Random(seed)
-        return lambda observation: rng.choice(self._possible_moves())
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
@@ -173,52 +156,22 @@ class Sokoban(Puzzle):
         self._info = {"optimal_actions": fewest}
 
     def _act(self, action: str) -> Outcome:
-        step = self._steps.get(action)
-        steps = [step] if step is not None else self._read(action)
-        if not steps:
+        said = plain(action).split()
+        if not said or not self._steps.keys() >= set(said):
             return self._reject("Answer up, down, left or right.")
-        if len(steps) > self.moves_per_answer:
-            return self._reject(f"At most {counted(self.moves_per_answer, 'move')} in one answer.")
-        if len(steps) > 1:
-            return self._play_all(steps)
-        if not _can_move(self._squares, self._player, steps[0]):
+        if len(said) > 1:
+            return self._reject("At most 1 move in one answer.")
+        step = self._steps[said[0]]
+        if not _can_move(self._squares, self._player, step):
             return self._reject("That move is not possible.")
-        self._player = _move(self._squares, self._player, steps[0])
+        self._player = _move(self._squares, self._player, step)
         return self._end_turn()
-
-    def _play_all(self, steps: list[int]) -> Outcome:
-        """Play the steps until all are made, the room is solved, or no turns are left."""
-        squares, player, turns = self._squares.copy(), self._player, 0
-        while turns < min(len(steps), self._turns_left) and "$" in squares:
-            if not _can_move(squares, player, steps[turns]):
-                return self._reject(f"Move {turns + 1} is not possible.")
-            player = _move(squares, player, steps[turns])
-            turns += 1
-        self._squares, self._player = squares, player
-        self._turns_left -= turns - 1  # each move is a turn
-        self._actions += turns - 1
-        return self._end_turn()
-
-    def _read(self, action: str) -> list[int]:
-        """Return the moves of an action, or none if it is invalid."""
-        if not action.isascii():
-            return []
-        steps = [self._steps.get(word) for word in action.lower().split()]
-        return [] if None in steps else [step for step in steps if step is not None]
 
     def _is_solved(self) -> bool:
         return "$" not in self._squares
 
     def _board(self) -> str:
         return "".join(self._squares)
-
-    def _possible_moves(self) -> list[str]:
-        squares, player = self._squares, self._player
-        return [
-            name
-            for name, step in self._steps.items()
-            if squares[player + step] in "-." or (squares[player + step] in "$*" and squares[player + 2 * step] in "-.")
-        ]
 
     def _fewest_actions(self) -> float:
         """Return the moves of a shortest solution."""

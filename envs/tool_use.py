@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.puzzle import Puzzle, each
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -24,10 +24,6 @@ _MOST_INSTRUCTIONS = 300_000
 _CALL = re.compile(r"(calculate|search|open|query|answer) ?: ?(.+)", re.IGNORECASE)
 _DOCUMENT = re.compile(r"[0-9]{1,6}")
 _ANSWER = re.compile(r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9]{1,30}))(?:\.0{0,9})?\.?")
-
-
-def _each(words: str) -> tuple[str, ...]:
-    return tuple(words.split())
 
 
 class ToolUse(Puzzle):
@@ -394,7 +390,7 @@ _TABLES = {
 }
 _SELECT = re.compile(r"(?:select|with|values)\b.*", re.IGNORECASE)
 _FUNCTIONS = frozenset(
-    _each(
+    each(
         "sum total count avg min max abs round lower upper length substr instr like coalesce ifnull nullif "
         "row_number rank"
     )
@@ -470,20 +466,20 @@ def _show_cell(cell: Any) -> str:
 
 # Generation of a country and a question about it
 
-_STEMS = _each(
+_STEMS = each(
     "Ash Bel Cor Dun Elm Fal Gar Hol Ister Jar Kel Lor Mar Nor Ost Pel Quil Rav Sel Tor Ul Var Wen Yar Zel Bram Cald "
     "Drin Fen Grav"
 )
-_TOWN_ENDS = _each("bridge burg by dale fell field ford gate ham haven moor mouth stead wick")
-_SURNAME_ENDS = _each("an ard ell en eth ick in mann ow sen ton wright")
-_FIRST_NAMES = _each(
+_TOWN_ENDS = each("bridge burg by dale fell field ford gate ham haven moor mouth stead wick")
+_SURNAME_ENDS = each("an ard ell en eth ick in mann ow sen ton wright")
+_FIRST_NAMES = each(
     "Ada Boris Clara Dario Edda Felix Greta Hugo Irma Jonas Karla Leon Mina Nils Olga Pavel Rosa Sven Tilda Viktor"
 )
 _COMPANY_ENDS = ("Works", "Mills", "Brothers", "Foundry", "Trading", "Yards")
 _CUSTOMER_ENDS = ("Inn", "School", "Bakery", "Theatre", "Garage", "Library", "Market", "Hospital")
-_RIVERS = _each("Aske Bourle Cray Dove Esk Inver Lune Ober Tarn Wye")
-_PROFESSIONS = _each("botanist painter mason sailor printer judge baker surveyor clockmaker poet")
-_GOODS = _each("bells boots candles carpets clocks kettles ladders lamps paper pianos ropes saddles soap tiles violins")
+_RIVERS = each("Aske Bourle Cray Dove Esk Inver Lune Ober Tarn Wye")
+_PROFESSIONS = each("botanist painter mason sailor printer judge baker surveyor clockmaker poet")
+_GOODS = each("bells boots candles carpets clocks kettles ladders lamps paper pianos ropes saddles soap tiles violins")
 
 _TOTALS = {
     "the total price of all orders by customers in": ("sum(quantity * price)", "town"),

@@ -174,13 +174,6 @@ def test_the_instructions_say_what_is_paid() -> None:
     assert aim in Bandit(reward="success").instructions
 
 
-def test_stories_differ_in_the_instructions_only() -> None:
-    stories: Any = ("machines", "adverts", "treatments")
-    envs = [Bandit(story=story) for story in stories]
-    assert len({env.instructions for env in envs}) == 3
-    assert len({str(play(env, env.random_policy(0), seed=0)) for env in envs}) == 1
-
-
 def test_where_the_gap_is_one_the_first_payment_says_all() -> None:
     env = Bandit(arms=3, gap=1, turns=3)
     assert env.optimal_return == pytest.approx((1 + 2 / 3 + 1 / 3) / 3)
@@ -210,8 +203,6 @@ def test_variants_keep_every_promise(arguments: dict[str, Any], reward: str) -> 
         ({"gap": float("nan")}, "gap must be a number above 0 and up to 1, got nan"),
         ({"gap": "0.2"}, "gap must be a number above 0 and up to 1, got '0.2'"),
         ({"summary": 1}, "summary must be True or False, got 1"),
-        ({"story": "bandits"}, "story must be .*, got 'bandits'"),
-        ({"story": []}, "story must be 'machines', 'adverts' or 'treatments'"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:

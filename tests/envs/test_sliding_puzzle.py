@@ -1,15 +1,12 @@
 import math
-import random
 from collections import deque
 from functools import partial
 from statistics import fmean
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, strategies as st
 
-from gym_trl.envs import sliding_puzzle
 from gym_trl.envs.sliding_puzzle import SlidingPuzzle
 from gym_trl.errors import ConfigError
 from gym_trl.testing import check_text_env, play
@@ -64,7 +61,6 @@ def say(action: str, observation: str) -> str:
         (2, 2, 12, 3.0, 6),
         (2, 3, 360, 12.6222, 21),
         (3, 2, 360, 12.6222, 21),
-        (2, 4, 20160, 22.6776, 36),
         (3, 3, 181440, 21.9724, 31),
     ],
 )
@@ -118,61 +114,9 @@ def test_the_potential_is_one_less_the_distance_as_a_share_of_the_longest() -> N
         assert env._potential() == 1 - away[read(observation, 2)] / 21
 
 
-@pytest.mark.parametrize(("rows", "cols", "walk"), [(2, 2, 1), (2, 2, 12), (2, 3, 5), (3, 3, 7), (3, 4, 6), (4, 4, 6)])
-def test_all_walks_that_take_no_move_back_at_once_are_instances(rows: int, cols: int, walk: int) -> None:
-    goal = (*range(1, rows * cols), 0)
-    paths: list[list[Cells]] = [[goal]]
-    for _ in range(walk):
-        paths = [
-            [*path, after] for path in paths for after in neighbours(rows, cols, path[-1]) if after not in path[-2:]
-        ]
-    ends = sorted(path[-1] if path[-1] != goal else path[-2] for path in paths)
-    env = SlidingPuzzle(rows=rows, cols=cols, walk=walk, turns=walk)
-    assert env.num_instances == len(paths)
-    starts = [read(env.reset(options={"instance": i})[0], rows) for i in range(env.num_instances)]
-    assert sorted(starts) == ends
-    assert goal not in starts
-    assert success(env, env.solver()) == env.optimal_success == 1.0
-
-
-def test_a_walk_that_comes_home_is_a_move_shorter() -> None:
-    env = SlidingPuzzle(rows=2, cols=2, walk=12)
-    assert env.num_instances == 2
-    assert {env.reset(options={"instance": i})[0] for i in range(2)} == {
-        "1 2\n_ 3\n42 turns left.",
-        "1 _\n3 2\n42 turns left.",
-    }
-
-
-@pytest.mark.parametrize("walk", [10, 17])
-def test_on_large_boards_the_search_from_both_ends_is_as_short_as_a_search_from_one(walk: int) -> None:
-    env = SlidingPuzzle(rows=3, cols=4, walk=walk, turns=30, reward="efficient")
-    goal = (*range(1, 12), 0)
-    near, ring = {goal: 0}, [goal]
-    for depth in range(1, walk + 1):
-        ring = [after for cells in ring for after in neighbours(3, 4, cells) if near.setdefault(after, depth) == depth]
-        ring = list(dict.fromkeys(ring))
-    for seed in range(40):
-        steps = play(env, env.solver(), seed=seed)
-        assert len(steps) - 1 == near[read(steps[0][0], 3)] <= walk
-        assert steps[-1][2] == 1.0
-
-
-def test_the_15_puzzle_is_solved_after_a_walk_of_30_moves() -> None:
-    env = SlidingPuzzle(rows=4, cols=4, walk=30, turns=30)
-    for seed in range(5):
-        assert play(env, env.solver(), seed=seed)[-1][-1]["success"]
-
-
-def test_a_large_board_is_shown_in_columns() -> None:
-    observation, _ = SlidingPuzzle(rows=4, cols=4, walk=1, turns=9).reset(seed=0)
-    assert observation.splitlines()[:2] == [" 1  2  3  4", " 5  6  7  8"]
-    assert observation.endswith(("\n13 14  _ 15\n9 turns left.", "\n13 14 15 12\n9 turns left."))
-
-
-@given(seed=st.integers(0, 2**32), rows=st.integers(2, 4), cols=st.integers(2, 4))
+@given(seed=st.integers(0, 2**32), rows=st.integers(2, 3), cols=st.integers(2, 3))
 def test_moves_go_where_the_rules_say_and_each_is_undone_by_the_same_tile(seed: int, rows: int, cols: int) -> None:
-    env = SlidingPuzzle(rows=rows, cols=cols, walk=9, turns=40)
+    env = SlidingPuzzle(rows=rows, cols=cols, turns=40)
     observation, info = env.reset(seed=seed)
     cells = read(observation, rows)
     for tile in info["admissible_actions"]:
@@ -222,56 +166,23 @@ def test_unsolvable_positions_are_never_shown() -> None:
     "said", ["", "0", "1", "9", "_", "08", "8.", "+8", "8 8", "up", "\u0668", "slide 8", "8" * 5000, " 1 "]
 )
 def test_what_is_no_tile_beside_the_gap_costs_a_turn_and_moves_nothing(said: str) -> None:
-    env = SlidingPuzzle(rows=3, cols=3, walk=1, turns=3)
+    env = SlidingPuzzle(rows=3, cols=3, turns=3)
     before, _ = env.reset(options={"instance": 0})
-    assert "8" in before.splitlines()[2] or "6" in before.splitlines()[1]
+    assert not {"1", "8"} & set(env.admissible_actions())
     for left in (2, 1, 0):
         observation, reward, done, _, info = env.step(said)
         assert (reward, done, info["action_valid"]) == (0.0, left == 0, False)
         assert read(observation, 3) == read(before, 3)
-        assert observation.startswith("Not a tile beside the gap.\n1 2 3\n")
+        assert observation.startswith("Not a tile beside the gap.\n")
         assert observation.endswith(f"\n{left} turn{'s' if left != 1 else ''} left.")
 
 
 def test_whitespace_around_the_tile_does_not_matter_and_the_last_turn_can_win() -> None:
-    env = SlidingPuzzle(rows=3, cols=3, walk=1, turns=1)
-    for instance, tile in enumerate(("6", "8")):
-        env.reset(options={"instance": instance})
+    env = SlidingPuzzle(rows=2, cols=2, turns=1)
+    for start, tile in {"1 2\n_ 3\n": "3", "1 _\n3 2\n": "2"}.items():
+        while not env.reset()[0].startswith(start):
+            pass
         assert env.step(f" {tile}\n")[1:3] == (1.0, True)
-
-
-@pytest.mark.parametrize(("rows", "cols"), [(3, 4), (4, 3), (4, 4)])
-def test_a_position_far_from_all_starts_is_solved_without_a_long_search(
-    rows: int, cols: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Asked for the first time there, the search for a shortest solution had no end in sight."""
-    by_parts = Mock(wraps=sliding_puzzle._by_parts)
-    monkeypatch.setattr(sliding_puzzle, "_by_parts", by_parts)
-    rng = random.Random(0)
-    for seed in range(3):
-        env = SlidingPuzzle(rows=rows, cols=cols, walk=12, turns=2_000)
-        observation, info = env.reset(seed=seed)
-        for _ in range(500):
-            observation, *_, info = env.step(rng.choice(info["admissible_actions"]))
-        policy = env.solver()
-        for _ in range(200):
-            observation, _, over, _, info = env.step(policy(observation))
-            if over:
-                break
-        assert info["success"]
-    by_parts.assert_called()
-
-
-def test_a_plan_is_not_played_on_where_its_last_move_was_not_made() -> None:
-    env = SlidingPuzzle(rows=4, cols=4, walk=20, turns=40)
-    for seed in range(10):
-        observation, _ = env.reset(seed=seed)
-        policy, over = env.solver(), False
-        while not over:
-            policy(observation)
-            action = policy(env.step("99")[0])
-            observation, _, over, _, info = env.step(action)
-        assert info["success"]
 
 
 def test_the_example_in_the_instructions_is_no_tile() -> None:
@@ -283,8 +194,8 @@ def test_the_example_in_the_instructions_is_no_tile() -> None:
     "arguments",
     [
         {"rows": 2, "cols": 2, "turns": 3},
-        {"rows": 3, "cols": 2, "walk": 4, "turns": 2},
-        {"rows": 4, "cols": 4, "walk": 8, "turns": 9, "reward": "shaped"},
+        {"rows": 3, "cols": 2, "turns": 2},
+        {"turns": 9, "reward": "shaped"},
         {"reward": "efficient"},
     ],
 )
@@ -296,11 +207,8 @@ def test_variants_keep_every_promise(arguments: dict[str, Any]) -> None:
     ("arguments", "said"),
     [
         ({"rows": 1}, "rows must be at least 2, got 1"),
-        ({"cols": 5}, "cols must be at most 4, got 5"),
+        ({"cols": 4}, "cols must be at most 3, got 4"),
         ({"rows": "3"}, "rows must be an integer, got '3'"),
-        ({"walk": -1}, "walk must be at least 0, got -1"),
-        ({"walk": 31}, "walk must be at most 30, got 31"),
-        ({"rows": 4, "cols": 4}, "walk must be at least 1 on a board of more than 9 cells, got walk=0 and 4x4"),
         ({"turns": 0}, "turns must be at least 1, got 0"),
         ({"turns": True}, "turns must be an integer, got True"),
     ],

@@ -187,65 +187,6 @@ def test_moves_lead_where_the_rules_say(seed: int, difficulty: Any) -> None:
         assert done == (info["success"] or turns == 0)
 
 
-@given(seed=st.integers(0, 2**32 - 1), many=st.integers(2, 6))
-def test_several_moves_in_one_answer_are_as_many_single_ones_or_none(seed: int, many: int) -> None:
-    env, single = Sokoban(difficulty="easy", moves_per_answer=many), Sokoban(difficulty="easy")
-    observation, info = env.reset(seed=seed)
-    assert (observation, info["optimal_actions"]) == (single.reset(seed=seed)[0], single._fewest_actions())
-    assert info["admissible_actions"] is None
-    rng, done = random.Random(seed), False
-    while not done:
-        names = [rng.choice(list(STEPS)) for _ in range(rng.randint(1, many))]
-        room, left = Room(observation), env._turns_left
-        position: Position | None = (room.player, room.boxes)
-        for number, name in enumerate(names):
-            if position is None or position[1] == room.goals or number == left:
-                break
-            position = room.move(position, name)
-        before = observation
-        observation, reward, done, _, info = env.step(" ".join(names))
-        if position is None:
-            assert not info["action_valid"]
-            assert Room(observation).rows == Room(before).rows
-            assert env._turns_left == left - 1
-            single._turns_left = env._turns_left
-            continue
-        for name in names[: left - env._turns_left]:
-            last = single.step(name)
-        assert (observation, reward, done) == last[:3]
-        assert info["action_valid"]
-
-
-def test_several_moves_in_one_answer_cost_as_much_as_single_ones() -> None:
-    """Also for the efficient reward: five moves in one answer are five."""
-    env = Sokoban(moves_per_answer=50, reward="efficient")
-    for number in range(30):
-        observation, info = env.reset(options={"instance": number})
-        actions = play_out(env, observation)
-        back = {"up": "down", "down": "up", "left": "right", "right": "left"}
-        env.reset(options={"instance": number})
-        assert env.step(" ".join(actions))[1:3] == (1.0, True)
-        env.reset(options={"instance": number})
-        to_and_fro = next(
-            f"{name} {back[name]}"
-            for name in env._possible_moves()
-            if (beside := Room(observation).move((Room(observation).player, Room(observation).boxes), name))
-            and beside[1] == Room(observation).boxes
-        )
-        fewest = info["optimal_actions"]
-        assert env.step(f"{to_and_fro} {' '.join(actions)} up up")[1:3] == (fewest / (fewest + 2), True)
-
-
-def test_moves_after_the_last_turn_are_not_made() -> None:
-    env = Sokoban(moves_per_answer=50)
-    env.reset(options={"instance": 0})
-    actions = play_out(env, env.reset(options={"instance": 0})[0])
-    env.reset(options={"instance": 0})
-    env._turns_left = len(actions) - 1
-    assert env.step(" ".join(actions))[1:4] == (0.0, True, False)
-    assert env.step(" ".join(actions))[1:4] == (0.0, True, False)
-
-
 def test_rooms_are_made_without_the_global_generators() -> None:
     """Verl-agent seeds NumPy's for every reset."""
     states = random.getstate(), pickle.dumps(np.random.get_state())
@@ -328,7 +269,6 @@ def test_nothing_that_is_said_or_told_holds_the_solution() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"moves_per_answer": 3},
         {"width": 5, "height": 5, "boxes": 2, "depth": 500, "turns": 500},
         {"width": 12, "height": 5, "boxes": 1, "reward": "efficient"},
         {"difficulty": "easy", "depth": 1, "turns": 1, "reward": "shaped"},
@@ -354,7 +294,6 @@ def test_large_rooms_with_many_boxes_are_made_and_solved() -> None:
         ({"width": 5, "height": 5, "boxes": 3}, "boxes must be at most 2 in a room of 5 by 5, got 3"),
         ({"depth": 0}, "depth must be at least 1, got 0"),
         ({"turns": 1.5}, "turns must be an integer, got 1.5"),
-        ({"moves_per_answer": True}, "moves_per_answer must be an integer, got True"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:
