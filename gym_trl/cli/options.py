@@ -36,6 +36,21 @@ SpecOption = Annotated[
 SystemPromptOption = Annotated[
     str | None, Option(help="Text of a system message at the start of every conversation. Default: none.")
 ]
+EpisodesOption = Annotated[
+    int | None, Option(min=1, help="Episodes per step, over all processes. Default: 64, at least 128 (tiny).")
+]
+GroupSizeOption = Annotated[int | None, Option(min=2, help="Episodes per task. Default: 8, up to 16 (tiny).")]
+MaxTokensOption = Annotated[int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, up to 16 (tiny).")]
+MaxCompletionOption = Annotated[
+    int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: 2048, 128 (tiny).")
+]
+ActionFormatOption = Annotated[
+    str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain" (default of tiny), ...')
+]
+InvalidPenaltyOption = Annotated[
+    float | None, Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, 0.2 (tiny).")
+]
+GRPOOption = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]
 

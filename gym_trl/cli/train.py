@@ -11,8 +11,15 @@ from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, option_name
 from gym_trl.cli.options import (
     LARGEST_SEED,
+    ActionFormatOption,
     DebugOption,
     EnvOption,
+    EpisodesOption,
+    GroupSizeOption,
+    GRPOOption,
+    InvalidPenaltyOption,
+    MaxCompletionOption,
+    MaxTokensOption,
     SpecOption,
     SuccessOption,
     SystemPromptOption,
@@ -52,23 +59,13 @@ def train(
     steps: Annotated[
         int | None, Option(min=1, help="Total steps, also with --resume. Default: 200, up to 500 (tiny).")
     ] = None,
-    episodes: Annotated[
-        int | None, Option(min=1, help="Episodes per step, over all processes. Default: 64, at least 128 (tiny).")
-    ] = None,
-    group_size: Annotated[int | None, Option(min=2, help="Episodes per task. Default: 8, up to 16 (tiny).")] = None,
+    episodes: EpisodesOption = None,
+    group_size: GroupSizeOption = None,
     learning_rate: Annotated[float | None, Option(help="Learning rate. Default: 1e-6, at least 2e-3 (tiny).")] = None,
-    max_tokens: Annotated[
-        int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, up to 16 (tiny).")
-    ] = None,
-    max_completion: Annotated[
-        int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: 2048, 128 (tiny).")
-    ] = None,
-    action_format: Annotated[
-        str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain" (default of tiny), ...')
-    ] = None,
-    invalid_penalty: Annotated[
-        float | None, Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, 0.2 (tiny).")
-    ] = None,
+    max_tokens: MaxTokensOption = None,
+    max_completion: MaxCompletionOption = None,
+    action_format: ActionFormatOption = None,
+    invalid_penalty: InvalidPenaltyOption = None,
     success: SuccessOption = None,
     system_prompt: SystemPromptOption = None,
     spec: SpecOption = None,
@@ -90,9 +87,7 @@ def train(
     vllm: Annotated[
         VLLMMode | None, Option(help="Generate with vLLM in this process or on a server of the same --model.")
     ] = None,
-    grpo: Annotated[
-        list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")
-    ] = None,
+    grpo: GRPOOption = None,
     out: Annotated[Path | None, Option(help="Folder of the run; must be new. Default: one in runs/.")] = None,
     resume: Annotated[Path | None, Option(help="Folder of a run to continue.")] = None,
     debug: DebugOption = False,
