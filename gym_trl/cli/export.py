@@ -16,6 +16,7 @@ EXAMPLES = """
 gym-trl export runs/first --to sft --min-return 1 --out sft.jsonl
 gym-trl export evals/guess --to preferences --out pairs.jsonl
 gym-trl export evals/guess --to parquet --out guess.parquet
+gym-trl export runs/first --to model --out models/first
 """
 
 
@@ -25,14 +26,17 @@ class ExportFormat(StrEnum):
     SFT = "sft"
     PREFERENCES = "preferences"
     PARQUET = "parquet"
+    MODEL = "model"
 
 
 @clear_errors
 def export(
-    path: Annotated[Path, Argument(metavar="FILE", help="Folder or file of records.")],
+    path: Annotated[Path, Argument(metavar="FILE", help="Folder or file of records, or a run or model.")],
     *,
-    to: Annotated[ExportFormat, Option(help="Conversations for SFTTrainer, pairs for DPOTrainer, or a table.")],
-    out: Annotated[Path, Option(help="Output file; replaced if it exists.")],
+    to: Annotated[
+        ExportFormat, Option(help="Conversations for SFTTrainer, pairs for DPOTrainer, a table, or a whole model.")
+    ],
+    out: Annotated[Path, Option(help="Output file, replaced if it exists; for a model a new folder.")],
     min_return: Annotated[float | None, Option(help="sft: omit episodes with a lower return. Default: none.")] = None,
     successes: Annotated[bool, Option("--successes", help="sft: omit episodes without success.")] = False,
     min_gap: Annotated[
@@ -41,7 +45,11 @@ def export(
     thinking: Annotated[bool, Option("--thinking", help="sft, preferences: include thinking, in <think>.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Convert records to a data set: conversations for SFT, preference pairs, or a table."""
+    """Convert records to a data set (conversations for SFT, preference pairs, or a table), or an adapter to a model.
+
+    --to model merges the adapter of a run with --lora, or of another folder, into its base, and writes a folder with
+    whole weights that Transformers and vLLM load.
+    """
     from gym_trl.records.export import preference_rows, sft_rows
     from gym_trl.records.files import read_records
     from gym_trl.records.json_lines import write_json_lines
@@ -56,6 +64,9 @@ def export(
     for option, (given, formats) in allowed.items():
         if given and to not in formats:
             raise ConfigError(f"{option} requires --to {' or '.join(formats)}, got --to {to.value}")
+    if to is ExportFormat.MODEL:
+        _export_model(path, out)
+        return
     records = read_records(path)
     if to is ExportFormat.PARQUET:
         count = write_parquet(records, out)
@@ -65,3 +76,16 @@ def export(
     else:
         count = write_json_lines(preference_rows(records, min_gap=min_gap, thinking=thinking), out)
     say(f"Wrote {counted(count, 'row')} to {out}.")
+
+
+def _export_model(path: Path, out: Path) -> None:
+    from gym_trl.policies.model import check_model
+    from gym_trl.policies.weights import save_merged
+    from gym_trl.training.run_folder import is_run
+
+    model = str(path / "model" if is_run(path) else path)
+    check_model(model)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty; choose another --out")
+    save_merged(model, out)
+    say(f"Wrote the model to {out}.")

@@ -15,6 +15,14 @@ from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_instructions
 from gym_trl.policies.protocol import Attempt, ModelStopped, OnPlayed
+from gym_trl.policies.weights import (
+    first_line,
+    has_model,
+    load_tokenizer,
+    load_weights,
+    read_adapter,
+    whole_model,
+)
 from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
@@ -34,14 +42,16 @@ def check_model(name: str) -> None:
     gym_trl.errors.ConfigError: there is no folder 'qwen', and a model on the hub is called ORG/NAME
 
     Raises:
-        ConfigError: it is neither, or it is the folder of a run and not of the run's model.
+        ConfigError: it is neither, it is the folder of a run and not of the run's model, or it is an adapter whose base
+            does not exist.
     """
     path = Path(name).expanduser()
     if path.exists():
-        if (path / "model" / "config.json").is_file():
+        if has_model(path / "model"):
             raise ConfigError(f"{name} is the folder of a run: its model is {path / 'model'}")
-        if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
+        if not has_model(path):
             raise ConfigError(f"there is no model in {name!r}: it has no config.json")
+        read_adapter(name)
         return
     if name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"there is no folder {name!r}")
@@ -56,7 +66,7 @@ class Model:
     """Model from a folder or the hub, run in this process; its transcripts have tokens and logprobs.
 
     Args:
-        path: A folder or hub id.
+        path: A folder or hub id; an adapter in a folder is merged into its base.
         label: Name in tables and records. Default: the path.
         vllm: Generate with vLLM instead of Transformers.
         sampling: Sampling options, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
@@ -197,14 +207,10 @@ class LoadedModel:
 def _with_transformers(model: Model) -> LoadedModel:
     with needs("train", "a model"):
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from gym_trl.engines.transformers import TransformersEngine
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model.path)
-        weights = AutoModelForCausalLM.from_pretrained(model.path, dtype="auto")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
+    tokenizer = load_tokenizer(model.path)
+    weights = load_weights(model.path)
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
     chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
@@ -227,10 +233,11 @@ def _with_vllm(model: Model) -> LoadedModel:
         from vllm import LLM
     from gym_trl.engines.vllm import VLLMEngine, context_length
 
-    try:
-        llm = LLM(model.path, **{"logprobs_mode": "processed_logprobs", **model.llm})
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"vLLM cannot load {model.path!r}: {str(error).strip().splitlines()[0]}") from error
+    with whole_model(model.path) as path:
+        try:
+            llm = LLM(path, **{"logprobs_mode": "processed_logprobs", **model.llm})
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"vLLM cannot load {model.path!r}: {first_line(error)}") from error
     tokenizer = llm.get_tokenizer()
     chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
     eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}

@@ -18,6 +18,7 @@ from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
+from gym_trl.policies.weights import has_model
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
 from gym_trl.records.schema import FAILURES, ROLLOUTS, as_record
@@ -72,7 +73,7 @@ def wrapping(options: TrainOptions) -> dict[str, Any]:
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run that has saved a model."""
-    return (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file()
+    return (folder / "config.json").is_file() and has_model(folder / "model")
 
 
 def trained(folder: Path, **changes: Any) -> Model:

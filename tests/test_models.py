@@ -1,0 +1,208 @@
+"""Models and adapters: chosen, loaded, saved, merged; an adapter that does not fit is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gym_trl.cli.app import app
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.policies.model import Model, check_model
+from gym_trl.policies.weights import load_tokenizer, load_weights, read_adapter, save_merged, whole_model
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from gym_trl.testing.tiny import save_tiny  # noqa: E402 -- it needs torch
+from gym_trl.training.models import LORA_ALPHA, ModelChoice, load_model  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    save_tiny(folder, width=32, layers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an adapter that changes what its base says."""
+    folder = tmp_path_factory.mktemp("adapter")
+    model, _ = load_model(ModelChoice(path=str(base), lora=4))
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(1)
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def _logits(model: Any) -> Any:
+    with torch.no_grad():
+        return model(torch.arange(8)[None]).logits
+
+
+def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained(base: Path) -> None:
+    model, tokenizer = load_model(ModelChoice(path=str(base), lora=4))
+    assert torch.equal(_logits(model), _logits(load_weights(str(base))))
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    assert trained
+    assert all("lora_" in name and min(weight.shape) == 4 for name, weight in trained.items())
+    config = model.peft_config["default"]
+    assert (config.lora_alpha, config.lora_dropout) == (LORA_ALPHA, 0.0)
+    targets = {name.rpartition(".")[2] for name in config.target_modules}
+    assert targets == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert tokenizer.padding_side == "left"
+
+
+def test_its_random_weights_depend_on_the_seed_alone(base: Path) -> None:
+    def weights(seed: int) -> Any:
+        model, _ = load_model(ModelChoice(path=str(base), lora=4, seed=seed))
+        return torch.cat([weight.flatten() for name, weight in model.named_parameters() if "lora_A" in name])
+
+    state = torch.get_rng_state()
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_an_adapter_of_a_short_type_has_weights_in_which_small_steps_last(base: Path) -> None:
+    model, _ = load_model(ModelChoice(path=str(base), lora=4, dtype="bfloat16"))
+    assert {str(weight.dtype) for weight in model.parameters() if weight.requires_grad} == {"torch.float32"}
+    assert {str(weight.dtype) for weight in model.parameters() if not weight.requires_grad} == {"torch.bfloat16"}
+
+
+def test_without_lora_all_weights_are_trained(base: Path) -> None:
+    choice = ModelChoice(path=str(base))
+    model, _ = load_model(choice)
+    assert not choice.trains_adapter
+    assert all(weight.requires_grad and weight.dtype == torch.float32 for weight in model.parameters())
+
+
+def test_a_saved_adapter_names_its_base_by_an_absolute_path(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(base.parent)
+    model, _ = load_model(ModelChoice(path=base.name, lora=2, lora_alpha=4, lora_targets=("q_proj",)))
+    model.save_pretrained(tmp_path)
+    found = read_adapter(str(tmp_path))
+    assert found is not None
+    assert (found.base, found.rank) == (str(base.resolve()), 2)
+    assert not (tmp_path / "config.json").exists()
+    assert model.peft_config["default"].target_modules == {"q_proj"}
+
+
+def test_a_merged_adapter_says_what_the_unmerged_one_says(base: Path, adapter: Path) -> None:
+    unmerged, merged = load_weights(str(adapter), trainable=True), load_weights(str(adapter))
+    torch.testing.assert_close(_logits(merged), _logits(unmerged))
+    assert not torch.allclose(_logits(merged), _logits(load_weights(str(base))), atol=1e-2)
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+
+
+def test_an_adapter_is_trained_further(adapter: Path) -> None:
+    choice = ModelChoice(path=str(adapter))
+    model, tokenizer = load_model(choice)
+    assert choice.trains_adapter
+    assert {"lora_" in name for name, weight in model.named_parameters() if weight.requires_grad} == {True}
+    assert tokenizer.chat_template
+
+
+def test_an_exported_adapter_is_a_whole_model(adapter: Path, tmp_path: Path) -> None:
+    out = tmp_path / "whole"
+    done = CliRunner().invoke(app, ["export", str(adapter), "--to", "model", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert read_adapter(str(out)) is None
+    assert torch.equal(_logits(load_weights(str(out))), _logits(load_weights(str(adapter))))
+    assert load_tokenizer(str(out)).chat_template
+    again = CliRunner().invoke(app, ["export", str(adapter), "--to", "model", "--out", str(out)])
+    assert (again.exit_code, "is not empty" in again.output) == (2, True)
+
+
+def test_what_loads_whole_weights_only_gets_a_folder_that_is_gone_afterwards(base: Path, adapter: Path) -> None:
+    with whole_model(str(base)) as path:
+        assert path == str(base)
+    with whole_model(str(adapter)) as path:
+        assert torch.equal(_logits(load_weights(path)), _logits(load_weights(str(adapter))))
+    assert not Path(path).exists()
+
+
+def test_an_adapter_plays(adapter: Path, tmp_path: Path) -> None:
+    save_merged(str(adapter), tmp_path / "whole")
+    played = [
+        evaluate(["TrlEnv/Echo-v0"], [Model(str(path), max_tokens=4, sampling={"temperature": 0})], episodes=4)
+        for path in (adapter, tmp_path / "whole")
+    ]
+    tokens = [found.rows[0].tokens for found in played]
+    assert tokens[0] == tokens[1] != 0
+
+
+def _changed(adapter: Path, folder: Path, **changes: Any) -> Path:
+    """Copy an adapter with changes of its configuration."""
+    folder.mkdir()
+    for file in adapter.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "adapter_config.json").read_text()) | changes
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_an_adapter_whose_base_is_gone_is_refused_before_anything_is_loaded(adapter: Path, tmp_path: Path) -> None:
+    lost = _changed(adapter, tmp_path / "lost", base_model_name_or_path="/nowhere/base")
+    with pytest.raises(ConfigError, match=r"'/nowhere/base', which does not exist; set base_model_name_or_path in"):
+        check_model(str(lost))
+    with pytest.raises(ConfigError, match="which does not exist"):
+        ModelChoice(path=str(lost))
+
+
+def test_an_adapter_for_another_base_is_refused(adapter: Path, tmp_path: Path) -> None:
+    save_tiny(tmp_path / "other", width=64, layers=1)
+    moved = _changed(adapter, tmp_path / "moved", base_model_name_or_path=str(tmp_path / "other"))
+    for trainable in (False, True):
+        with pytest.raises(ConfigError, match="does not fit its base"):
+            load_weights(str(moved), trainable=trainable)
+
+
+def test_an_adapter_of_more_layers_than_its_base_is_refused(base: Path, tmp_path: Path) -> None:
+    save_tiny(tmp_path / "deep", width=32, layers=2)
+    model, _ = load_model(ModelChoice(path=str(tmp_path / "deep"), lora=4))
+    model.save_pretrained(tmp_path / "adapter")
+    moved = _changed(tmp_path / "adapter", tmp_path / "moved", base_model_name_or_path=str(base))
+    with pytest.raises(ConfigError, match=r"weights have no counterpart, such as .*layers\.1\."):
+        load_weights(str(moved))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dtype": "float8"}, "dtype must be one of float32, bfloat16, float16, auto, got 'float8'"),
+        ({"lora": 0}, "lora must be an integer of at least 1, got 0"),
+        ({"lora": 4, "lora_alpha": 0}, "lora_alpha must be above 0, got 0"),
+        ({"lora_alpha": 8}, "lora_alpha requires lora"),
+        ({"lora_targets": ("q_proj",)}, "lora_targets requires lora"),
+        ({"dtype": "bfloat16"}, "dtype='bfloat16' requires lora: steps"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(base: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelChoice(path=str(base), **given)
+
+
+def test_a_new_adapter_on_an_adapter_is_refused(adapter: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is an adapter of rank 4 .* leave lora out, or merge it"):
+        ModelChoice(path=str(adapter), lora=8)
+
+
+def test_a_layer_that_does_not_exist_is_named(base: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lora_targets=\['query'\]: .*query"):
+        load_model(ModelChoice(path=str(base), lora=4, lora_targets=("query",)))
+
+
+def test_without_peft_the_extra_is_named(base: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    for choice in (ModelChoice(path=str(base), lora=4), ModelChoice(path=str(adapter))):
+        with pytest.raises(MissingDependencyError, match=r"gym-trl\[lora\]"):
+            load_model(choice)
