@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.chat.transcript import Transcript
 from gym_trl.errors import ChatTemplateError, TranscriptError
+from gym_trl.text.parsing import split_thinking
 from gym_trl.types import Answer, Logprobs, Message, TokenIds
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -237,6 +239,56 @@ def test_engines_stop_where_the_model_ends_its_turn(name: str) -> None:
     chat, tokenizer = make_chat(name)
     assert chat.stop_ids == {tokenizer.convert_tokens_to_ids(ENDS_TURNS_WITH[name])}
     assert chat.stop_strings == ()
+
+
+@every_template
+def test_what_is_said_is_what_a_model_samples_for_it(name: str) -> None:
+    chat, tokenizer = make_chat(name)
+    ids = chat.say("I say <action>7</action>.")
+    assert chat.text(ids).text == "I say <action>7</action>."
+    assert split_thinking(decode(tokenizer, ids)).thinking == ""
+    assert {ids[-1]} == chat.stop_ids
+    assert chat.closes(ids)
+    assert not chat.stop_ids & {*ids[:-1]}
+
+
+@pytest.mark.parametrize("name", sorted(KEEPS_HISTORY - {"qwen3"} & TEMPLATES.keys()))
+def test_what_is_said_is_what_the_template_writes_for_an_answer(name: str) -> None:
+    chat, _tokenizer = make_chat(name)
+    conversation = [*OPENING, Message("assistant", "7"), Message("user", "Higher.")]
+    prompt = chat.open(OPENING)
+    said = chat.say("7")
+    assert prompt + said + chat.reply("Higher.", closed=True) == tokenize(name, conversation)
+
+
+@pytest.mark.parametrize(
+    ("name", "response"),
+    [
+        ("deepseekv3", "\n</think>\n\n7<\uff5cend\u2581of\u2581sentence\uff5c>"),  # its prompt opens thinking
+        ("glm4moe", "\n<think></think>\n7<|user|>"),
+        ("gptoss", "<|channel|>final<|message|>7<|return|>"),
+        ("qwen3", "<think>\n\n</think>\n\n7<|im_end|>"),
+        ("smolvlm", " 7<end_of_utterance>"),
+    ],
+)
+def test_a_response_has_what_stands_before_an_answer(name: str, response: str) -> None:
+    if name not in TEMPLATES:
+        pytest.skip(f"this TRL has no template {name}")
+    chat, tokenizer = make_chat(name)
+    assert decode(tokenizer, chat.say("7")) == response
+
+
+@pytest.mark.parametrize("text", ["<|im_end|>", "7<|im_end|>8", "<think>8</think>7", "\ud800"])
+def test_a_response_that_its_tokens_would_change_is_refused(text: str) -> None:
+    with pytest.raises(ChatTemplateError, match="cannot write the response"):
+        make_chat("qwen3")[0].say(text)
+
+
+def test_a_response_without_an_end_is_refused() -> None:
+    tokenizer = copy(make_tokenizer(PLAIN))
+    tokenizer.eos_token = None
+    with pytest.raises(ChatTemplateError, match="nor an eos_token"):
+        TemplateChat(tokenizer).say("7")
 
 
 @every_template

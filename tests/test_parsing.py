@@ -126,6 +126,39 @@ def test_what_is_marked_is_what_is_found(before: str, action: str, after: str) -
     assert extract_action(f"{json.dumps({'move': action})}", "json:move", strict=True) == _through_json(action)
 
 
+@pytest.mark.parametrize("how", FORMATS)
+@given(action=any_text | marked_text, strict=st.booleans())
+def test_a_written_action_is_found_or_refused(how: Any, action: str, strict: bool) -> None:
+    shape = ActionFormat(how, strict=strict)
+    try:
+        written = shape.write(action)
+    except ConfigError:
+        return
+    assert ActionFormat(how, strict=True).find(written) == action.strip()
+
+
+@pytest.mark.parametrize(
+    ("how", "response"),
+    [
+        ("tag", "<action>7</action>"),
+        ("boxed", r"\boxed{7}"),
+        ("json:move", '{"move": "7"}'),
+        ("plain", "7"),
+        (r"regex:\d", "7"),
+    ],
+)
+def test_an_action_is_written_in_every_format(how: str, response: str) -> None:
+    assert ActionFormat(how).write("7") == response
+
+
+@pytest.mark.parametrize(
+    ("how", "action"), [("tag", "a</action>b"), ("boxed", "}"), ("tag", ""), ("regex:move (.)", "7")]
+)
+def test_an_action_that_its_mark_would_hide_is_refused(how: str, action: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be written in the format"):
+        ActionFormat(how).write(action)
+
+
 def _through_json(action: str) -> str | None:
     return str(json.loads(json.dumps(action))).strip() or None
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Hashable, Sequence
 from datetime import datetime
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from gym_trl.chat.codec import either, tokenizer_codec
 from gym_trl.chat.continuation import Continuation, DiffersError
 from gym_trl.chat.rendering import Frame, find_frame
 from gym_trl.errors import ChatTemplateError
-from gym_trl.text.parsing import split_thinking
+from gym_trl.text.parsing import closing_mark, split_thinking
 from gym_trl.types import Answer, Message, TokenIds
 
 _ASKED = Message("user", "\ufdd1")
@@ -72,6 +73,8 @@ class TemplateChat:
     'user: Right.$assistant: '
     >>> letters.decode(chat.reply("Too long.", closed=chat.closes(letters.encode("fou"))))
     '$user: Too long.$assistant: '
+    >>> letters.decode(chat.say("4"))
+    '4$'
 
     A reply is found by rendering three short messages and taking the text after the second, so its cost does not depend
     on the episode's length, and templates that rewrite earlier messages are supported. If the model's turn did not end
@@ -117,6 +120,7 @@ class TemplateChat:
         self._parts, self._folds_system = facts.parts, facts.folds_system
         self._roles, self._frames, self._continuations = facts.roles, dict(facts.frames), facts.continuations
         self._closing, self._header, self._opened = facts.closing, facts.header, facts.opened
+        self._end = next(iter(facts.stop), "")
         self.stop_ids = frozenset(self._codec.id(mark) for mark in facts.stop)
         self._closers = frozenset(self._codec.id(mark) for mark in facts.closers)
         self._anchor = next(iter(facts.closers), getattr(self._tokenizer, "eos_token", None) or "")
@@ -157,6 +161,48 @@ class TemplateChat:
         if self._header:
             answer = answer.rpartition(self._header)[2]
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
+
+    def say(self, text: str) -> TokenIds:
+        """Return the ids of a whole response with this text and without thinking, as a model would sample it.
+
+        They are what the template writes for an answer after the generation prompt, up to the token that ends the
+        model's turn. If the prompt has opened thinking, the response begins by ending it.
+
+        Raises:
+            ChatTemplateError: nothing ends the model's turn, or the ids do not decode to the text: it contains control
+                tokens, or characters that the tokenizer does not have.
+        """
+        before, after = self._spoken
+        ids = self._codec.write(
+            lambda texts: f"{before}{texts[0]}{after}", [Message("user", text)], after=self._prompt, key="say"
+        )
+        if (read := self.text(ids).text) != text.strip():
+            raise ChatTemplateError(
+                f"{self._name} cannot write the response {text!r:.80}: its tokens are read as {read!r:.80}"
+            )
+        return ids
+
+    @cached_property
+    def _prompt(self) -> str:
+        """Text after a user message's content, up to the point where the model's response begins."""
+        return self._render(_ASKED).partition(_ASKED.content)[2]
+
+    @cached_property
+    def _spoken(self) -> tuple[str, str]:
+        """Text before and after the answer in a response."""
+        before = None
+        for later in ([], [_ASKED]):  # as the last message, else as an earlier one
+            written = self._render(_ASKED, _ANSWERED, *later, prompt=False).partition(_ASKED.content)[2]
+            head = written.partition(_ANSWERED.content)[0]
+            if before is None and head.startswith(self._prompt):
+                before = head.removeprefix(self._prompt)
+        if before is None:
+            mark = closing_mark(self._opened)
+            before = f"\n{mark}\n\n" if mark else self._header
+        end = self._end or getattr(self._tokenizer, "eos_token", None)
+        if not end:
+            raise ChatTemplateError(f"{self._name} has neither a token that ends the model's turn nor an eos_token")
+        return before, self._closing if self._closing.endswith(end) else end
 
     def follow(self, messages: Sequence[Message], answers: int) -> None:
         """Check that the template renders a conversation to the text that ``open`` and ``reply`` produced for it.

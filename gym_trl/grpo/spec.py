@@ -215,6 +215,11 @@ class GymSpec:
         """The argument ``instructions``."""
         return self.env_spec.instructions
 
+    @property
+    def rollout_config(self) -> RolloutConfig:
+        """Options of the rollouts."""
+        return self._rollout
+
     def make(self, env_id: str) -> TextEnvironment:
         """Make one of the environments, wrapped as in training."""
         return self.env_spec.make(env_id)

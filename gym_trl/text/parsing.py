@@ -61,6 +61,15 @@ def _split_at(text: str, opening: str, closing: str) -> Answer:
     return Answer("".join(thinking).strip(), "".join(said).strip())
 
 
+def closing_mark(opened: str) -> str:
+    """Return the mark that ends the thinking that ``opened`` begins.
+
+    >>> closing_mark("<think>"), closing_mark("Well, ")
+    ('</think>', '')
+    """
+    return next((closing for opening, closing in _THINKING if opening in opened), "")
+
+
 CUT = "Your response was cut off before its action was complete, so nothing was done. Be brief."
 """Observation after a response that ``max_tokens`` cut off."""
 
@@ -86,6 +95,8 @@ class ActionFormat:
     'e4'
     >>> ActionFormat("tag", strict=True).find("Higher, so <action>7</action>.") is None
     True
+    >>> ActionFormat("tag").write("7"), ActionFormat("json:move").write("7")
+    ('<action>7</action>', '{"move": "7"}')
 
     ``"tag"``: the text after the last ``<action>`` up to its ``</action>``, or to the end if a stop string or a limit
     cut the response off. ``"boxed"``: the last ``\boxed{…}`` with balanced braces. ``"json:FIELD"``: this field of the
@@ -114,6 +125,7 @@ class ActionFormat:
         self.strict = strict
         self.sentence, self._search = _compile(format, strict)
         self._is_complete = _completeness(format)
+        self._format = format
         self._plain = format == "plain"
         if strict and not self._plain:
             self.sentence += " Write nothing else."
@@ -125,6 +137,25 @@ class ActionFormat:
         found = self._search(text)
         action = None if found is None else found.strip()
         return action if action or self._plain else None
+
+    def write(self, action: str) -> str:
+        """Return the shortest response with this action, as ``strict`` requires it; ``find`` returns the action.
+
+        Raises:
+            ConfigError: the action cannot be marked: it contains the mark itself, or a pattern requires other text.
+        """
+        kind, _, field = ("regex", "", "") if isinstance(self._format, re.Pattern) else self._format.partition(":")
+        written = {
+            "tag": f"{_OPEN}{action}{_CLOSE}",
+            "boxed": f"{_BOXED}{action}}}",
+            "json": json.dumps({field: action}, ensure_ascii=False),
+        }.get(kind, action)
+        if self.find(written) != action.strip():
+            raise ConfigError(
+                f"the action {action!r:.80} cannot be written in the format {self._format!r}: "
+                + ("give a pattern that an action alone matches" if kind == "regex" else "choose another format")
+            )
+        return written
 
 
 def extract_action(text: str, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> str | None:  # noqa: A002

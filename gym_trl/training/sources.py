@@ -1,0 +1,291 @@
+"""Sources of demonstrations for a warm start: policies and records, and the choice of the episodes to train on."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
+
+from gym_trl.chat.template import TemplateChat
+from gym_trl.envspec import EnvSpec, kwargs_by_id
+from gym_trl.errors import ConfigError
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.policies.demonstrations import Respond, Script, demonstrate
+from gym_trl.policies.functions import as_policy
+from gym_trl.policies.protocol import Attempt, TextPolicy
+from gym_trl.records.files import read_records
+from gym_trl.records.json_lines import to_json
+from gym_trl.records.schema import ROLLOUTS, Record, TurnRecord
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.text.parsing import ActionFormat
+from gym_trl.text.textify import counted
+from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
+
+Source: TypeAlias = TextPolicy | Path
+"""Source of demonstrations: a policy that plays the training tasks, or records."""
+EPISODES = 384
+"""Default number of episodes that a policy plays."""
+
+
+class Keep(StrEnum):
+    """Episodes that a warm start trains on; those with an invalid action, cut off or unscored are never kept."""
+
+    SUCCESSFUL = "successful"
+    """Those with success: they teach the game, as far as the policy can play it."""
+    ALL = "all"
+    """Those without success as well: random legal actions teach the action format and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstrations:
+    """Demonstrations of one source."""
+
+    kept: tuple[EpisodeResult, ...]
+    """Episodes to train on."""
+    played: int
+    """Number of all episodes."""
+    dropped: Mapping[str, int]
+    """Numbers of episodes that are not trained on, by reason."""
+    undeclared: int
+    """Number of kept episodes that neither succeeded nor failed, because success is not declared."""
+    evaluated: int
+    """Number of kept episodes that were recorded in evaluation tasks, as those of ``gym-trl eval`` are."""
+    error: str | None
+    """First error of an episode, if any."""
+
+    def account(self) -> str:
+        """Return a sentence on the episodes that are trained on and the others.
+
+        >>> dropped = {"without success": 3}
+        >>> Demonstrations(kept=(), played=3, dropped=dropped, undeclared=0, evaluated=0, error=None).account()
+        '0 of 3 episodes can be trained on: 3 without success'
+        """
+        why = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
+        said = f"{len(self.kept)} of {counted(self.played, 'episode')} can be trained on" + (f": {why}" if why else "")
+        return f"{said} ({self.error})" if self.error else said
+
+
+def find_source(name: str) -> Source:
+    """Return the source that ``--policy`` names: ``solver``, ``random``, ``package.module:function``, or records.
+
+    >>> find_source("solver").name
+    'solver'
+    >>> find_source("evals/gone")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: there are no records 'evals/gone'; a policy is solver, random, ... or module:function
+
+    Raises:
+        ConfigError: there are no such records, or the policy is a model.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir() and not (path / ROLLOUTS).exists():
+        raise ConfigError(
+            f"{name} has no records: no file {ROLLOUTS}. A model's episodes are recorded by "
+            f"gym-trl eval ID --model {name} --out FOLDER"
+        )
+    if path.exists() and not name.endswith(".py"):
+        return path
+    if path.suffix in (".jsonl", ".parquet") or "/" in name:
+        raise ConfigError(f"there are no records {name!r}; a policy is solver, random, ... or module:function")
+    policy = as_policy(name)
+    assert isinstance(policy, TextPolicy)  # a model has a path
+    return policy
+
+
+def default_keep(source: Source) -> Keep:
+    """Return the choice that suits a source: all legal random episodes, the successful ones of any other.
+
+    Choosing the successes of random play would teach the game by selection, so that the effect of reinforcement
+    learning could not be told apart from it.
+    """
+    return Keep.ALL if isinstance(source, TextPolicy) and source.name == "random" else Keep.SUCCESSFUL
+
+
+def collect(
+    source: Source,
+    spec: GymSpec,
+    chat: TemplateChat,
+    limits: Limits,
+    *,
+    keep: Keep | None = None,
+    min_return: float | None = None,
+    episodes: int | None = None,
+    on_finish: Callable[[int, EpisodeResult], None] | None = None,
+) -> Demonstrations:
+    """Play demonstrations with the environments, prompts and limits of a training, and choose among them.
+
+    A policy plays the training tasks of ``spec``, in order and again from the first if ``episodes`` are more. Records
+    are replayed in their own tasks: responses with token ids that this model's tokenizer reads as the recorded text are
+    used unchanged, others are tokenized; an episode in another ``action_format`` keeps its actions only.
+
+    Args:
+        source: Policy or records.
+        spec: Environments and tasks.
+        chat: Chat of the model to train.
+        limits: Limits on an episode.
+        keep: Episodes to keep. Default: ``default_keep``.
+        min_return: Lowest return of an episode to keep. Default: none. Where success is not declared, it is the only
+            criterion; without it, all such episodes are kept.
+        episodes: Number of episodes. Default: ``EPISODES`` of a policy, all records.
+        on_finish: Called with the index and the result of each episode.
+
+    Raises:
+        ConfigError: the environment has no such policy, no record is of this environment, or no episode is left.
+    """
+    records = [*islice(_recorded(source, spec), episodes)] if isinstance(source, Path) else []
+    scripts = [
+        Script(_episode(_task_of(record), spec, chat, limits), _responses_in(record, spec, chat)) for record in records
+    ]
+    if isinstance(source, TextPolicy):
+        scripts = [*_played(source, spec, chat, limits, episodes or EPISODES)]
+    results = demonstrate(spec.make, scripts, on_finish=on_finish)
+    keep = keep or default_keep(source)
+    objections = [_objection(result, keep, min_return) for result in results]
+    kept = [index for index, objection in enumerate(objections) if objection is None]
+    found = Demonstrations(
+        kept=tuple(results[index] for index in kept),
+        played=len(results),
+        dropped=dict(Counter(filter(None, objections))),
+        undeclared=sum(results[index].success is None for index in kept),
+        evaluated=sum(records[index]["split"] == "eval" for index in kept) if records else 0,
+        error=next((result.error for result in results if result.error), None),
+    )
+    if not kept:
+        raise ConfigError(f"{found.account()}; choose another policy, wider limits, or keep=all")
+    return found
+
+
+def _objection(result: EpisodeResult, keep: Keep, min_return: float | None) -> str | None:
+    """Return the reason why an episode is not trained on, if there is one."""
+    if not result.scored:
+        return "not played to the end"
+    if result.stop_reason.cut_off:
+        return "cut off by a limit on tokens"
+    if result.invalid_actions:
+        return "with an invalid action"
+    if keep is Keep.SUCCESSFUL and result.success is False:
+        return "without success"
+    if min_return is not None and (result.episode_return or 0.0) < min_return:
+        return f"with a return below {min_return:g}"
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Policies
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _played(policy: TextPolicy, spec: GymSpec, chat: TemplateChat, limits: Limits, episodes: int) -> Iterator[Script]:
+    for env_id in spec.weights:
+        with spec.env_spec.checked(env_id) as env:
+            _check_policy(policy, env)
+    action_format = _format_of(spec)
+    tasks = list(spec.tasks("train"))
+    for index in range(episodes):
+        again, place = divmod(index, len(tasks))
+        task = tasks[place]
+        seed = Attempt(task, place, again).seed(spec.seed)
+        yield Script(_episode(task, spec, chat, limits), _response_of(policy, seed, chat, action_format))
+
+
+def _check_policy(policy: TextPolicy, env: TextEnvironment) -> None:
+    try:
+        policy.check(env)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}. A warm start also accepts --policy random, which teaches the action format alone, and "
+            "recorded episodes of any policy or model: --policy FOLDER of gym-trl eval ... --out FOLDER"
+        ) from error
+
+
+def _response_of(
+    policy: TextPolicy, seed: int, chat: TemplateChat, action_format: ActionFormat | None
+) -> Callable[[TextEnvironment], Respond]:
+    def start(env: TextEnvironment) -> Respond:
+        act = policy.make(env, seed)
+        return lambda observation: chat.say(_written(act(observation), action_format))
+
+    return start
+
+
+def _written(action: str, action_format: ActionFormat | None) -> str:
+    return action if action_format is None else action_format.write(action)
+
+
+def _format_of(spec: GymSpec) -> ActionFormat | None:
+    env: EnvSpec = spec.env_spec
+    return None if env.action_format is None else ActionFormat(env.action_format, strict=env.strict)
+
+
+def _task_of(record: Record) -> Task:
+    task = record["task"]
+    assert task["env_id"] is not None  # ``_recorded`` has checked both
+    assert task["seed"] is not None
+    return Task(task["env_id"], task["seed"], task["options"])
+
+
+def _episode(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits) -> Episode:
+    preamble = [] if spec.system_prompt is None else [Message("system", spec.system_prompt)]
+    return Episode(task, chat=chat, limits=limits, preamble=preamble)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Records
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _recorded(path: Path, spec: GymSpec) -> Iterator[Record]:
+    """Yield the scored records of the environments of ``spec``."""
+    env_kwargs = kwargs_by_id(spec.weights, spec.env_spec.env_kwargs)
+    found = Counter[str]()
+    used = False
+    for record in read_records(path):
+        task = record["task"]
+        found[f"{task['env_id']} with {to_json(task['env_kwargs'])}"] += 1
+        if task["env_id"] not in env_kwargs or to_json(task["env_kwargs"]) != to_json(env_kwargs[task["env_id"]]):
+            continue
+        if record["return"] is not None and task["seed"] is not None:
+            used = True
+            yield record
+    if not used:
+        wanted = " or ".join(f"{env_id} with {to_json(kwargs)}" for env_id, kwargs in env_kwargs.items())
+        there = ", ".join(f"{count} of {env_id}" for env_id, count in found.items()) or "none"
+        raise ConfigError(f"{path} has no scored episode of {wanted}; it has {there}")
+
+
+def _responses_in(record: Record, spec: GymSpec, chat: TemplateChat) -> Callable[[TextEnvironment], Respond]:
+    same_format = record["spec"].get("action_format") == spec.env_spec.action_format
+    action_format = _format_of(spec)
+
+    def start(env: TextEnvironment) -> Respond:
+        turns = iter(record["turns"])
+
+        def respond(observation: str) -> TokenIds:
+            turn = next(turns, None)
+            if turn is None:
+                raise ConfigError("the recorded episode ended here, and the environment goes on")
+            if turn["observation"] != observation:
+                raise ConfigError(
+                    f"the environment shows {observation!r:.80}, and {turn['observation']!r:.80} when it was recorded"
+                )
+            if same_format:
+                return _ids_in(turn, record, chat) or chat.say(turn["answer"])
+            return chat.say(_written(turn["answer"] if turn["action"] is None else turn["action"], action_format))
+
+        return respond
+
+    return start
+
+
+def _ids_in(turn: TurnRecord, record: Record, chat: TemplateChat) -> TokenIds | None:
+    """Return the recorded ids of a response if this tokenizer reads them as the recorded text."""
+    ids = record.get("completion_ids")
+    if not ids or turn["start"] is None:
+        return None
+    sampled: TokenIds = list(ids[turn["start"] : turn["stop"]])
+    return sampled if chat.text(sampled) == Answer(turn["thinking"], turn["answer"]) else None
