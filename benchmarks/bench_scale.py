@@ -33,13 +33,12 @@ from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import ClosingPool
 from gym_trl.rollout import loop as rollout
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task, TokenIds
+from gym_trl.types import Closing, Completion, EnvFailure, EpisodeResult, Request, StepResult, Task, TokenIds
 from gym_trl.wrappers.parse_action import ParseAction
 
 COUNTS = (64, 256) if QUICK else (64, 256, 1024, 4096, 16_384)
@@ -50,7 +49,7 @@ TURNS = 4
 REPEATS = 1 if QUICK else 2
 
 
-class Nothing(ClosingPool):
+class Nothing(Closing):
     """Environments that respond at once and end after ``TURNS`` steps."""
 
     def __init__(self) -> None:

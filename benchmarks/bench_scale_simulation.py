@@ -35,12 +35,11 @@ from report import QUICK, Column, Table, curve, publish, require, run
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import ClosingPool
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
+from gym_trl.types import Closing, Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
 
 _T = TypeVar("_T")
 HERE = Path(__file__).parent
@@ -359,7 +358,7 @@ class SimulatedEngine:
         raise NotImplementedError
 
 
-class SimulatedPool(ClosingPool):
+class SimulatedPool(Closing):
     """Environments that respond after their delay, as many at once as there are workers."""
 
     def __init__(

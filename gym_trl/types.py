@@ -2,6 +2,7 @@
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -130,6 +131,30 @@ def declared_in(info: Mapping[str, Any]) -> bool | None:
 
 
 _BY_SUCCESS = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
+
+
+class Closing(ABC):
+    """Base class of objects that a ``with`` block closes.
+
+    >>> class Door(Closing):
+    ...     def close(self):
+    ...         print("closed")
+    >>> with Door() as door:
+    ...     pass
+    closed
+    """
+
+    def __enter__(self) -> Self:
+        """Return the object, which the ``with`` block closes."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the object."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything that the object holds."""
 
 
 class FinishReason(StrEnum):

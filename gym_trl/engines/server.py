@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.request import getproxies
 
 from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.text.credentials import bearer, redact
-from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
+from gym_trl.types import Closing, Completion, FinishReason, Logprobs, Request, without_nan
 
 if TYPE_CHECKING:
     import aiohttp
@@ -75,7 +74,7 @@ _REMEMBERED = 2**16
 _SERVE = "vllm serve MODEL --logprobs-mode processed_logprobs"
 
 
-class ServerEngine:
+class ServerEngine(Closing):
     """Engine that samples on one or more ``vllm serve``, with many concurrent requests from a background thread.
 
     ::
@@ -155,16 +154,6 @@ class ServerEngine:
         self._running: dict[str, int] = {}  # current ticket of each request; completions with others are stale
         # The thread must not keep an unclosed engine alive.
         self._finalizer = weakref.finalize(self, self._sender.close)
-
-    def __enter__(self) -> Self:
-        """Return the engine, which the ``with`` block closes."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every connection."""
-        self.close()
 
     def check(self, *, logprobs: bool = True) -> None:
         """Check that every server has the model, accepts the options and returns what this engine needs.

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from gym_trl.executors.make import Executor as Executor, make_pool as make_pool
     from gym_trl.executors.process import ProcessPool as ProcessPool
     from gym_trl.executors.protocol import (
-        ClosingPool as ClosingPool,
         EnvFactory as EnvFactory,
         EnvPool as EnvPool,
         TextEnvironment as TextEnvironment,

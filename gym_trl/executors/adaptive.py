@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import ClosingPool, EnvFactory
+from gym_trl.executors.protocol import EnvFactory
 from gym_trl.executors.step import name_of
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.types import Closing, EnvFailure, StepResult, StopReason, Task
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class _Played:
     """Error of an instance in a thread, until it is known if the thread caused it."""
 
 
-class AdaptivePool(ClosingPool):
+class AdaptivePool(Closing):
     """Pool that steps environments in the calling thread while they are fast, and in threads once they wait.
 
     >>> import gymnasium as gym

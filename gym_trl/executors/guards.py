@@ -3,8 +3,8 @@
 from time import monotonic, sleep
 
 from gym_trl.errors import PoolError
-from gym_trl.executors.protocol import ClosingPool, EnvPool
-from gym_trl.types import EnvFailure, StepResult, Task
+from gym_trl.executors.protocol import EnvPool
+from gym_trl.types import Closing, EnvFailure, StepResult, Task
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Environments that do not start
@@ -14,7 +14,7 @@ _FIRST_PAUSE_S = 0.05
 _LOOK_S = 0.01
 
 
-class GuardedPool(ClosingPool):
+class GuardedPool(Closing):
     """Pool that repeats failed starts of environments, and raises an error if no environment starts.
 
     >>> import gymnasium as gym
@@ -124,7 +124,7 @@ class GuardedPool(ClosingPool):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class OrderedPool(ClosingPool):
+class OrderedPool(Closing):
     """Pool that returns results in the order of the calls, and all of them at once, with any executor.
 
     >>> import gymnasium as gym

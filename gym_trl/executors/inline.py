@@ -3,13 +3,13 @@
 from collections import defaultdict, deque
 
 from gym_trl.errors import ends_an_episode
-from gym_trl.executors.protocol import ClosingPool, EnvFactory, TextEnvironment
+from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import close_env, failed, read_declares_success, read_instructions, take_step, text_of
-from gym_trl.types import EnvFailure, StepResult, Task
+from gym_trl.types import Closing, EnvFailure, StepResult, Task
 from gym_trl.wrappers.settlement import settlement
 
 
-class InlinePool(ClosingPool):
+class InlinePool(Closing):
     """Pool that steps environments in the calling thread, for environments whose steps take microseconds.
 
     >>> import gymnasium as gym

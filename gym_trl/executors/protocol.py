@@ -1,9 +1,7 @@
 """Interface of executors."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias
 
 import gymnasium as gym
 
@@ -40,24 +38,6 @@ class EnvPool(Protocol):
     def close(self) -> None:
         """Close every instance."""
         ...
-
-
-class ClosingPool(ABC):
-    """Base class of pools that a ``with`` block closes."""
-
-    def __enter__(self) -> Self:
-        """Return the pool, which the ``with`` block closes."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close every instance."""
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close every instance."""
 
 
 def check_timeouts(**arguments: float | None) -> None:

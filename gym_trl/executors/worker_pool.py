@@ -5,8 +5,8 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from gym_trl.errors import ConfigError
-from gym_trl.executors.protocol import ClosingPool, check_timeouts
-from gym_trl.types import EnvFailure, StepResult, Task
+from gym_trl.executors.protocol import check_timeouts
+from gym_trl.types import Closing, EnvFailure, StepResult, Task
 
 
 class WorkerHandle(Protocol):
@@ -18,7 +18,7 @@ class WorkerHandle(Protocol):
 HandleT = TypeVar("HandleT", bound=WorkerHandle)
 
 
-class WorkerPool(ClosingPool, Generic[HandleT]):
+class WorkerPool(Closing, Generic[HandleT]):
     """Base class of pools whose workers may be lost: tracks each episode's worker and current call."""
 
     def __init__(self) -> None:

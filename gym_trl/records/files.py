@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
 from gym_trl.records.parquet import read_parquet
 from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete
+from gym_trl.types import Closing
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -35,7 +34,7 @@ def read_records(path: Path) -> Iterator[Record]:
             yield complete(value, f"line {number} of {path}")
 
 
-class RecordWriter:
+class RecordWriter(Closing):
     """Writer that appends episodes to a folder, unscored ones to a separate file.
 
     >>> from tempfile import TemporaryDirectory
@@ -57,16 +56,6 @@ class RecordWriter:
         self._writers: dict[str, JsonLinesWriter] = {}
         for name in (ROLLOUTS, FAILURES):
             mend(folder / name)
-
-    def __enter__(self) -> Self:
-        """Return the writer, which the ``with`` block closes."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the files."""
-        self.close()
 
     def write(self, record: Record) -> None:
         """Append an episode.

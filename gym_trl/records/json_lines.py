@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FunctionType, TracebackType
-from typing import Any, Self
+from types import FunctionType
+from typing import Any
 
 from gym_trl.errors import ConfigError
+from gym_trl.types import Closing
 
 # ---------------------------------------------------------------------------------------------------------------------
 # JSON Lines
@@ -58,7 +59,7 @@ def _name_of(code: FunctionType | type) -> str:
 _ENCODER = json.JSONEncoder(allow_nan=False, default=plain)  # many times faster for plain values
 
 
-class JsonLinesWriter:
+class JsonLinesWriter(Closing):
     """Writer that appends objects to a file, each in one write, so that a crash damages at most the last line.
 
     >>> from tempfile import TemporaryDirectory
@@ -77,16 +78,6 @@ class JsonLinesWriter:
     def __init__(self, path: Path) -> None:
         mend(path)
         self._file = path.open("ab", buffering=0)
-
-    def __enter__(self) -> Self:
-        """Return the writer, which the ``with`` block closes."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        self.close()
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append ``record``.

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import get_native_id
 from time import monotonic, sleep
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox.isolation import Command, Isolation, check_isolation, command, environment
+from gym_trl.types import Closing
 
 __all__ = ["Isolation", "Result", "Sandbox", "SandboxLimits", "Status"]
 
@@ -95,7 +96,7 @@ class Result(NamedTuple):
     """Return value of a called function, which must be JSON-serializable."""
 
 
-class Sandbox:
+class Sandbox(Closing):
     r"""Isolated process for the programs of one episode, which share their variables.
 
     >>> with Sandbox() as sandbox:
@@ -134,14 +135,6 @@ class Sandbox:
         self.limits = limits or SandboxLimits()
         self.isolation: Isolation = isolation
         self._process: _Process | None = None
-
-    def __enter__(self) -> Self:
-        """Return the sandbox, which the ``with`` block closes."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the process."""
-        self.close()
 
     @property
     def alive(self) -> bool:

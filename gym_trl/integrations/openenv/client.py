@@ -15,7 +15,6 @@ env_kwargs={"base_url": ...})`` instead, which plays, masks and scores episodes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from gym_trl.errors import ConfigError
@@ -28,6 +27,7 @@ from gym_trl.integrations.openenv.session import (
     client_settings,
     image_of_space,
 )
+from gym_trl.types import Closing
 
 
 @dataclass
@@ -103,7 +103,7 @@ class GenericAction(dict[str, Any]):
         super().__init__(fields)
 
 
-class EnvClient:
+class EnvClient(Closing):
     """Client of an OpenEnv server, with one session.
 
     ::
@@ -224,12 +224,6 @@ class EnvClient:
     def __enter__(self) -> Self:
         """Open the session."""
         return self.connect()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the client."""
-        self.close()
 
     def _open(self) -> Session:
         return Session(self.base_url, self._client, self._settings)
