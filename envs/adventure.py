@@ -119,9 +119,6 @@ class Adventure(Puzzle):
 
     The tests compare the plans with an exhaustive search, and the numbers with those of fewer instances (``pytest -m
     nightly``: all 2000). ``optimal_success`` derives a bound on the turns that suffice to explore everything.
-
-    Raises:
-        ConfigError: there are more locks than ways between rooms, or more goals than objects.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {

@@ -38,14 +38,11 @@ class Bandit(TextEnv):
     mean loss per turn, compared with always choosing the best arm (for an invalid action, the best arm's full payoff).
 
     Args:
-        difficulty: ``"easy"`` is 4 arms, gap 0.5, 20 turns; ``"medium"`` 5 arms, gap 0.2, 100 turns, the hard setting
-            of Krishnamurthy et al. (2024, arXiv 2403.15371); ``"hard"`` 10 arms, gap 0.2, 100 turns, and no summary.
+        difficulty: ``"medium"`` is the hard setting of Krishnamurthy et al. (2024, arXiv 2403.15371).
         arms: From 2 to 20, called A, B, C and so on.
         gap: Above 0, up to 1.
         turns: From 1 to 1000.
         summary: Observations list how often each arm was tried and paid; otherwise only the last payoff.
-        reward: ``"payoff"`` or ``"success"``.
-        render_mode: ``"ansi"`` or ``"human"``.
 
     ``optimal_return`` is the Bayes-optimal mean payoff under the rules above, without knowledge of the best arm.
     Choosing the arm that is most probably the best reaches it (Feldman 1962 for two arms, Rodman 1978 for more; the
@@ -65,9 +62,6 @@ class Bandit(TextEnv):
 
     The first two lines and the last are exact, the others measured in 4000 episodes (standard errors up to 0.003; the
     tests measure those of medium again).
-
-    Raises:
-        ConfigError: an argument out of its range.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import count, product
 from typing import Any, ClassVar, NamedTuple
 
+from gym_trl.envs.puzzle import plain
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -38,15 +39,11 @@ class Blackjack(TextEnv):
     and changes nothing, and the game is lost when no turns are left.
 
     Args:
-        difficulty: ``"easy"`` is ``natural=True``, ``"medium"`` is neither of the two special rules, and in ``"hard"``
-            the player adds the cards up: ``sums=False``.
         natural: An ace and a ten at the start pay 1.5 if they win. Ignored with ``sab``, as in Gymnasium.
         sab: Sutton and Barto's rule: an ace and a ten at the start beat all but the same. Gymnasium registers its
             Blackjack-v1 with it.
         sums: Show the player's sum, as Gymnasium does, and not the cards.
         turns: Most actions of a game. 20 are always enough.
-        reward: ``"payoff"`` or ``"success"``.
-        render_mode: ``"ansi"`` or ``"human"``.
 
     The mean payoff, computed exactly (a dynamic program here; the tests compute all of them in another way):
 
@@ -61,9 +58,6 @@ class Blackjack(TextEnv):
 
     ``optimal_success`` is the share of games that perfect play for the chosen reward wins: 0.4295 for the payoff by the
     default rules, and 0.4316 if a draw counts as a loss.
-
-    Raises:
-        ConfigError: ``natural``, ``sab`` or ``sums`` is not a boolean, or ``turns`` is no integer of at least 1.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -147,8 +141,7 @@ class Blackjack(TextEnv):
         return self._table()
 
     def _act(self, action: str) -> Outcome:
-        # Test for ASCII first, because the Kelvin sign becomes a k in lower case.
-        said = action.strip().lower() if action.isascii() else ""
+        said = plain(action)
         if said == "hit":
             self._player.append(self._draw())
             if sum(self._player) > 21:

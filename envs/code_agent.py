@@ -133,17 +133,15 @@ class CodeAgent(Puzzle):
     only correct values count. The inputs of an instance include the empty list, and no single value is the result of
     more than a third of its tests.
 
-    Easy is 1 step in 4 turns, medium 3 in 6, hard 5 in 8. Arguments that are given replace the preset's. Programs start
-    processes: a game costs some 50 ms. Where bubblewrap does not work the constructor raises ``ConfigError``, unless
-    ``isolation="limits"`` chooses the weaker sandbox (see ``Sandbox``). Output that depends on the time or on memory
-    addresses is not reproducible; addresses are shown as 0x0.
+    Programs start processes: a game costs some 50 ms. Where bubblewrap does not work, ``isolation="limits"`` chooses
+    the weaker sandbox (see ``Sandbox``). Output that depends on the time or on memory addresses is not reproducible;
+    addresses are shown as 0x0.
 
     The solver submits the program that the sentences describe, in the first turn. ``reward="efficient"`` compares with
     that. The random policy submits a random program of the same kind.
 
     Raises:
-        ConfigError: an argument is not an integer, ``steps`` is not from 1 to 8, ``turns`` not from 1 to 20, or the
-            ``isolation`` does not work here.
+        ConfigError: the ``isolation`` does not work here.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {

@@ -1,7 +1,7 @@
 """Connect Four (Milton Bradley, 1974) on boards of any size up to 9x9, against an opponent."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -10,7 +10,7 @@ from gym_trl.envs.two_player import BoardEnv, Rules, TwoPlayerEnv, against
 from gym_trl.errors import ConfigError
 
 _MOST_BOARDS = 10**6
-"""Most column fillings of a board that is searched exhaustively, which takes at most 10 seconds."""
+"""Most column fillings of a board that is searched exhaustively, which takes some 10 seconds at most."""
 _WIN = 1000
 _BOARD = re.compile(r"You are ([XO])\.\n[1-9 ]+((?:\n[.XO](?: [.XO])*)+)")
 
@@ -48,10 +48,6 @@ class ConnectFour(BoardEnv[_Position, int]):
             move and threats that cannot be met, and otherwise counts the cells with which either player would win. It
             is perfect if ``depth`` is the number of cells. It prefers early wins and late losses.
 
-    Easy is X on 4x4 with three in a line, against random moves; medium the standard 6x7 game, X or O, against an
-    opponent that looks 2 moves ahead and plays a quarter of its moves at random; hard the same with 4 moves and a
-    tenth.
-
     On boards of up to 16 cells, except 2x8, the solver is the best response to random moves and to a perfect opponent,
     by exhaustive search. Elsewhere it is alpha-beta search on bitboards, 7 moves ahead (5 on boards wider than 7), and
     the optimum is not known.
@@ -69,9 +65,6 @@ class ConnectFour(BoardEnv[_Position, int]):
     ========= ======== ======== ========== =====================
 
     Always playing the same column beats random moves, so medium has another opponent.
-
-    Raises:
-        ConfigError: an argument that is not as above; see also :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -118,10 +111,6 @@ class ConnectFour(BoardEnv[_Position, int]):
     def constant_action(self) -> str:
         """A column in the middle."""
         return str((self.cols + 1) // 2)
-
-    def admissible_actions(self) -> list[str]:
-        """Numbers of the columns that are not full."""
-        return [_ACTIONS[column] for column in self._legal_moves()]
 
     @cached_property
     def _foresight(self) -> int:
@@ -205,7 +194,6 @@ class _Rules(Rules[_Position, int]):
         """Columns from the middle outwards."""
         self._columns = tuple(self._bottoms[column] * ((1 << rows) - 1) for column in self.order)
         self._solved: dict[_Position, tuple[int, int]] = {}
-        self._scores: dict[_Position, int] = {}
 
     def moves(self, position: _Position) -> list[int]:
         taken = position[1]
@@ -235,34 +223,6 @@ class _Rules(Rules[_Position, int]):
             return result
         score = self._score(position, self._cells, self._solved, -_WIN, _WIN)
         return (score > 0) - (score < 0)
-
-    def best_of_many(self, position: _Position) -> Sequence[int]:
-        if not self._is_small or self._depth < self._cells:
-            return self.best_moves(position)
-        mine, taken = position
-        wins = self._completing(mine) & ~taken & taken + self._floor & self._board
-        if wins:
-            ends = zip(self._bottoms, self._tops, strict=True)
-            return [column for column, (bottom, top) in enumerate(ends) if bottom <= wins & (2 * top - bottom)]
-        scores = {}
-        for column in self.moves(position):
-            then = self.play(position, column)
-            scores[column] = 0 if then[1] == self._board else -self._score_of_all(then)
-        best = max(scores.values())
-        return [column for column, score in scores.items() if score == best]
-
-    def _score_of_all(self, position: _Position) -> int:
-        """Return ``_score``, exact and without cutoffs, which is faster if all positions are needed."""
-        score = self._scores.get(position)
-        if score is None:
-            mine, taken = position
-            score, safe, _ = self._look(mine, taken)
-            if score is None:
-                theirs = taken ^ mine
-                moves = [safe & column for column in self._columns if safe & column]
-                score = max([-self._score_of_all((theirs, taken | move)) for move in moves])
-            self._scores[position] = score
-        return score
 
     def search(self, position: _Position) -> list[int]:
         """Return the moves with the best score, looking ``depth`` moves ahead."""

@@ -11,6 +11,7 @@ from math import gcd
 from operator import add, mul, sub
 from typing import Any, ClassVar, TypeAlias
 
+from gym_trl.envs.arithmetic import calculate
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
@@ -27,9 +28,9 @@ _Number: TypeAlias = int | Fraction
 
 _STEP = re.compile(r"\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*([-+*/])\s*([0-9]{1,40}(?:/[0-9]{1,40})?)\s*")
 _EXPRESSION = re.compile(r"[-+*/()0-9\s]*")
-_TOKEN = re.compile(r"[0-9]+|[-+*/()]")
+_NUMBER = re.compile(r"[0-9]+")
 _BY_ZERO = "Division by zero."
-_BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
+_NO_EXPRESSION = "Not an expression of whole numbers, + - * / and parentheses."
 _OPERATIONS: dict[str, Callable[[Any, Any], _Number]] = {"+": add, "-": sub, "*": mul, "/": Fraction}
 _PLAIN = str.maketrans("\u00d7\u00f7\u2212", "*/-")
 """Operators that are also read as typeset."""
@@ -79,8 +80,7 @@ class Countdown(Puzzle):
     the tests). The solver searches all expressions, so it always wins, with the fewest operations.
 
     Raises:
-        ConfigError: an argument out of its range, or too few ``turns`` to use all numbers; at reset, no solvable game
-            among 2000 deals (200 of 5 or 6 numbers).
+        ConfigError: at reset, no solvable game among 2000 deals (200 of 5 or 6 numbers).
     """
 
     presets: ClassVar = {
@@ -245,22 +245,20 @@ class Countdown(Puzzle):
         return self._end_turn()
 
     def _evaluate(self, action: str) -> Outcome:
-        tokens = _tokens(action)
-        value: _Number | str | None = None if tokens is None else self._refusal(tokens) or _value(tokens)
-        if value is None:
-            return self._reject("Not an expression of whole numbers, + - * / and parentheses.")
-        if isinstance(value, str):
-            return self._reject(value)
+        if len(action.strip()) > _LONGEST or _EXPRESSION.fullmatch(action) is None:
+            return self._reject(_NO_EXPRESSION)
+        used, dealt = Counter(map(int, _NUMBER.findall(action))), Counter(self._dealt)
+        if used - dealt:
+            return self._reject("It uses a number that is not there, or too often.")
+        if self.use_all and dealt - used:
+            return self._reject("It does not use all numbers.")
+        try:
+            value = calculate(" ".join(action.split()), signs=False)
+        except (ValueError, ZeroDivisionError) as error:
+            return self._reject(_BY_ZERO if isinstance(error, ZeroDivisionError) else _NO_EXPRESSION)
         if value == self._target:
             return Outcome(f"That is {value}. Solved.", done=True, success=True)
         return self._end_turn(f"That is {value}.")
-
-    def _refusal(self, tokens: "list[int | str]") -> str | None:
-        """Return the reason why these numbers may not be used, or ``None``."""
-        used, dealt = Counter(token for token in tokens if isinstance(token, int)), Counter(self._dealt)
-        if used - dealt:
-            return "It uses a number that is not there, or too often."
-        return "It does not use all numbers." if self.use_all and dealt - used else None
 
     def _fewest_actions(self) -> float:
         """Return the fewest operations that make the target, or 1 for expressions."""
@@ -295,43 +293,6 @@ def _apply(left: _Number, sign: str, right: _Number) -> _Number | None:
         return None
     result = _OPERATIONS[sign](left, right)
     return result.numerator if result.denominator == 1 else result
-
-
-def _tokens(text: str) -> list[int | str] | None:
-    """Return the integers, signs and parentheses of an expression that is not too long."""
-    if len(text.strip()) > _LONGEST or _EXPRESSION.fullmatch(text) is None:
-        return None
-    return [int(token) if token.isdigit() else token for token in _TOKEN.findall(text)]
-
-
-def _value(tokens: Sequence[int | str]) -> _Number | str | None:
-    """Return the value of an expression, the reason why it has none, or ``None`` if it is no expression.
-
-    It reads from left to right with two stacks, so the depth of nesting is not limited.
-    """
-    values: list[_Number] = []
-    signs = ["("]
-    number_next = True
-    for read in [*tokens, ")"]:
-        if not signs or number_next != (isinstance(read, int) or read == "("):
-            return None
-        if isinstance(read, int):
-            values.append(read)
-            number_next = False
-            continue
-        if read != "(":
-            while signs[-1] != "(" and _BINDS[signs[-1]] >= _BINDS.get(read, 0):
-                right, left = values.pop(), values.pop()
-                result = _apply(left, signs.pop(), right)
-                if result is None:
-                    return _BY_ZERO
-                values.append(result)
-        number_next = read != ")"
-        if number_next:
-            signs.append(read)
-        else:
-            signs.pop()
-    return None if signs else values[0]
 
 
 def _rational(name: str) -> _Rational:

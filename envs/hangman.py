@@ -41,9 +41,8 @@ class Hangman(TextEnv):
     invalid action, count as a miss. The game is won by the last letter and lost after ``misses`` misses. Only the whole
     word is rewarded.
 
-    Easy is 8 to 10 letters with 12 misses, medium 5 to 10 with 6 and hard 5 or 6 with 4; arguments that are given
-    replace the preset's. ``reward="efficient"`` divides the number of different letters in the word, a lower bound, by
-    the turns taken, and the potential of ``reward="shaped"`` is the share of the positions that are revealed.
+    ``reward="efficient"`` divides the number of different letters in the word, a lower bound, by the turns taken, and
+    the potential of ``reward="shaped"`` is the share of the positions that are revealed.
 
     The solver guesses the letter that is in the most words that are still possible; ties go to the letter with the most
     different sets of positions, then to the first. Exact, over all words of the preset (the tests play or count them):
@@ -57,10 +56,6 @@ class Hangman(TextEnv):
     ====== ===== =================== ============= ================================ ======
 
     Random letters are always new ones, so their share is computed by counting. The optimum is not known.
-
-    Raises:
-        ConfigError: ``shortest`` or ``longest`` is not from 5 to 10, ``shortest`` above ``longest``, or ``misses`` is
-            below 1.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {

@@ -56,8 +56,6 @@ class KuhnPoker(TwoPlayerEnv):
     arguments shared by all games for two are documented in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`; instead of
     ``"minimax"`` there is ``"nash"``, Kuhn's perfect play, which is randomized and bets a jack with probability 1/6.
 
-    Easy is against random moves, medium against perfect play as the first player, and hard as the first or the second.
-
     The solver is the best response to the opponent, found by trying all plans of a player; against a policy, and in
     self-play, it is ``"nash"``. The mean payoff, exact and computed by the tests in another way:
 
@@ -77,9 +75,6 @@ class KuhnPoker(TwoPlayerEnv):
 
     The first player's -1/18 is the value of the game (Kuhn 1950). Random moves can be beaten without looking at the
     card.
-
-    Raises:
-        ConfigError: see :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {

@@ -65,9 +65,6 @@ class Mastermind(Puzzle):
     The tests compute all of them, and other strategies' for 4 of 6. The least mean there is 5625/1296 = 4.3403 (Koyama
     and Lai 1993; quoted). The least mean for 5 of 8 is unknown, but 10 guesses are enough, as the solver always wins in
     8. Random codes win ``1 - (1 - 1/codes)**turns``.
-
-    Raises:
-        ConfigError: an invalid argument, more pegs than colors without repeats, or more than 100,000 codes.
     """
 
     presets: ClassVar = {

@@ -47,10 +47,6 @@ class Nim(BoardEnv[_Piles, _Move]):
         max_take: Most sticks that can be taken at once; the size of the largest pile means no limit.
         misere: Taking the last stick loses.
 
-    Easy is one pile of 4 to 10 sticks and up to 3 at once, against random moves; medium three piles of up to 7 without
-    a limit, against an opponent that plays half of its moves at random; hard four of up to 9, misère, against one that
-    plays a tenth at random.
-
     The winner of a position is known in closed form (Bouton 1901, Sprague 1935, Grundy 1939): a pile counts as its size
     modulo ``max_take + 1``, and the player to move loses if the exclusive or of all piles is 0; in the misère game, if
     no pile counts more than 1, the player to move loses if an odd number of piles counts 1. ``"minimax"`` plays this
@@ -65,9 +61,6 @@ class Nim(BoardEnv[_Piles, _Move]):
     medium   .9238     .8561     .2737
     hard     .7500     .6408     .0580
     ======== ========= ========= =========
-
-    Raises:
-        ConfigError: an argument that is not as above; see also :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -109,10 +102,6 @@ class Nim(BoardEnv[_Piles, _Move]):
     def constant_action(self) -> str:
         """One stick of the first pile that has one; of the first pile when all are empty."""
         return self._write(next(iter(self._legal_moves()), (0, 1)))
-
-    def admissible_actions(self) -> list[str]:
-        """Return each pile with each number of sticks that can be taken from it."""
-        return [_ACTIONS[move] for move in self._legal_moves()]
 
     @property
     def _searchable(self) -> bool:

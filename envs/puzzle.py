@@ -9,6 +9,7 @@ from gym_trl.envs.text_env import Outcome, TextEnv
 
 def plain(action: str) -> str:
     """Return an action in lower case and without white space around it; nothing if it is not ASCII."""
+    # Test for ASCII first, because the Kelvin sign becomes a k in lower case.
     return action.strip().lower() if action.isascii() else ""
 
 

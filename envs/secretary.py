@@ -7,7 +7,8 @@ from itertools import count
 from math import factorial
 from typing import Any, ClassVar
 
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
+from gym_trl.envs.puzzle import Puzzle, plain
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
@@ -15,7 +16,7 @@ _SHOWN = re.compile(r"Applicant ([0-9]+) of ([0-9]+): rank ([0-9]+) ")
 _MOVES = ("accept", "skip")
 
 
-class Secretary(TextEnv):
+class Secretary(Puzzle):
     """Accept the best of ``applicants``, which appear one at a time and cannot be recalled.
 
     >>> env = Secretary(applicants=3)
@@ -30,8 +31,6 @@ class Secretary(TextEnv):
     ends the game, and skip. The game is won if the accepted applicant is the best of all, seen or not; all orders are
     equally likely. An invalid action costs one of ``turns`` and keeps the applicant; the game is lost when no turns are
     left or all were skipped. An instance is an order of the applicants: there are ``applicants!``.
-
-    Easy has 5 applicants, medium 50, hard 100; each has 10 turns more than applicants.
 
     Perfect play skips a number of applicants and accepts the next one that is better than all before:
 
@@ -51,9 +50,6 @@ class Secretary(TextEnv):
     sees more than a few applicants, ``(1 - 2**-applicants) / applicants``.
 
     ``reward="shaped"`` adds the change of the probability that perfect play still wins.
-
-    Raises:
-        ConfigError: ``applicants`` or ``turns`` is no integer of at least 1, or there are more than 1000 applicants.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -65,15 +61,9 @@ class Secretary(TextEnv):
     reward_modes = ("success", "shaped")
     garbage = "accept 1"
     constant_action = "accept"
+    after_message = " "
 
     applicants: int
-    turns: int
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._ranks: list[int] = []
-        self._seen = 0
-        self._turns_left = self.turns
 
     @property
     def instructions(self) -> str:
@@ -112,31 +102,27 @@ class Secretary(TextEnv):
 
         return Steady(stop, _SHOWN.search)
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         # The relative ranks are independent of each other, so they are the digits of the instance.
         left = instance or 0
-        self._ranks = []
+        self._ranks: list[int] = []
         for seen in range(1, self.applicants + 1):
             left, rank = divmod(left, seen)
             self._ranks.append(rank + 1)
         self._seen = 1
-        self._turns_left = self.turns
-        return self._applicant()
 
     def _act(self, action: str) -> Outcome:
-        # Test for ASCII first, because the Kelvin sign becomes a k in lower case.
-        said = action.strip().lower() if action.isascii() else ""
+        said = plain(action)
         if said == "accept":
             rank = self._rank_of_all()
             answer = "The best." if rank == 1 else "Not the best."
             return Outcome(f"Rank {rank} of all {self.applicants}. {answer}", done=True, success=rank == 1)
         if said != "skip":
             return self._reject('Not "accept" or "skip".')
-        self._turns_left -= 1
         if self._seen == self.applicants:
             return Outcome("You skipped all.", done=True)
         self._seen += 1
-        return Outcome(self._applicant(), done=self._turns_left == 0)
+        return self._end_turn()
 
     def _potential(self) -> float:
         """Return the probability that perfect play wins, given the applicants seen."""
@@ -145,12 +131,9 @@ class Secretary(TextEnv):
         return max(self._seen / self.applicants, later) if self._ranks[self._seen - 1] == 1 else later
 
     def _reject(self, reason: str) -> Outcome:
-        self._turns_left -= 1
-        return Outcome(
-            f"{reason} Turns left: {self._turns_left}. {self._applicant()}", done=self._turns_left == 0, valid=False
-        )
+        return self._end_turn(f"{reason} Turns left: {self._turns_left - 1}.", valid=False)
 
-    def _applicant(self) -> str:
+    def _observe(self) -> str:
         return f"Applicant {self._seen} of {self.applicants}: rank {self._ranks[self._seen - 1]} so far."
 
     def _rank_of_all(self) -> int:

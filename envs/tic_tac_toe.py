@@ -52,8 +52,7 @@ class TicTacToe(BoardEnv[_Position, int]):
     4 X 6
     O 8 9
 
-    X begins. An action is the number of a free cell. Easy is X against random moves, medium X or O against random
-    moves, and hard X or O against perfect ones. The arguments are those shared by all games for two:
+    X begins. An action is the number of a free cell. The arguments are those shared by all games for two:
     :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
 
     Perfect play leads to a draw, so against ``"minimax"`` a draw is a success. The solver is the best response to the
@@ -70,9 +69,6 @@ class TicTacToe(BoardEnv[_Position, int]):
     random X         minimax       -.7775  0       .2225   .7775
     random O         minimax       -.9678  0       .0322   .9678
     ================ ============= ======= ======= ======= =======
-
-    Raises:
-        ConfigError: see :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -102,10 +98,6 @@ class TicTacToe(BoardEnv[_Position, int]):
     def constant_action(self) -> str:
         """The middle, or a corner if a policy begins in the middle."""
         return "5" if 4 in self._legal_moves() else "1"
-
-    def admissible_actions(self) -> list[str]:
-        """Numbers of the free cells."""
-        return [_ACTIONS[cell] for cell in self.rules.moves(self._position)]
 
     def _see(self) -> str:
         return _show(self._position, self._to_move)

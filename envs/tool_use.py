@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
+from gym_trl.envs.arithmetic import calculate
 from gym_trl.envs.puzzle import Puzzle, each
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
@@ -15,6 +16,8 @@ from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _MOST_DOCUMENTS = 100
+_MOST_PARENTHESES = 30
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _MOST_CHARACTERS = 500
 _MOST_FOUND = 5
 _MOST_ROWS = 10
@@ -63,9 +66,6 @@ class ToolUse(Puzzle):
     ``answer:`` takes one number, with or without thousands separators, and ends the game. Any other action, and a
     failed tool call, costs a turn. The game is lost when the ``turns`` are used up.
 
-    Easy is 1 hop among 8 documents in 6 turns, medium 3 hops among 24 in 12, hard 5 hops among 60 in 20. Arguments that
-    are given replace the preset's.
-
     The solver parses the question and looks up one fact after the other. It needs a search and an ``open:`` for each
     document and a call for each query and calculation; ``reward="efficient"`` compares with that, and guessing a
     document's number or calculating without the tool pays no more. ``"shaped"`` pays for the share of hops whose result
@@ -81,10 +81,6 @@ class ToolUse(Puzzle):
 
     The constant answer is the most frequent one. ``pytest -m nightly`` computes these numbers; the other tests use
     fewer instances.
-
-    Raises:
-        ConfigError: an argument is not an integer, ``hops`` is not from 1 to 6, ``documents`` are fewer than 6 or than
-            four times ``hops`` or more than 100, or ``turns`` are too few to follow every hop.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -203,7 +199,11 @@ class ToolUse(Puzzle):
         return Outcome("Wrong.", done=True)
 
     def _calculate(self, argument: str) -> str:
-        result = _show_number(_Calculation(argument).result())
+        deep = argument.count("(") > _MOST_PARENTHESES
+        try:
+            result = _show_number(calculate("?" if deep else _THOUSANDS.sub("", argument)))
+        except (ValueError, ZeroDivisionError) as error:
+            raise _ToolError(f"That cannot be calculated: {error}.") from error
         self._note([result])
         return result
 
@@ -240,65 +240,7 @@ class _ToolError(Exception):
     """Error of a tool call that cannot be carried out."""
 
 
-# The calculator
-
-_TOKENS = re.compile(r" ?([0-9]+(?:\.[0-9]+)?|[-+*/()])")
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
-_MOST_PARENTHESES = 30
 _MOST_PLACES = 9
-
-
-class _Calculation:
-    """Exact arithmetic: sums of products of factors.
-
-    >>> _show_number(_Calculation("-(1 + 2) * 3 / 4").result())
-    '-2.25'
-    >>> _show_number(_Calculation("1 / 3 + 1").result())
-    '4/3'
-    """
-
-    def __init__(self, text: str) -> None:
-        text = _THOUSANDS.sub("", text)
-        self._tokens = _TOKENS.findall(text)[::-1]
-        if _TOKENS.sub("", text).strip() or text.count("(") > _MOST_PARENTHESES:
-            raise _ToolError("That cannot be calculated: write numbers, + - * / and parentheses.")
-
-    def result(self) -> Fraction:
-        value = self._sum()
-        if self._tokens:
-            raise _ToolError(f"That cannot be calculated: {self._tokens[-1]} is out of place.")
-        return value
-
-    def _take(self, *wanted: str) -> str | None:
-        return self._tokens.pop() if self._tokens and self._tokens[-1] in wanted else None
-
-    def _sum(self) -> Fraction:
-        value = self._product()
-        while sign := self._take("+", "-"):
-            value = value + self._product() if sign == "+" else value - self._product()
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._factor()
-        while sign := self._take("*", "/"):
-            factor = self._factor()
-            if sign == "/" and not factor:
-                raise _ToolError("That cannot be calculated: it divides by zero.")
-            value = value * factor if sign == "*" else value / factor
-        return value
-
-    def _factor(self) -> Fraction:
-        sign = 1
-        while taken := self._take("+", "-"):
-            sign = -sign if taken == "-" else sign
-        if self._take("("):
-            value = self._sum()
-            if not self._take(")"):
-                raise _ToolError("That cannot be calculated: a parenthesis is not closed.")
-            return sign * value
-        if not self._tokens or not self._tokens[-1][0].isdigit():
-            raise _ToolError("That cannot be calculated: a number is missing.")
-        return sign * Fraction(self._tokens.pop())
 
 
 def _show_number(value: Fraction) -> str:

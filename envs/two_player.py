@@ -307,10 +307,6 @@ class Rules(ABC, Generic[Position, Move]):
         best = max(values)
         return [move for move, value in zip(moves, values, strict=True) if value == best]
 
-    def best_of_many(self, position: Position) -> Sequence[Move]:
-        """Return ``best_moves``, for callers that visit most of the positions."""
-        return self.best_moves(position)
-
 
 @cache
 def _value(rules: Rules[Position, Move], position: Position) -> int:
@@ -360,7 +356,7 @@ class Response(Generic[Position, Move]):
         if result is not None:
             return self._end(-result)
         payoff = success = 0.0
-        for moves, weight in ((rules.moves, chance), (rules.best_of_many, 1 - chance)):
+        for moves, weight in ((rules.moves, chance), (rules.best_moves, 1 - chance)):
             if weight:
                 worths = [self._after(rules.play(position, move)) for move in moves(position)]
                 payoff += weight * (sum(worth.payoff for worth in worths) / len(worths))
@@ -412,6 +408,10 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
     @abstractmethod
     def _write(self, move: Move) -> str:
         """Return the action for a move."""
+
+    def admissible_actions(self) -> list[str]:
+        """Return the actions of all legal moves."""
+        return [self._write(move) for move in self._legal_moves()]
 
     def _strongest_move(self, position: Position) -> Move:
         """Return the solver's move where an exhaustive search is too large."""

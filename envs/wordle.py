@@ -50,9 +50,8 @@ class Wordle(TextEnv):
     that many words are shown, one of them is the secret, and only they can be guessed, which needs no vocabulary; 0
     means all words. Only the word itself is rewarded.
 
-    Easy is one of 10 words that are shown, in 4 guesses; medium is 6 guesses; hard is 4 and no other turn. Arguments
-    that are given replace the preset's. ``reward="efficient"`` divides the solver's number of turns for this word by
-    the number taken, and the potential of ``reward="shaped"`` is the share of the bits that are known.
+    ``reward="efficient"`` divides the solver's number of turns for this word by the number taken, and the potential of
+    ``reward="shaped"`` is the share of the bits that are known.
 
     The solver opens with "trace" and guesses the word with the most distinct marks over the possible answers (Kooi's
     criterion; ties go to a word that can be the secret, then to the smallest expected number of answers left, then to
@@ -73,10 +72,6 @@ class Wordle(TextEnv):
     wordle`` finds both). The lists differ from the original ones, so results for those are only comparable: 3.4212 is
     the optimum for 2315 answers and 12972 guesses (Bertsimas and Paskov 2024; quoted). Random words win 0.1 % of medium
     and 34 % of easy.
-
-    Raises:
-        ConfigError: ``guesses`` is below 1, ``turns`` below ``guesses``, ``choices`` not from 0 to 100, or ``strict``
-            is not a bool.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {

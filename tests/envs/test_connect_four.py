@@ -143,19 +143,6 @@ def test_the_search_to_the_end_is_right_in_any_position(moves: list[int], board:
         assert solved(*board).rules.best_moves(position(discs, board)) == best(discs, board)
 
 
-@examples(100)
-@given(st.lists(st.integers(0, 5), max_size=12), st.sampled_from([(4, 4, 3), (3, 4, 4), (2, 6, 4)]))
-def test_who_asks_for_all_positions_is_told_the_same_best_moves(moves: list[int], board: Board) -> None:
-    discs = (0, 0)
-    for move in moves:
-        allowed = after(discs, board)
-        if move in allowed and not ends(allowed[move], board):
-            discs = allowed[move]
-    if after(discs, board):
-        rules, where = solved(*board).rules, position(discs, board)
-        assert rules.best_of_many(where) == rules.best_moves(where)
-
-
 def test_boards_with_too_many_positions_are_not_searched_to_the_end() -> None:
     """On 2x8 it took more than a minute to say how good the best response is; now nobody knows."""
     assert ConnectFour(rows=2, cols=8, difficulty="easy").optimal_success is None

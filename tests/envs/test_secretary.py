@@ -87,7 +87,7 @@ def test_the_rank_that_is_shown_is_that_among_those_seen(count: int, number: int
     for seen in range(count):
         env._seen = seen + 1
         rank = sorted(ranks[: seen + 1]).index(ranks[seen]) + 1
-        assert env._applicant() == f"Applicant {seen + 1} of {count}: rank {rank} so far."
+        assert env._observe() == f"Applicant {seen + 1} of {count}: rank {rank} so far."
 
 
 @pytest.mark.parametrize("always", ["accept", "skip"])
