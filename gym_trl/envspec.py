@@ -17,7 +17,6 @@ from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.executors.make import EXECUTORS, Executor, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.seeding import derive_seed, task_seed
@@ -26,6 +25,7 @@ from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import Success, check_success, declare_success
+from gym_trl.wrappers.inner import attribute_of, instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import CutActions, ParseAction
@@ -126,7 +126,7 @@ class EnvSpec:
         except (gym.error.Error, TypeError, ImportError) as error:
             raise cannot_make(env_id, self._makers[env_id], self._kwargs[env_id], error) from error
         try:
-            if env.has_wrapper_attr("append_only") and not env.get_wrapper_attr("append_only"):
+            if not attribute_of(env, "append_only", default=True):
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
                     "would not be what the model saw. A transcript keeps the past by itself: use "
@@ -159,9 +159,9 @@ class EnvSpec:
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
         for env_id in self.weights:
             with self.checked(env_id) as env:
-                rules = read_instructions(env)
+                rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
-                count = env.get_wrapper_attr("num_instances") if env.has_wrapper_attr("num_instances") else None
+                count = attribute_of(env, "num_instances")
                 num_instances[env_id] = None if count is None else int(count)
                 if executor is None:
                     preferred = choose_executor(env_id, env, self.make).executor

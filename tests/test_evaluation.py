@@ -331,9 +331,9 @@ def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again
 
 
 class Waits(gym.Env[str, str]):
-    """Text that takes its time, with a policy of its own; counts how many are waited for at once."""
+    """Text that takes its time; counts how many are waited for at once."""
 
-    lock, now, most, main_thread_only = threading.Lock(), 0, 0, False
+    lock, now, most = threading.Lock(), 0, 0
 
     def __init__(self, seconds: float = 0.03) -> None:
         self.observation_space, self.action_space, self.seconds = AnyText(), AnyText(), seconds
@@ -344,8 +344,6 @@ class Waits(gym.Env[str, str]):
         return f"Go {self.np_random.integers(1000)}.", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if Waits.main_thread_only and threading.current_thread() is not threading.main_thread():
-            raise ValueError("signal only works in main thread of the main interpreter")
         with Waits.lock:
             Waits.now += 1
             Waits.most = max(Waits.most, Waits.now)
@@ -355,40 +353,18 @@ class Waits(gym.Env[str, str]):
         self.turn += 1
         return f"On {self.np_random.integers(1000)}.", 1.0, self.turn == 3, False, {"success": True}
 
-    def solver(self) -> Any:
-        return str.upper
-
 
 @pytest.fixture
 def waits() -> Iterator[None]:
     gym.register("Tests/Waits-v0", Waits)  # type: ignore[arg-type]
-    Waits.most, Waits.main_thread_only = 0, False
+    Waits.most = 0
     yield
     del gym.registry["Tests/Waits-v0"]
-
-
-def said(folder: Path) -> Any:
-    return sorted((one["task"]["seed"], [turn["observation"] for turn in one["turns"]]) for one in read_records(folder))
-
-
-def test_an_environments_own_policies_wait_for_slow_environments_beside_each_other(waits: None, tmp_path: Path) -> None:
-    evaluate("Tests/Waits-v0", "solver", episodes=8, out=tmp_path / "slow")
-    assert Waits.most >= 4
-    Waits.most = 0
-    evaluate("Tests/Waits-v0", "solver", episodes=8, out=tmp_path / "fast", env_kwargs={"seconds": 0.0})
-    assert Waits.most == 1
-    assert [turns for _, turns in said(tmp_path / "slow")] == [turns for _, turns in said(tmp_path / "fast")]
 
 
 def test_a_policy_of_the_users_plays_one_episode_after_the_other(waits: None) -> None:
     assert evaluate("Tests/Waits-v0", lambda env: str.upper, episodes=3).rows[0].episodes == 3
     assert Waits.most == 1
-
-
-def test_what_cannot_be_stepped_in_another_thread_is_played_in_this_one(waits: None) -> None:
-    Waits.main_thread_only = True
-    [row] = evaluate("Tests/Waits-v0", "solver", episodes=6).rows
-    assert (row.episodes, row.unscored, row.stop_reasons) == (6, 0, {"success": 6})
 
 
 def test_threads_play_what_one_plays(tmp_path: Path) -> None:

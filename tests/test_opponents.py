@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.cli.play import Against, prepare
 from gym_trl.errors import ConfigError
-from gym_trl.executors.step import read_instructions
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.opponents import Response
@@ -33,6 +32,7 @@ from gym_trl.testing import save_tiny
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run_folder import trained
 from gym_trl.types import Policy, UnfinishedResponse
+from gym_trl.wrappers.inner import instructions_of
 
 TWO = {
     "TrlEnv/TicTacToe-v0": [str(cell) for cell in range(1, 10)],
@@ -267,7 +267,7 @@ def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
 def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions: str) -> None:
     model = trained(run, spec={"instructions": instructions})
     other = beside("TrlEnv/GuessNumber-v0", model)
-    assert read_instructions(other.env) == (f"{instructions} Answer with your action alone." if instructions else "")
+    assert instructions_of(other.env) == (f"{instructions} Answer with your action alone." if instructions else "")
     other.play(3)
     # Its run lets an answer end where its tokens do.
     assert [result.info.get("action_cut") for result in other.results] == [None] * 3

@@ -8,7 +8,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_text, longest_observation
+from gym_trl.wrappers.inner import attribute_of, check_text, longest_observation
 
 Show: TypeAlias = Literal["new", "full", "window", "first_last", "current"]
 
@@ -71,8 +71,7 @@ class History(FrozenAfterEnd):
     @property
     def append_only(self) -> bool:
         """True if no observation repeats the past, so that the transcript can be trained on."""
-        inner = self.env.get_wrapper_attr("append_only") if self.env.has_wrapper_attr("append_only") else True
-        return self.show == "new" and bool(inner)
+        return self.show == "new" and bool(attribute_of(self.env, "append_only", default=True))
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._past = deque()

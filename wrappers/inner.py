@@ -11,6 +11,15 @@ from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import MAX_LENGTH, holds_text
 
 
+def attribute_of(env: gym.Env[Any, Any], name: str, default: Any = None) -> Any:
+    """Return an attribute of an environment or one of its wrappers, or ``default``.
+
+    >>> attribute_of(gym.make("TrlEnv/GuessNumber-v0"), "high"), attribute_of(gym.make("FrozenLake-v1"), "high", 0)
+    (50, 0)
+    """
+    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else default
+
+
 def instructions_of(env: gym.Env[Any, Any]) -> str:
     """Return the ``instructions`` of an environment or one of its wrappers, or the empty string.
 
@@ -19,7 +28,7 @@ def instructions_of(env: gym.Env[Any, Any]) -> str:
     >>> instructions_of(gym.make("FrozenLake-v1"))
     ''
     """
-    return str(env.get_wrapper_attr("instructions")) if env.has_wrapper_attr("instructions") else ""
+    return str(attribute_of(env, "instructions", ""))
 
 
 def longest_observation(env: gym.Env[Any, Any]) -> int:

@@ -9,7 +9,7 @@ import gymnasium as gym
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import StopReason, success_of, why_it_ended
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_text, instructions_of
+from gym_trl.wrappers.inner import attribute_of, check_text, instructions_of
 
 
 class RecordTranscript(FrozenAfterEnd):
@@ -102,9 +102,7 @@ class RecordTranscript(FrozenAfterEnd):
         if terminated or truncated:
             record |= {"terminated": terminated, "truncated": truncated}
             reason = why_it_ended(info, terminated=terminated)
-            declares = self._declares or (
-                self.env.has_wrapper_attr("declares_success") and self.env.get_wrapper_attr("declares_success")
-            )
+            declares = self._declares or attribute_of(self.env, "declares_success", default=False)
             record |= {"success": success_of(reason, info, declares=declares), "stop_reason": str(reason)}
             self._write(record)
         return observation, reward, terminated, truncated, info

@@ -6,6 +6,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import attribute_of
 
 
 class SuccessReward(FrozenAfterEnd):
@@ -42,8 +43,7 @@ class SuccessReward(FrozenAfterEnd):
     @property
     def optimal_return(self) -> float | None:
         """Success rate of optimal play."""
-        known = self.env.has_wrapper_attr("optimal_success")
-        share: float | None = self.env.get_wrapper_attr("optimal_success") if known else None
+        share: float | None = attribute_of(self.env, "optimal_success")
         return share
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -12,6 +12,7 @@ from gym_trl.text.discovery import action_names, description
 from gym_trl.text.textify import check_actions, explain, parse, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import attribute_of
 
 Act = Callable[[str], Any]
 """Function from text to an action; raises ``ValueError`` with a hint if the text is not a valid action."""
@@ -53,7 +54,7 @@ class TextAction(FrozenAfterEnd):
     @property
     def instructions(self) -> str:
         """The environment's instructions or the beginning of its docstring, and a sentence on actions."""
-        own = self.env.get_wrapper_attr("instructions") if self.env.has_wrapper_attr("instructions") else None
+        own = attribute_of(self.env, "instructions")
         rules = description(self.env) if own is None else str(own)
         how = "" if self._act or self._takes_text else f"Answer with {explain(self.env.action_space, self.names)}."
         return "\n".join(part for part in (rules, how) if part)

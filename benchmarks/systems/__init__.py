@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from gym_trl.executors.step import read_instructions
+from gym_trl.wrappers.inner import instructions_of
 
 
 @dataclass(frozen=True)
@@ -207,4 +207,4 @@ SYSTEMS: dict[str, System] = {
 
 
 def first_message(env: gym.Env[str, str], observation: str) -> str:
-    return "\n\n".join(part for part in (read_instructions(env), observation) if part)
+    return "\n\n".join(part for part in (instructions_of(env), observation) if part)

@@ -38,7 +38,7 @@ def play(game, generator):
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no network requests
     from eval_protocol.pytest.integrations.openenv_trl_vllm import create_openenv_vllm_rollout_func
 
-    from gym_trl.executors.step import read_instructions
+    from gym_trl.wrappers.inner import instructions_of
     from systems.trainers import call_rollout_func, make_trainer
 
     logging.getLogger("eval_protocol").setLevel(logging.ERROR)
@@ -51,7 +51,7 @@ def play(game, generator):
         completion_params={"max_tokens": game.tokens_per_turn},
         concurrency=len(game.seeds),
     )
-    prompts, trainer = [read_instructions(game.make())] * len(game.seeds), make_trainer(game, generator)
+    prompts, trainer = [instructions_of(game.make())] * len(game.seeds), make_trainer(game, generator)
     trainer.llm = generator.llm
     return call_rollout_func(
         game, generator, rollout_func, rewards="eval_score", turns=turns, prompts=prompts, trainer=trainer

@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.executors.step import read_instructions
+from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.parse_action import ParseAction
 
 MOST_TURNS = 20
@@ -51,7 +51,7 @@ class FarAway(gym.Wrapper[str, str, str, str]):
 
     @property
     def instructions(self) -> str:
-        return read_instructions(self.env)
+        return instructions_of(self.env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed

@@ -14,10 +14,10 @@ from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation.play import PlayedTurn, optimum, play_task, random_score
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.seeding import task_seed
 from gym_trl.text.textify import counted
 from gym_trl.types import Task
+from gym_trl.wrappers.inner import attribute_of, instructions_of
 
 EXAMPLES = """
 gym-trl info TrlEnv/GuessNumber-v0
@@ -42,7 +42,7 @@ def info(
         say(f"{description}\n")
     for label, text in _facts(env_id, made, kwargs):
         say(f"{label:<14}{text}")
-    if instructions := read_instructions(made):
+    if instructions := instructions_of(made):
         say(f"\nInstructions\n  {_indented(instructions)}")
     policy = next((name for name in ("solver", "random_policy") if made.has_wrapper_attr(name)), None)
     if policy is not None:
@@ -61,7 +61,7 @@ def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list
     best = optimum(env)
     tasks = [Task(env_id, task_seed(0, "eval", index)) for index in range(_RANDOM_EPISODES)]
     chance = random_score(lambda _: make_text_env(env_id, kwargs), tasks)
-    count = env.get_wrapper_attr("num_instances") if env.has_wrapper_attr("num_instances") else None
+    count = attribute_of(env, "num_instances")
     presets: Mapping[str, Mapping[str, Any]] = getattr(env.unwrapped, "presets", {})
     return [
         ("id", env_id),

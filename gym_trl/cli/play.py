@@ -20,7 +20,6 @@ from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.model import Model
@@ -30,6 +29,7 @@ from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
 from gym_trl.training.run_folder import is_run, trained
 from gym_trl.types import Policy
+from gym_trl.wrappers.inner import instructions_of
 
 EXAMPLES = """
 gym-trl play TrlEnv/GuessNumber-v0 --env high=8 --seed 3
@@ -73,7 +73,7 @@ def play(
     with suppress(ImportError):
         import readline  # noqa: F401 -- arrow keys, on systems that have it
     try:
-        if instructions := read_instructions(episode.env):
+        if instructions := instructions_of(episode.env):
             say(f"{coloured(instructions, dim=True)}\n")
         with _errors_in("reset", debug=debug):
             first = episode.start()

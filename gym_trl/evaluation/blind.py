@@ -26,6 +26,7 @@ from gym_trl.types import Policy, declared_in
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.inner import attribute_of, instructions_of
 
 Actions: TypeAlias = tuple[str, ...]
 Objective: TypeAlias = Literal["success", "return"]
@@ -125,7 +126,7 @@ def blind_levels(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> tup
     Both are ``None`` if the environment is too slow to play 200 held-out episodes in two seconds.
     """
     env = make()
-    published = env.get_wrapper_attr("blind_baselines") if env.has_wrapper_attr("blind_baselines") else {}
+    published = attribute_of(env, "blind_baselines", {})
     env.close()
     if published:
         success, paid = published["success"], published.get("return", published["success"])
@@ -562,8 +563,8 @@ class _Search:
                 seen[action] += won if valid else 0
         for name in action_names(env):
             seen[name] += 1
-        if env.has_wrapper_attr("constant_action") and env.get_wrapper_attr("constant_action") is not None:
-            seen[str(env.get_wrapper_attr("constant_action"))] += 1
+        if (constant := attribute_of(env, "constant_action")) is not None:
+            seen[str(constant)] += 1
         for actions in self.extra:
             seen.update(actions)
         for action in getattr(self, "_mined", []):
@@ -867,9 +868,8 @@ _WORD = re.compile(r"[\w#+-]+")
 
 def _mined(env: TextEnvironment, observations: Sequence[str]) -> Iterator[str]:
     """Yield texts that may be actions: examples, quotations, numbers of ranges, alternatives, and single words."""
-    told = str(env.get_wrapper_attr("instructions")) if env.has_wrapper_attr("instructions") else ""
     seen = set[str]()
-    for text in _maybe_actions(env, told, observations):
+    for text in _maybe_actions(env, instructions_of(env), observations):
         cleaned = " ".join(text.split())
         if cleaned and cleaned not in seen:
             seen.add(cleaned)
@@ -878,7 +878,7 @@ def _mined(env: TextEnvironment, observations: Sequence[str]) -> Iterator[str]:
 
 def _maybe_actions(env: TextEnvironment, told: str, observations: Sequence[str]) -> Iterator[str]:
     for name in _EXAMPLES:
-        examples = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+        examples = attribute_of(env, name)
         if isinstance(examples, Iterable) and not isinstance(examples, str):
             yield from (str(one) for one in examples)
     for text in (told, *observations):

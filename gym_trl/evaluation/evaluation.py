@@ -1,13 +1,13 @@
 """Evaluation of any policy: plays tasks and computes scores."""
 
 import json
-import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -16,11 +16,10 @@ from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError, check_counts
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
-from gym_trl.executors.adaptive import LONG_S, LOOKS, WAITS_S, Spent, Watch
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import read_declares_success, read_instructions
+from gym_trl.executors.step import read_declares_success
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import Attempt, ModelStopped, TextPolicy
@@ -44,6 +43,7 @@ from gym_trl.types import (
     reason_to_stop,
 )
 from gym_trl.wrappers.declare_success import Success
+from gym_trl.wrappers.inner import instructions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,9 @@ def evaluate(
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
     policies = [as_policy(one) for one in given]
     policies = [replace(one, spec={**one.spec, **(spec or {})}) if isinstance(one, Model) else one for one in policies]
-    _check_counts(episodes, attempts)
+    check_counts(episodes=episodes, attempts=attempts)
+    if episodes % attempts:
+        raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
     if len({policy.name for policy in policies}) < len(policies):
         raise ConfigError(f"policies must have different names, got {[policy.name for policy in policies]}")
     if success is not None:
@@ -173,12 +175,6 @@ def evaluate(
                 else:
                     _play_text(current, plan.spec.make, left, seed, write)
     return Evaluation(board.rows(), folder.path, missing)
-
-
-def _check_counts(episodes: int, attempts: int) -> None:
-    check_counts(episodes=episodes, attempts=attempts)
-    if episodes % attempts:
-        raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
 
 
 def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -258,9 +254,7 @@ class _Plan:
         """Return the pool of a model's environments."""
         return make_pool(self.spec.make, self.spec.probe(**_stepping(self.policy)).executor)
 
-    def attempts(
-        self, seed: int, episodes: int, attempts: int, done: set[tuple[str | None, str, int]]
-    ) -> list[Attempt]:
+    def attempts(self, seed: int, episodes: int, attempts: int, done: set[_Key]) -> list[Attempt]:
         """Return the episodes that remain to be played."""
         # Tasks are drawn by seed, so that a longer evaluation begins with the tasks of a shorter one.
         tasks = [Task(self.env_id, task_seed(seed, "eval", index)) for index in range(episodes // attempts)]
@@ -370,96 +364,50 @@ def _locked(path: Path) -> Any:
 _OnEpisode: TypeAlias = Callable[..., None]
 
 
-_log = logging.getLogger(__name__)
-_BESIDE = 64
-"""Number of concurrent episodes if environments wait."""
-
-
-def _play_text(  # noqa: PLR0915 -- its threads share its variables
+def _play_text(
     policy: TextPolicy, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnEpisode
 ) -> None:
-    """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread.
-
-    An environment's own policies start in the calling thread; more threads are started as soon as it has to wait for an
-    environment. A user's policy may share state among its episodes, so these are played one after the other.
-    """
-    queue, lock, stop = SimpleQueue[Any](), Lock(), Event()
-    left, running = iter(attempts), 0
-
-    def next_one() -> Attempt | None:
-        with lock:
-            return None if stop.is_set() else next(left, None)
+    """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread."""
+    if policy.concurrency == 1:  # in this thread, because an environment may need it
+        with Instances(make) as instances:
+            for one in attempts:
+                played, more = _play_attempt(instances, one, policy, seed)
+                on_played(one, played, more=more)
+        return
+    left, done, stop = SimpleQueue[Attempt](), SimpleQueue[Any](), Event()
+    for one in attempts:
+        left.put(one)
 
     def work() -> None:
         try:
-            with Instances(make) as instances:
-                while (one := next_one()) is not None:
-                    queue.put((one, *_play_attempt(instances, one, policy, seed)))
-            queue.put(None)
+            with Instances(make) as instances, suppress(Empty):
+                while not stop.is_set():
+                    one = left.get_nowait()
+                    done.put((one, *_play_attempt(instances, one, policy, seed)))
         except BaseException as error:  # raised in the calling thread
-            queue.put(error)
+            done.put(error)
 
-    def start(number: int) -> None:
-        nonlocal running
-        for _ in range(min(number, len(attempts))):
-            Thread(target=work, daemon=True).start()
-            running += 1
-
-    def waits(spent: Spent) -> None:
-        if not running:
-            _log.warning(
-                "playing episodes of %s concurrently from now on: the environment waits %.1f ms",
-                *(policy.name, 1000 * spent.waiting),
-            )
-            start(_BESIDE - 1)
-
-    again: list[Attempt] = []  # failed in another thread before any episode worked there
-    proven = policy.concurrency > 1
-
-    def hear() -> None:
-        nonlocal running, proven
-        match queue.get():
-            case None:
-                running -= 1
-            case BaseException() as error:
-                raise error
-            case one, played, more:
-                if not proven and played.stop_reason in (StopReason.ENV_ERROR, StopReason.CRASHED):
-                    again.append(one)
-                    return
-                proven = True
-                on_played(one, played, more=more)
-
+    for _ in range(min(policy.concurrency, len(attempts))):
+        Thread(target=work, daemon=True).start()
     try:
-        if policy.concurrency > 1:
-            start(policy.concurrency)
-        else:
-            with Instances(make) as instances:
-                while (one := again.pop() if again else next_one()) is not None or running:
-                    if one is not None:
-                        played, more = _play_attempt(
-                            instances, one, policy, seed, waits if policy.of_environment else None
-                        )
-                        on_played(one, played, more=more)
-                    while running and (one is None or not queue.empty()) and not again:
-                        hear()
-        while running:
-            hear()
+        for _ in attempts:
+            answer = done.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            one, played, more = answer
+            on_played(one, played, more=more)
     finally:
         stop.set()
 
 
 def _play_attempt(
-    instances: Instances, one: Attempt, policy: TextPolicy, seed: int, on_wait: Callable[[Spent], None] | None = None
+    instances: Instances, one: Attempt, policy: TextPolicy, seed: int
 ) -> tuple[EpisodeResult, dict[str, Any]]:
-    """Play one episode of a text policy; an exception of the environment or the policy becomes its result.
-
-    ``on_wait`` is called if the environment makes this thread wait.
-    """
-    watched = _Watched(on_wait)
+    """Play one episode of a text policy; an exception of the environment or the policy becomes its result."""
+    watched = _Watched()
 
     def policy_for(env: TextEnvironment) -> Policy:
-        watched.instructions, watched.declares = read_instructions(env), read_declares_success(env)
+        watched.instructions, watched.declares = instructions_of(env), read_declares_success(env)
         watched.policy = policy.make(env, one.seed(seed))
         return watched
 
@@ -475,7 +423,7 @@ def _play_attempt(
     if failure is not None and not isinstance(failure, ModelStopped):
         instances.give_up(one.task)
     results = [turn.result for turn in turns if isinstance(turn, PlayedTurn)]
-    played = watched.trajectory(one.task, results, failure)
+    played = watched.result(one.task, results, failure)
     timed = replace(played, model_seconds=watched.seconds, env_seconds=seconds - watched.seconds)
     if not isinstance(watched.policy, Conversation):
         return timed, {}
@@ -486,20 +434,15 @@ def _play_attempt(
 class _Watched:
     """Policy that records its observations, its actions and its time."""
 
-    def __init__(self, on_wait: Callable[[Spent], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.policy: Policy | None = None
         self.instructions = ""
         self.declares = False  # success
         self.seconds = 0.0
         self._said: list[tuple[str, str]] = []
-        self._on_wait, self._watch, self._waits_in_a_row = on_wait, Watch(), 0
-        if on_wait is not None:
-            self._watch.start()
 
     def __call__(self, observation: str) -> str:
         assert self.policy is not None
-        if self._on_wait is not None:
-            self._look(self._on_wait)
         began = perf_counter()
         try:
             action = self.policy(observation)
@@ -510,20 +453,10 @@ class _Watched:
         finally:
             self.seconds += perf_counter() - began
         self._said.append((observation, action))
-        if self._on_wait is not None:
-            self._watch.start()
         return action
 
-    def _look(self, on_wait: Callable[[Spent], None]) -> None:
-        """Measure how the environment has spent the time since the policy's last call."""
-        spent = self._watch.spent()
-        self._waits_in_a_row = self._waits_in_a_row + 1 if spent.waiting >= WAITS_S else 0
-        if spent.waiting >= LONG_S or self._waits_in_a_row == LOOKS:
-            on_wait(spent)
-            self._on_wait = None
-
-    def trajectory(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> EpisodeResult:
-        """Return the trajectory of an episode that has texts but no tokens."""
+    def result(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> EpisodeResult:
+        """Return the result of an episode that has texts but no tokens."""
         thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
         answers = [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
         turns = tuple(

@@ -23,6 +23,7 @@ from gym_trl.types import (
     declared_success,
     reason_to_stop,
 )
+from gym_trl.wrappers.inner import attribute_of
 from gym_trl.wrappers.settlement import settlement
 
 
@@ -208,10 +209,7 @@ def optimum(env: TextEnvironment) -> Optimum:
     >>> optimum(gym.make("TrlEnv/GuessNumber-v0", turns=5))
     Optimum(success=0.62, mean_return=0.62)
     """
-    known = [
-        env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
-        for name in ("optimal_success", "optimal_return")
-    ]
+    known = [attribute_of(env, name) for name in ("optimal_success", "optimal_return")]
     return Optimum(*(None if number is None else float(number) for number in known))
 
 

@@ -4,8 +4,9 @@ from collections import defaultdict, deque
 
 from gym_trl.errors import ends_an_episode
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import close_env, failed, read_declares_success, read_instructions, take_step, text_of
+from gym_trl.executors.step import close_env, failed, read_declares_success, take_step, text_of
 from gym_trl.types import Closing, EnvFailure, StepResult, Task
+from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.settlement import settlement
 
 
@@ -84,7 +85,7 @@ class InlinePool(Closing):
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
         return StepResult(
             text_of(observation),
-            instructions=read_instructions(env),
+            instructions=instructions_of(env),
             declares_success=read_declares_success(env),
             settlement=settlement(env),
         )

@@ -20,6 +20,7 @@ from gym_trl.types import (
     UnfinishedResponse,
     add_reward,
 )
+from gym_trl.wrappers.inner import attribute_of
 from gym_trl.wrappers.settlement import settlement
 
 
@@ -75,24 +76,13 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
         return EnvFailure(f"step raised {type(error).__name__}: {error}")
 
 
-def read_instructions(env: gym.Env[Any, Any]) -> str:
-    """Return the ``instructions`` of an environment or one of its wrappers, or the empty string."""
-    try:
-        return str(env.get_wrapper_attr("instructions"))
-    except AttributeError:
-        return ""
-
-
 def read_declares_success(env: gym.Env[Any, Any]) -> bool:
     """Return whether an environment or one of its wrappers declares success (its attribute ``declares_success``).
 
     >>> read_declares_success(gym.make("TrlEnv/Echo-v0")), read_declares_success(gym.make("CliffWalking-v1"))
     (True, False)
     """
-    try:
-        return bool(env.get_wrapper_attr("declares_success"))
-    except AttributeError:
-        return False
+    return bool(attribute_of(env, "declares_success", default=False))
 
 
 MAX_TURNS = 10_000

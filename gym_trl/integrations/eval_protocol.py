@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, InfrastructureError, needs
-from gym_trl.executors.step import read_declares_success, read_instructions, take_step
+from gym_trl.executors.step import read_declares_success, take_step
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
@@ -43,6 +43,7 @@ from gym_trl.types import (
     declared_success,
     reason_to_stop,
 )
+from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -625,7 +626,7 @@ class GymRolloutProcessor:
         env = await in_thread(self.make)
         try:
             observation, _ = await in_thread(partial(env.reset, seed=task.seed, options=dict(task.options) or None))
-            rules, owed = await in_thread(read_instructions, env), await in_thread(settlement, env)
+            rules, owed = await in_thread(instructions_of, env), await in_thread(settlement, env)
             said = _preamble(row, self.spec.system_prompt, rules, observation)
             turns: list[Turn] = []
             results = [StepResult(observation, declares_success=await in_thread(read_declares_success, env))]

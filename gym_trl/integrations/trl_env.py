@@ -18,7 +18,6 @@ from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.grpo import rollout_func as grpo
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.rollout.episode import Episode
@@ -27,6 +26,7 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Answer, Completion, EpisodeResult, Logprobs, Message, Request, Task, TokenIds
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.inner import instructions_of
 
 if TYPE_CHECKING:
     from gym_trl.integrations.lazy_dataset import LazyDataset
@@ -176,7 +176,7 @@ class EnvFromGym:
         number = int(seed) if seed.isdecimal() and int(seed) < 2**63 else derive_seed("trl-env", seed)
         observation, _ = self._env.reset(seed=number)
         self.reward, self.alive = 0.0, True
-        return self._say("\n\n".join(part for part in (read_instructions(self._env), observation) if part))
+        return self._say("\n\n".join(part for part in (instructions_of(self._env), observation) if part))
 
     def step(self, action: Action) -> Any:
         """Step with an action."""

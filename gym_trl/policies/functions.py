@@ -7,11 +7,10 @@ from typing import TypeAlias
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import ENV_METHODS, TextPolicy
 from gym_trl.types import Policy
-from gym_trl.wrappers.inner import load_function
+from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
 
 NamedPolicy: TypeAlias = TextPolicy | Model
 _BASELINES = ("solver", "random", "constant", "garbage", "noop")
@@ -27,7 +26,7 @@ def environment_policy(name: str) -> TextPolicy:
     """
 
     def make(env: TextEnvironment, seed: int) -> Policy:
-        known = env.get_wrapper_attr("baselines") if env.has_wrapper_attr("baselines") else {}
+        known = attribute_of(env, "baselines", {})
         if name in known:
             policy: Policy = known[name].policy(seed)
         else:
@@ -60,7 +59,7 @@ def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> Text
     """
 
     def make(env: TextEnvironment, seed: int) -> Policy:
-        say(f"\n{read_instructions(env)}\n")
+        say(f"\n{instructions_of(env)}\n")
 
         def policy(observation: str) -> str:
             say(observation)

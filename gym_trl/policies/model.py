@@ -13,7 +13,6 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.policies.protocol import Attempt, ModelStopped, OnPlayed
 from gym_trl.policies.weights import (
     first_line,
@@ -28,6 +27,7 @@ from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
+from gym_trl.wrappers.inner import instructions_of
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -160,7 +160,7 @@ class LoadedModel:
 
         It raises ``ModelStopped`` if the model's limits leave no room for another turn.
         """
-        episode, rules = self._episode(Task("a conversation", seed), seed), read_instructions(env)
+        episode, rules = self._episode(Task("a conversation", seed), seed), instructions_of(env)
         turns = itertools.count()
         stopped: ModelStopped | None = None
 

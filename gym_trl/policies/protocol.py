@@ -9,6 +9,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import did_you_mean
 from gym_trl.seeding import derive_seed
 from gym_trl.types import EpisodeResult, Policy, StopReason, Task, TokenIds
+from gym_trl.wrappers.inner import attribute_of
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
 """Function that makes the policy of one episode, from the environment after its reset and the episode's seed."""
@@ -58,7 +59,7 @@ class TextPolicy:
         if not self.of_environment:
             return
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        known = sorted(env.get_wrapper_attr("baselines")) if env.has_wrapper_attr("baselines") else []
+        known = sorted(attribute_of(env, "baselines", ()))
         known += [own for own, method in ENV_METHODS.items() if own not in known and env.has_wrapper_attr(method)]
         if self.name not in known:
             raise ConfigError(

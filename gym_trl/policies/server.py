@@ -7,12 +7,12 @@ from typing import Any
 
 from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions
 from gym_trl.policies.protocol import ModelStopped, TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.text.credentials import bearer, redact, without_password
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import Policy, StopReason, UnfinishedResponse
+from gym_trl.wrappers.inner import instructions_of
 
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, None)
 """Pause after each failed request; ``None`` after the last."""
@@ -78,7 +78,7 @@ def server(
     body = {**(sampling or {}), "model": name, "max_tokens": max_tokens}
 
     def make(env: TextEnvironment, seed: int) -> Policy:
-        return Conversation(client, body, seed, read_instructions(env), system_prompt)
+        return Conversation(client, body, seed, instructions_of(env), system_prompt)
 
     weakref.finalize(make, client.close)  # the last episode keeps make alive
     settings = {"base_url": without_password(base_url), "sampling": dict(sampling or {}), "max_tokens": max_tokens}

@@ -17,6 +17,7 @@ from gymnasium.utils.env_checker import check_env
 
 from gym_trl.errors import ActionTypeError
 from gym_trl.testing.doubles import expect, play
+from gym_trl.wrappers.inner import attribute_of
 
 EnvMaker: TypeAlias = Callable[[], gym.Env[str, str]]
 
@@ -203,7 +204,7 @@ def _check_strange_actions(maker: EnvMaker) -> None:
 
 def _check_optimum(maker: EnvMaker, episodes: int) -> None:
     env = maker()
-    optimum = env.get_wrapper_attr("optimal_success") if env.has_wrapper_attr("optimal_success") else None
+    optimum = attribute_of(env, "optimal_success")
     if optimum is None or not env.has_wrapper_attr("solver"):
         return
     solver = env.get_wrapper_attr("solver")

@@ -16,12 +16,13 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, needs
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_instructions, take_step
+from gym_trl.executors.step import take_step
 from gym_trl.registration import make_env
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.credentials import bearer
 from gym_trl.types import EnvFailure
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.settlement import settlement
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -225,7 +226,7 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
             self._state = State(episode_id=episode_id, step_count=0)
             return TextObservation(
                 text=_encodable(text),
-                instructions=_encodable(read_instructions(self._env)),
+                instructions=_encodable(instructions_of(self._env)),
                 info=_as_json(info),
                 settlement=settlement(self._env),
             )
@@ -251,7 +252,7 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
             return self._state
 
         def get_metadata(self) -> EnvironmentMetadata:
-            return EnvironmentMetadata(name=env_id, description=_encodable(read_instructions(self._env)))
+            return EnvironmentMetadata(name=env_id, description=_encodable(instructions_of(self._env)))
 
         def close(self) -> None:
             self._env.close()
