@@ -24,10 +24,10 @@ import gymnasium as gym
 from gym_trl.chat.codec import tokenizer_codec as _tokenizer_codec
 from gym_trl.chat.delimiter import DelimiterChat
 from gym_trl.engines.protocol import sample_all
-from gym_trl.errors import ConfigError, EngineError, needs
+from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo import rollout_func as grpo
-from gym_trl.grpo.trainer_engine import trainer_engine
+from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import end_ids, tokenizer_of
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
@@ -56,7 +56,6 @@ __all__ = [
     "read_script",
 ]
 
-_SAMPLING = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
 _CALLS = count()
 _ENV_ID = "CodeAgentEnvironment"
 
@@ -85,9 +84,7 @@ class VLLMClientGenerationConfig:
     stop: list[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_counts(n=self.n, max_tokens=self.max_tokens)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -193,7 +190,7 @@ class VLLMClient(_Client):
         """Return a ``ServerEngine``."""
         from gym_trl.engines.server import ServerEngine
 
-        sampling: dict[str, Any] = {name: getattr(config, name) for name in _SAMPLING}
+        sampling: dict[str, Any] = {name: getattr(config, name) for name in SAMPLING}
         if config.guided_decoding_regex is not None:
             sampling["structured_outputs"] = {"regex": config.guided_decoding_regex}
         return ServerEngine(self.base_url, eos_ids=chat.stop_ids, sampling=sampling, stop_strings=chat.stop_strings)
@@ -226,7 +223,7 @@ class _TrainerClient(_Client):
         self._codec = codec
         self._texts: dict[str, list[TokenIds]] = defaultdict(list)
         self._samples: dict[tuple[int, ...], list[_Sample]] = defaultdict(list)
-        self.sampling = {name: getattr(trainer.args, name) for name in _SAMPLING}
+        self.sampling = {name: getattr(trainer.args, name) for name in SAMPLING}
 
     def engine(self, config: VLLMClientGenerationConfig, chat: "_Raw") -> Any:
         """Return the trainer's own engine.
@@ -794,7 +791,7 @@ def _client(vllm_client: Any) -> _Client:
 
 def _trainer_config(trainer: Any) -> VLLMClientGenerationConfig:
     """Return the trainer's sampling options with ``n=1``, because the trainer repeats each prompt itself."""
-    sampling = {name: getattr(trainer.args, name) for name in _SAMPLING}
+    sampling = {name: getattr(trainer.args, name) for name in SAMPLING}
     return VLLMClientGenerationConfig(n=1, max_tokens=trainer.args.max_completion_length, **sampling)
 
 

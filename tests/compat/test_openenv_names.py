@@ -12,7 +12,6 @@ from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.client import (
     EchoAction,
     EchoEnv,
-    GenericAction,
     GenericEnvClient,
     OpenSpielAction,
     OpenSpielEnv,
@@ -68,7 +67,7 @@ def test_an_answer_that_came_too_late_is_not_read():
         client.step({"message": "too soon"})
     client.reset()
     time.sleep(1.0)
-    assert client.step(GenericAction(message="now")).observation.said == "answer 1 to now"
+    assert client.step({"message": "now"}).observation.said == "answer 1 to now"
     client.close()
 
 
@@ -132,6 +131,6 @@ def test_what_cannot_work_is_said():
         EchoEnv()
     with pytest.raises(ConfigError, match="an action must be a mapping"):
         GenericEnvClient(f"{openenv_run.shared_zoo()}/echo").step(3)
-    older = EchoEnv("http://127.0.0.1:9", request_timeout_s=1, default_headers={"a": "b"}, patience_s=0)
+    absent = EchoEnv("http://127.0.0.1:9", message_timeout_s=1, headers={"a": "b"}, patience_s=0)
     with pytest.raises(ConnectionError):
-        older.reset()
+        absent.reset()

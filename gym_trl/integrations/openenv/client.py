@@ -92,17 +92,6 @@ class BrowserGymAction:
     action_str: str
 
 
-class GenericAction(dict[str, Any]):
-    """Action of any environment, as a dict of its fields.
-
-    >>> GenericAction(code="print(1)")
-    {'code': 'print(1)'}
-    """
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(fields)
-
-
 class EnvClient(Closing):
     """Client of an OpenEnv server, with one session.
 
@@ -122,8 +111,6 @@ class EnvClient(Closing):
         message_timeout_s: Maximum seconds for each response.
         max_message_size_mb: Maximum size of a response.
         headers: Headers sent when the session is opened; needs openenv 0.10.
-        request_timeout_s: Older name of ``message_timeout_s``.
-        default_headers: Older name of ``headers``.
         patience_s: Maximum seconds for which a reset waits for a free session.
 
     Raises:
@@ -139,8 +126,6 @@ class EnvClient(Closing):
         *,
         max_message_size_mb: float | None = None,
         headers: Mapping[str, str] | None = None,
-        request_timeout_s: float | None = None,
-        default_headers: Mapping[str, str] | None = None,
         patience_s: float = 60.0,
     ) -> None:
         if not base_url:
@@ -152,9 +137,9 @@ class EnvClient(Closing):
             self._client,
             {
                 "connect_timeout_s": connect_timeout_s,
-                "message_timeout_s": message_timeout_s if request_timeout_s is None else request_timeout_s,
+                "message_timeout_s": message_timeout_s,
                 "max_message_size_mb": max_message_size_mb,
-                "headers": dict(headers or default_headers or {}) or None,
+                "headers": headers and dict(headers),
             },
         )
         self._server: StartedServer | None = None

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, needs
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, needs
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import take_step
 from gym_trl.registration import make_env
@@ -42,6 +42,7 @@ def make_app(
     sessions: int = 64,
     max_message: int = MAX_MESSAGE,
     token: str | None = None,
+    hosts: frozenset[str] | None = None,
 ) -> Any:
     """Return an OpenEnv application (``create_app``) that serves an environment, with an instance per session.
 
@@ -59,11 +60,9 @@ def make_app(
     step before the first reset, or one in which the environment raises, returns an error.
 
     A message that is not a JSON object gets an error before OpenEnv receives it. Messages longer than ``max_message``
-    are
-    rejected: a request with status 413, a socket's message by closing the socket with code 1009 (by the server that
-        runs the
-    app; see ``serve``). Requests from web pages of other sites are rejected, because they could otherwise play on a
-    local server. With a ``token``, requests without it are rejected with status 401, and sockets before they are
+    are rejected: a request with status 413, a socket's message by closing the socket with code 1009 (by the server that
+    runs the app; see ``serve``). Requests from web pages of other sites are rejected, because they could otherwise play
+    on a local server. With a ``token``, requests without it are rejected with status 401, and sockets before they are
     opened. OpenEnv's routes for tools are removed, because there are no tools.
 
     Args:
@@ -73,6 +72,7 @@ def make_app(
         sessions: Maximum number of open sessions; a further one gets an error, and its socket is closed.
         max_message: Maximum size of a message in bytes.
         token: Token that clients must send as ``Authorization: Bearer TOKEN``.
+        hosts: Names that a request's ``Host`` must be one of. Default: any.
 
     Returns:
         An ASGI application.
@@ -81,33 +81,9 @@ def make_app(
         MissingDependencyError: the ``openenv`` extra is not installed.
         ConfigError: an invalid number or token.
     """
-    return _guarded(
-        env_id,
-        env_kwargs=env_kwargs,
-        make=make,
-        sessions=sessions,
-        max_message=max_message,
-        token=token,
-        hosts=None,
-    )
-
-
-def _guarded(
-    env_id: str,
-    *,
-    env_kwargs: Mapping[str, Any] | None,
-    make: Callable[[], gym.Env[Any, Any]] | None,
-    sessions: int,
-    max_message: int,
-    token: str | None,
-    hosts: frozenset[str] | None,
-) -> Any:
-    """Return an application that accepts requests for ``hosts`` only, if they are given."""
     with needs("openenv", "gym-trl serve"):
         from openenv.core.env_server import create_app
-    for name, value in (("sessions", sessions), ("max_message", max_message)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+    check_counts(sessions=sessions, max_message=max_message)
     environment, action, observation = _classes(env_id, make or partial(make_env, env_id, **(env_kwargs or {})))
     app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
@@ -148,15 +124,7 @@ def serve(
         token = made = secrets.token_urlsafe(24)
     # Otherwise a web page whose name resolves to this machine (DNS rebinding) would count as this server's own.
     hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
-    app = _guarded(
-        env_id,
-        env_kwargs=env_kwargs,
-        make=None,
-        sessions=sessions,
-        max_message=max_message,
-        token=token,
-        hosts=hosts,
-    )
+    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, max_message=max_message, token=token, hosts=hosts)
     import uvicorn
 
     config = uvicorn.Config(
