@@ -387,7 +387,7 @@ def test_trls_own_client_is_understood_by_its_address(server):
     ("make", "said"),
     [
         (lambda: config(n=0), "n must be an integer of at least 1, got 0"),
-        (lambda: config(max_tokens=0), "max_tokens must be at least 1, got 0"),
+        (lambda: config(max_tokens=0), "max_tokens must be an integer of at least 1, got 0"),
         (lambda: CodeAgentEnvironment(7, TOKENIZER), r"code_executer needs execute\(codes\)"),
         (lambda: agent(stop_string=""), "stop_string must not be empty"),
         (lambda: agent(parsing_string=""), "parsing_string must not be empty"),
