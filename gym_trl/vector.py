@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
 
 try:
@@ -78,11 +78,11 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError("TextVectorEnv needs at least one environment")
         if executor not in _EXECUTORS:
             raise ConfigError(f"executor must be one of {list(_EXECUTORS)}, got {executor!r}")
-        if workers is not None and workers < 1:
-            raise ConfigError(f"workers must be at least 1, got {workers}")
         self.num_envs = len(makers)
+        workers = min(32, self.num_envs) if workers is None else workers
+        check_counts(workers=workers)
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self._crew = _crew(executor, list(makers), min(workers or 32, len(makers)), self.autoreset_mode)
+        self._crew = _crew(executor, list(makers), min(workers, self.num_envs), self.autoreset_mode)
         try:
             about = self._crew.about()
             _check_same_spaces(about)
@@ -456,8 +456,7 @@ def _columns(infos: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _seeds(seed: int | Sequence[int | None] | None, count: int, group_size: int) -> Sequence[int | None]:
-    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1:
-        raise ConfigError(f"group_size must be an integer of at least 1, got {group_size!r}")
+    check_counts(group_size=group_size)
     if seed is None:
         if group_size > 1:
             raise ConfigError("groups share a task only with a seed: reset(seed=..., group_size=...)")

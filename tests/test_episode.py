@@ -234,5 +234,5 @@ def test_no_environment_gets_an_action_that_is_longer_than_may_be(budget, most, 
 def test_lengths_of_texts_alone_are_no_limit_of_what_the_model_says():
     with pytest.raises(ConfigError, match="an episode needs a limit: set tokens_per_turn, tokens, context"):
         Limits(observation=9, action=9)
-    with pytest.raises(ConfigError, match="action must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="action must be an integer of at least 1, got 0"):
         Limits(tokens=9, action=0)

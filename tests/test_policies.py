@@ -169,7 +169,7 @@ def test_what_is_refused_whatever_is_said_is_the_first_refusal(serve: Any, optio
 
 
 def test_nobody_is_asked_by_no_thread() -> None:
-    with pytest.raises(ConfigError, match="concurrency must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="concurrency must be an integer of at least 1, got 0"):
         server("http://127.0.0.1:9/v1", model="x", concurrency=0)
 
 

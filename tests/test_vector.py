@@ -275,7 +275,7 @@ def test_gymnasium_makes_it_of_our_ids():
     [
         ({"makers": []}, "at least one environment"),
         ({"executor": "gpu"}, "executor must be one of"),
-        ({"workers": 0}, "workers must be at least 1"),
+        ({"workers": 0}, "workers must be an integer of at least 1"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments, said):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.parsing import CUT, ActionFormat, split_thinking
 from gym_trl.types import RefusedResponse, UnfinishedResponse
@@ -74,8 +74,8 @@ class ParseAction(FrozenAfterEnd):
     ) -> None:
         check_text(env, "ParseAction", actions=True)
         check_penalty(penalty)
-        if end_after is not None and end_after < 1:
-            raise ConfigError(f"end_after must be at least 1 or None, got {end_after}")
+        if end_after is not None:
+            check_counts(end_after=end_after)
         if cut_actions not in ("reject", "accept"):
             raise ConfigError(f'cut_actions must be "reject" or "accept", got {cut_actions!r}')
         if format is None and strict:

@@ -97,7 +97,8 @@ def evaluate(
 
     Exit status: 0; 1 if a success rate is below --fail-under; 2 for an error; 130 if interrupted.
     """
-    _evaluate(**{name: read_pairs(value) if name in _PAIRS else value for name, value in context.params.items()})
+    pairs: dict[str, Any] = {name: read_pairs(context.params[name]) for name in _PAIRS}
+    _evaluate(**{**context.params, **pairs})
 
 
 def _evaluate(

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from gym_trl.errors import ConfigError, EngineError, needs
+from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.protocol import ModelStopped, TextPolicy
 from gym_trl.seeding import derive_seed
@@ -61,8 +61,7 @@ def server(
         import httpx
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}")
-    if concurrency < 1:
-        raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
+    check_counts(concurrency=concurrency)
     headers = bearer(api_key)
     client = httpx.Client(
         base_url=base_url.rstrip("/"),

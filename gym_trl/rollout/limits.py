@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Limits:
     >>> Limits(tokens_per_turn=0)
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: tokens_per_turn must be at least 1, got 0
+    gym_trl.errors.ConfigError: tokens_per_turn must be an integer of at least 1, got 0
     """
 
     tokens_per_turn: int | None = None
@@ -32,6 +32,4 @@ class Limits:
         tokens = ("tokens_per_turn", "tokens", "context")
         if all(getattr(self, name) is None for name in tokens):
             raise ConfigError(f"an episode needs a limit: set {', '.join(tokens)}")
-        for name in self.__slots__:
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+        check_counts(**{name: value for name in self.__slots__ if (value := getattr(self, name)) is not None})

@@ -11,7 +11,7 @@ from time import perf_counter, sleep
 from typing import TypeVar
 
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError
+from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
@@ -57,11 +57,12 @@ def run_episodes(
     Raises:
         ConfigError: ``max_alive`` is less than 1.
     """
-    _check_alive(max_alive)
+    alive = max(1, len(episodes)) if max_alive is None else max_alive
+    check_counts(max_alive=alive)
     loop = _Loop(episodes, pool, engine, on_finish, cutoff)
     try:
         with _rare_full_collections():
-            loop.run(max_alive or len(episodes))
+            loop.run(alive)
     finally:
         loop.abandon()
     return [loop.finished[index] for index in range(len(episodes))]
@@ -113,7 +114,7 @@ def stream_episodes(
     Raises:
         ConfigError: ``max_alive`` is less than 1.
     """
-    _check_alive(max_alive)
+    check_counts(max_alive=max_alive)
     playing: dict[int, Episode] = {}
     names: dict[int, _Key] = {}
 
@@ -142,11 +143,6 @@ def stream_episodes(
                 loop.cut_old()
     finally:
         loop.abandon()
-
-
-def _check_alive(number: int | None) -> None:
-    if number is not None and number < 1:
-        raise ConfigError(f"max_alive must be at least 1, got {number}")
 
 
 _FULL_COLLECTIONS = 100
