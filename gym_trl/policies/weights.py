@@ -59,6 +59,19 @@ def read_adapter(path: str) -> Adapter | None:
     return Adapter(folder, base, rank)
 
 
+def base_of(path: str) -> str:
+    """Return the folder or hub id with the whole weights: for an adapter its base, otherwise ``path`` itself.
+
+    >>> base_of("Qwen/Qwen3-0.6B")
+    'Qwen/Qwen3-0.6B'
+
+    Raises:
+        ConfigError: as for ``read_adapter``.
+    """
+    adapter = read_adapter(path)
+    return _whole_path(path if adapter is None else adapter.base)
+
+
 def load_weights(path: str, *, dtype: Any = "auto", trainable: bool = False) -> Any:
     """Return the model in a folder or on the hub, an adapter merged into its base.
 
@@ -75,7 +88,7 @@ def load_weights(path: str, *, dtype: Any = "auto", trainable: bool = False) -> 
         from transformers import AutoModelForCausalLM
 
     adapter = read_adapter(path)
-    source = _whole_path(path if adapter is None else adapter.base)
+    source = base_of(path)
     try:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError) as error:

@@ -1,0 +1,232 @@
+"""Checks of a model before a training: its template, its end tokens, its vocabulary, the memory that it needs.
+
+They read configurations and the tokenizer only, so they take a second and no memory for weights.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gym_trl.chat.template import TemplateChat
+from gym_trl.errors import ChatTemplateError, ConfigError, needs
+from gym_trl.policies.weights import base_of, first_line, load_tokenizer
+from gym_trl.training.models import ModelChoice
+
+_GIB = 2**30
+_CHUNK_BYTES = 2**30  # of scores at once
+_LAYER_BYTES = 68  # of each token, per unit of the hidden size
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Property of a model that prevents a training, or that it may suffer from."""
+
+    message: str
+    fatal: bool
+    """True if a training cannot start."""
+
+
+def model_problems(choice: ModelChoice, chat_template_kwargs: Mapping[str, Any] | None = None) -> list[Problem]:
+    """Return the problems of a model that can be seen without its weights, the fatal ones first.
+
+    These are: no chat template, or one that cannot be extended turn by turn (fatal); token ids that the model does not
+    have (fatal); no token that ends a turn (fatal); end tokens that differ between tokenizer, model and template.
+
+    Args:
+        choice: The model.
+        chat_template_kwargs: Arguments for the template.
+
+    Raises:
+        ConfigError: the configuration or the tokenizer cannot be loaded.
+    """
+    tokenizer, config = load_tokenizer(choice.path), load_config(choice.path)
+    try:
+        chat = TemplateChat(tokenizer, **(chat_template_kwargs or {}))
+    except ChatTemplateError as error:
+        return [Problem(f"{choice.path}: {first_line(error)}", fatal=True)]
+    problems = []
+    size = config.get_text_config().vocab_size
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= size:
+        message = f"the tokenizer of {choice.path} has ids up to {largest}, but the model has {size} tokens only"
+        problems.append(Problem(message, fatal=True))
+    own, models, ends = tokenizer.eos_token_id, _end_ids(choice.path, config), set(chat.stop_ids)
+
+    def named(ids: Sequence[int] | set[int]) -> str:
+        return " and ".join(f"{tokenizer.convert_ids_to_tokens(id_)!r} ({id_})" for id_ in sorted(ids)) or "none"
+
+    if own is None and not models and not ends:
+        problems.append(Problem(f"{choice.path} has no token that ends a turn; set eos_token of its tokenizer", True))
+    if own is not None and models and own not in models:
+        message = (
+            f"the end token of the tokenizer of {choice.path} is {named([own])}, that of the model {named(models)}: "
+            "a response ends at any of them; if one is wrong, correct eos_token in tokenizer_config.json or "
+            "eos_token_id in generation_config.json"
+        )
+        problems.append(Problem(message, fatal=False))
+    declared = models | ({own} if own is not None else set())
+    if ends and declared and not ends & declared:
+        message = (
+            f"the chat template of {choice.path} ends a turn with {named(ends)}, but its end tokens are "
+            f"{named(declared)}: a base model may never write the former, and every response would be cut off by "
+            "max_tokens_per_turn; gym-trl doctor plays some episodes to find out"
+        )
+        problems.append(Problem(message, fatal=False))
+    return sorted(problems, key=lambda problem: not problem.fatal)
+
+
+def refuse(problems: Sequence[Problem]) -> list[str]:
+    """Return the messages of problems with which a training can start.
+
+    >>> refuse([Problem("the end tokens differ", fatal=False)])
+    ['the end tokens differ']
+    >>> refuse([Problem("it has no chat template", fatal=True)])
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: it has no chat template
+
+    Raises:
+        ConfigError: there is a fatal one.
+    """
+    for problem in problems:
+        if problem.fatal:
+            raise ConfigError(problem.message)
+    return [problem.message for problem in problems]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Estimate of the memory that a training step needs, in bytes."""
+
+    fixed: int
+    """Weights, gradients and the optimizer's state."""
+    row: int
+    """Activations that the backward pass needs, of each row of a micro-batch."""
+    scores: int
+    """Scores over the vocabulary, of one chunk of sampled positions."""
+
+    def needed(self, rows: int) -> int:
+        """Return the peak with a micro-batch of ``rows``.
+
+        >>> Memory(fixed=1000, row=10, scores=100).needed(8)
+        1180
+        """
+        return self.fixed + rows * self.row + self.scores
+
+
+def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, reference: bool = False) -> Memory:
+    """Return the memory that training ``choice`` needs on rows of ``tokens`` tokens, prompt included.
+
+    Weights are counted exactly. AdamW keeps a gradient and two moments in float32 for each trained weight. A layer
+    keeps about ``68 * hidden_size`` bytes of each token: 34 values of two bytes (Korthikanti et al. 2022,
+    arXiv:2205.05198, without the attention's scores) and as much again for values of four bytes, or for an adapter's
+    float32 copies of them. On a Llama with 135 million weights it was 78 in float32, and 65 with an adapter in
+    bfloat16. With gradient checkpointing only its input is kept.
+
+    Args:
+        choice: The model.
+        tokens: Length of the longest row.
+        checkpointing: Whether activations are computed again in the backward pass.
+        reference: Whether there is a copy of the weights as a reference model (``beta`` above 0, no adapter).
+
+    Raises:
+        ConfigError: the configuration cannot be loaded.
+    """
+    with needs("train", "a model"):
+        import torch
+        from transformers import AutoModelForCausalLM
+
+    config = load_config(choice.path)
+    text = config.get_text_config()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    weights = sum(weight.numel() for weight in model.parameters())
+    dtype = getattr(config, "dtype", None) if choice.dtype == "auto" else choice.dtype
+    width = 2 if str(dtype).removeprefix("torch.") in ("bfloat16", "float16") else 4
+    if choice.trains_adapter:
+        rank = choice.lora or 16
+        head = model.get_output_embeddings()
+        linear = [part for part in model.modules() if isinstance(part, torch.nn.Linear) and part is not head]
+        trained = sum(rank * (part.in_features + part.out_features) for part in linear)
+        fixed = weights * width + trained * 16
+    else:
+        fixed = weights * (width + 12) + (weights * width if reference else 0)
+    layer, layers = _LAYER_BYTES * text.hidden_size, text.num_hidden_layers
+    kept = layer + layers * width * text.hidden_size if checkpointing else layers * layer
+    return Memory(fixed, tokens * kept, 3 * min(_CHUNK_BYTES, tokens * text.vocab_size * 4))
+
+
+def free_memory(*, cpu: bool = False) -> int:
+    """Return the bytes that a training can use now: of the accelerator, or of main memory where there is none.
+
+    The limit of a container counts, too.
+
+    Args:
+        cpu: Main memory, even where there is an accelerator.
+    """
+    import torch
+
+    if not cpu and torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[0])
+    import psutil  # which accelerate requires
+
+    free = int(psutil.virtual_memory().available)
+    with_limit = _container_memory()
+    return free if with_limit is None else min(free, with_limit)
+
+
+def check_memory(memory: Memory, free: int, rows: int = 1) -> None:
+    """Check that a micro-batch of ``rows`` fits into ``free`` bytes.
+
+    >>> check_memory(Memory(fixed=6 * 2**30, row=2**30, scores=2**30), free=4 * 2**30)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: training needs about 8.0 GiB (6.0 GiB for the weights and the optimizer), and 4.0 GiB
+    are free; train an adapter (--lora 16 --dtype bfloat16), choose a smaller model, or lower --max-completion
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if (needed := memory.needed(rows)) > free:
+        raise ConfigError(
+            f"training needs about {needed / _GIB:.1f} GiB ({memory.fixed / _GIB:.1f} GiB for the weights and the "
+            f"optimizer), and {free / _GIB:.1f} GiB are free; train an adapter (--lora 16 --dtype bfloat16), choose a "
+            "smaller model, or lower --max-completion"
+        )
+
+
+def load_config(path: str) -> Any:
+    """Return the configuration of a model, for an adapter that of its base.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(base_of(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot load {path!r}: {first_line(error)}") from error
+
+
+def _end_ids(path: str, config: Any) -> set[int]:
+    """Return the ids at which the model's own generation ends."""
+    from transformers import GenerationConfig
+
+    try:
+        found = GenerationConfig.from_pretrained(base_of(path)).eos_token_id
+    except OSError:  # it has no file of its own
+        found = getattr(config.get_text_config(), "eos_token_id", None)
+    return set(found) if isinstance(found, list | tuple) else set() if found is None else {found}
+
+
+def _container_memory() -> int | None:
+    """Return how many bytes a container's limit leaves, if there is one (cgroup 2)."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (folder / "memory.max").read_text().strip(), (folder / "memory.current").read_text().strip()
+        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("file", "0")
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit) - int(used) + int(cached)
