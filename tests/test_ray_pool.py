@@ -16,6 +16,7 @@ from gym_trl.errors import MissingDependencyError
 from gym_trl.executors import ray as ray_pool
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.ray import RayPool
+from gym_trl.executors.worker_pool import ProcessOptions
 from gym_trl.types import EnvFailure, StepResult, StopReason
 
 __all__ = ["cluster"]  # a fixture
@@ -123,7 +124,7 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch):
 
 def test_what_several_calls_bring_is_done_in_the_order_of_the_calls():
     """Calls of an actor may overtake each other."""
-    agent = ray_pool._Agent(ray_pool._Sent(gym.make), {"workers": 1})
+    agent = ray_pool._Agent(ray_pool._Sent(gym.make), ProcessOptions(workers=1))
     done = []
     agent._do = lambda *question: done.append(question[0])  # type: ignore[method-assign]
     for number in (1, 2, 0):

@@ -16,7 +16,8 @@ from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.request import getproxies
 
-from gym_trl.errors import ConfigError, EngineError, needs
+from gym_trl.engines.vllm import IMPOSSIBLE, with_ends
+from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.text.credentials import bearer, redact
 from gym_trl.types import Closing, Completion, FinishReason, Logprobs, Request, without_nan
 
@@ -45,10 +46,8 @@ _VERBATIM = {
 }
 _NOT_SHAPING = {"stop", "stop_token_ids", "ignore_eos", *_VERBATIM}
 _IMPOSSIBLE = {
-    "n": "samples one answer for each request",
+    **IMPOSSIBLE,
     "use_beam_search": "samples one answer for each request",
-    "seed": "gives each request a seed of its own",
-    "prompt_logprobs": "returns the logprobs of what was sampled only",
     "echo": "returns what was sampled only",
     "stream": "reads whole answers",
     "prompt": "gets its prompts with the requests",
@@ -102,8 +101,6 @@ class ServerEngine(Closing):
         retries: Number of times that a request is repeated. The first 10 pauses take about 25 seconds together, each
             further one 5 seconds. A request to a server that is known to be down is not repeated.
         api_key: Key that the servers were started with, if any.
-        data_parallel_size: Number of ranks that each server distributes requests over
-            (``vllm serve --data-parallel-size``). Each has its own prefix cache, so an episode stays on one rank.
         check: Call ``check`` before the first request.
 
     Raises:
@@ -123,29 +120,26 @@ class ServerEngine(Closing):
         deadline_s: float = 600.0,
         retries: int = 10,
         api_key: str | None = None,
-        data_parallel_size: int = 1,
         check: bool = True,
     ) -> None:
         urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         if not urls:
             raise ConfigError("ServerEngine needs the address of a server")
-        for name, value in (("concurrency", concurrency), ("data_parallel_size", data_parallel_size)):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if deadline_s <= 0 or retries < 0:
-            raise ConfigError(f"deadline_s must be positive and retries not negative, got {deadline_s} and {retries}")
+        check_counts(concurrency=concurrency)
+        check_counts(0, retries=retries)
+        if deadline_s <= 0:
+            raise ConfigError(f"deadline_s must be above 0, got {deadline_s}")
         options = {name: value for name, value in (sampling or {}).items() if value is not None}
         max_tokens = options.pop("max_tokens", math.inf)
-        self._options = _options(options, eos_ids, stop_strings)
+        self._options = {
+            **_NEUTRAL,
+            **with_ends("ServerEngine", options, _IMPOSSIBLE, eos_ids, stop_strings),
+            **_VERBATIM,
+        }
         self._model = model
         self._deadline_s = deadline_s
         self._headers = bearer(api_key)
-        ranks = [{"X-data-parallel-rank": str(rank)} for rank in range(data_parallel_size)]
-        self._servers = [
-            _Server(url.rstrip("/"), rank if data_parallel_size > 1 else {}, concurrency, model)
-            for url in urls
-            for rank in ranks
-        ]
+        self._servers = [_Server(url.rstrip("/"), concurrency, model) for url in urls]
         self._checked = not check
         self._sender = _Sender(
             self._servers, self._options, self._headers, max_tokens=max_tokens, deadline_s=deadline_s, retries=retries
@@ -168,15 +162,14 @@ class ServerEngine(Closing):
         import httpx
 
         timeout = httpx.Timeout(self._deadline_s, connect=_CONNECT_S)
-        for url in dict.fromkeys(server.url for server in self._servers):
-            with httpx.Client(base_url=url, headers=self._headers, timeout=timeout, verify=self._sender.ssl) as client:
-                name, context = _check_model(client, self._model)
-                _check_options(client, name, self._options)
+        for server in self._servers:
+            with httpx.Client(
+                base_url=server.url, headers=self._headers, timeout=timeout, verify=self._sender.ssl
+            ) as client:
+                server.model, server.context = _check_model(client, self._model)
+                _check_options(client, server.model, self._options)
                 if logprobs:
-                    _check_logprobs(client, name, self._options)
-            for server in self._servers:
-                if server.url == url:
-                    server.model, server.context = name, context
+                    _check_logprobs(client, server.model, self._options)
         self._checked = True
 
     def submit(self, request: Request) -> None:
@@ -242,10 +235,9 @@ def _import_httpx() -> Any:
 
 @dataclass(eq=False)
 class _Server:
-    """Server, or a data-parallel rank of one, with this engine's use of it."""
+    """Server with this engine's use of it."""
 
     url: str
-    headers: dict[str, str]
     concurrency: int
     model: str | None
     context: int | None = None
@@ -429,7 +421,7 @@ class _Sender:
         async with _room(server, deadline, self._deadline_s):
             asked_at, body = self._loop.time(), self._body(server, request)
             try:
-                async with self._connections().post(url, data=body, headers=server.headers) as response:
+                async with self._connections().post(url, data=body) as response:
                     content = await response.read()
                 if response.status != 200:
                     said = redact(content.decode("utf-8", "replace"), self._headers.get("Authorization"))
@@ -569,19 +561,6 @@ def _unreachable(url: str, error: Exception) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks before the first request
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def _options(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> dict[str, Any]:
-    """Return the fields common to all requests."""
-    own = dict(options)
-    if own.get("n") == 1:
-        del own["n"]
-    if impossible := sorted(own.keys() & _IMPOSSIBLE.keys()):
-        raise ConfigError(f"ServerEngine {_IMPOSSIBLE[impossible[0]]}, it cannot use {impossible[0]}")
-    stop = own.pop("stop", None) or ()
-    strings = [*stop_strings, *([stop] if isinstance(stop, str) else stop)]
-    ids = set(own.pop("stop_token_ids", None) or ()) | (set() if own.get("ignore_eos") else set(eos_ids))
-    return {**_NEUTRAL, **own, **_VERBATIM, "stop": strings, "stop_token_ids": sorted(ids)}
 
 
 def _at_most(tokens: int, options: Mapping[str, Any]) -> dict[str, int]:

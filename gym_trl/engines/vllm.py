@@ -18,7 +18,7 @@ _FINISH = {
     "repetition": FinishReason.LENGTH,  # cut off, because the user asked for repetition_detection
     "abort": FinishReason.CANCELLED,
 }
-_IMPOSSIBLE = {
+IMPOSSIBLE = {
     "n": "samples one answer for each request",
     "seed": "gives each request a seed of its own",
     "prompt_logprobs": "returns the logprobs of what was sampled only",
@@ -179,28 +179,45 @@ def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    own = dict(options)
-    if own.get("n") == 1:
-        del own["n"]
-    if impossible := sorted(own.keys() & _IMPOSSIBLE.keys()):
-        raise ConfigError(f"VLLMEngine {_IMPOSSIBLE[impossible[0]]}, it cannot use {impossible[0]}")
-    stop = own.get("stop") or ()
-    strings = [*stop_strings, *([stop] if isinstance(stop, str) else stop)]
-    ids = set(own.get("stop_token_ids") or ()) | (set() if own.get("ignore_eos") else set(eos_ids))
+    own = with_ends("VLLMEngine", options, IMPOSSIBLE, eos_ids, stop_strings)
     if isinstance(constraint := own.get("structured_outputs"), Mapping):
         own["structured_outputs"] = StructuredOutputsParams(**constraint)
     # These options set how a response ends and is returned, not how it is sampled.
     own |= {
-        "stop": strings,
-        "stop_token_ids": sorted(ids),
         "include_stop_str_in_output": True,
-        "detokenize": bool(strings),  # text is needed for stop strings only
+        "detokenize": bool(own["stop"]),  # text is needed for stop strings only
         "skip_special_tokens": False,  # a stop string may be one
         "logprobs": 0,  # of the sampled id
         "flat_logprobs": True,
         "output_kind": RequestOutputKind.FINAL_ONLY,
     }
     return partial(SamplingParams, **own)
+
+
+def with_ends(
+    engine: str,
+    options: Mapping[str, Any],
+    impossible: Mapping[str, str],
+    eos_ids: Collection[int],
+    stop_strings: Sequence[str],
+) -> dict[str, Any]:
+    """Return sampling options by vLLM's names, with the ids and strings that end a response.
+
+    >>> with_ends("VLLMEngine", {"top_k": 5, "stop": "END"}, IMPOSSIBLE, [2], ["</code>"])
+    {'top_k': 5, 'stop': ['</code>', 'END'], 'stop_token_ids': [2]}
+
+    Raises:
+        ConfigError: an option is one of the ``impossible`` ones, which have a description of what the engine does.
+    """
+    own = dict(options)
+    if own.get("n") == 1:
+        del own["n"]
+    if refused := sorted(own.keys() & impossible.keys()):
+        raise ConfigError(f"{engine} {impossible[refused[0]]}, it cannot use {refused[0]}")
+    stop = own.pop("stop", None) or ()
+    ids = set(own.pop("stop_token_ids", None) or ()) | (set() if own.get("ignore_eos") else set(eos_ids))
+    strings = [*stop_strings, *([stop] if isinstance(stop, str) else stop)]
+    return {**own, "stop": strings, "stop_token_ids": sorted(ids)}
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from gym_trl.env_checker.play import (
@@ -36,8 +35,10 @@ from gym_trl.env_checker.play import (
 )
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
+from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.errors import NotTextError
 from gym_trl.evaluation.blind import SECONDS, STEPS, describe, is_near, search_blind
+from gym_trl.evaluation.play import optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step
 from gym_trl.spaces import holds_text
@@ -250,9 +251,9 @@ class Inspector:
             where = held and f"with other global generators: {held}"
         if where is None:
             return _Told(OK, f"{counted(len(games), 'episode')} repeated exactly")
-        with _fixed_generators():
+        with OwnGlobalRandom(0):
             games = [self._replayed(game) for game in games]
-        with _fixed_generators():
+        with OwnGlobalRandom(0):
             again = [self._replayed(game) for game in games]
         if difference([one.seen for one in games], [one.seen for one in again]) is None:
             fix = "draw from self.np_random after super().reset(seed=seed), not from random or numpy.random"
@@ -448,11 +449,11 @@ class Inspector:
             values = [float(game.solved) if solves else game.total for game in games if game.ended]
             return statistics.fmean(values) if values else None
 
-        name = "optimal_success" if solves else "optimal_return"
         with self._open() as env:
-            best = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+            best = optimum(env)
             has_solver = env.has_wrapper_attr("solver")
-        return mean(self._many), mean(self._solved) if has_solver else None, None if best is None else float(best)
+        solved = mean(self._solved) if has_solver else None
+        return mean(self._many), solved, best.success if solves else best.mean_return
 
     @cached_property
     def _solved(self) -> list[PlayedEpisode]:
@@ -467,10 +468,7 @@ class Inspector:
         with self._open() as env:
             if not env.has_wrapper_attr("solver"):
                 return _Told(OK, "none; a method solver() that returns a policy would show that it can be solved")
-            known = [
-                env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
-                for name in ("optimal_success", "optimal_return")
-            ]
+            known = optimum(env)
         games = self._solved
         if broken := next((game for game in games if game.error), None):
             return _Told(
@@ -483,8 +481,8 @@ class Inspector:
         got = f"returns {statistics.fmean(returns):.3f}{solves} of {len(games)} episodes"
         fix = "correct the solver, or optimal_success and optimal_return"
         for best, values in zip(known, (solved, returns), strict=True):
-            if best is not None and abs(best - statistics.fmean(values)) > 4 * _error(values, float(best)) + 1e-6:
-                return _Told(PROBLEM, f"{got}, but the declared optimum is {float(best):.3f}", fix)
+            if best is not None and abs(best - statistics.fmean(values)) > 4 * _error(values, best) + 1e-6:
+                return _Told(PROBLEM, f"{got}, but the declared optimum is {best:.3f}", fix)
         if _beyond(self._many, games):
             return _Told(PROBLEM, f"{got}, less than random play", fix)
         return _Told(OK, got)
@@ -627,18 +625,6 @@ def _held() -> dict[str, int]:
 
 def _children() -> int:
     return sum(len(file.read_text().split()) for file in Path("/proc/self/task").glob("*/children"))
-
-
-@contextmanager
-def _fixed_generators() -> Iterator[None]:
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    random.seed(0)
-    np.random.seed(0)
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 PROMISES: dict[str, str] = {

@@ -22,7 +22,7 @@ from gym_trl.executors.protocol import EnvFactory
 from gym_trl.executors.step import name_of
 from gym_trl.executors.thread import GIVEN_UP_S
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
-from gym_trl.executors.worker_pool import WorkerPool, check_limits
+from gym_trl.executors.worker_pool import ProcessOptions, WorkerPool
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 _START_S = 120.0
@@ -49,35 +49,18 @@ class ProcessPool(WorkerPool["_Process"]):
 
     Args:
         make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
-        workers: Maximum number of processes. Default: the number of cores. Use more for environments that wait.
-        reset_timeout: Maximum seconds for making and resetting an environment.
-        step_timeout: Maximum seconds for a step.
-        recycle_after: Replace a process after this many episodes. One process at a time is replaced: it gets no new
-            episodes, and another process starts while its last ones are played.
-        memory_limit_mb: Replace a process in the same way if it uses more megabytes than this when an episode has
-            ended.
+        options: Fields of ``ProcessOptions``.
 
     Raises:
         ConfigError: an invalid argument.
     """
 
-    def __init__(
-        self,
-        make: EnvFactory,
-        *,
-        workers: int | None = None,
-        reset_timeout: float | None = None,
-        step_timeout: float | None = None,
-        recycle_after: int | None = None,
-        memory_limit_mb: float | None = None,
-    ) -> None:
-        timeouts = {"reset_timeout": reset_timeout, "step_timeout": step_timeout}
-        check_limits(workers=workers, recycle_after=recycle_after, memory_limit_mb=memory_limit_mb, **timeouts)
+    def __init__(self, make: EnvFactory, **options: Any) -> None:
+        self._options = ProcessOptions(**options)
         super().__init__()
         self._make = make
-        self._size = workers or os.cpu_count() or 1
-        self._limits = {"reset": reset_timeout, "step": step_timeout}
-        self._recycle_after, self._memory_limit_mb = recycle_after, memory_limit_mb
+        self._size = self._options.workers or os.cpu_count() or 1
+        self._limits = {"reset": self._options.reset_timeout, "step": self._options.step_timeout}
         self._processes: list[_Process] = []
         self._leaving: _Process | None = None  # gets no more episodes
         self._look = float("inf")  # time of the earliest deadline
@@ -226,9 +209,10 @@ class ProcessPool(WorkerPool["_Process"]):
         return idle
 
     def _worn(self, process: "_Process") -> bool:
-        if self._recycle_after is not None and process.played >= self._recycle_after:
+        episodes, megabytes = self._options.recycle_after, self._options.memory_limit_mb
+        if episodes is not None and process.played >= episodes:
             return True
-        return self._memory_limit_mb is not None and _megabytes(process.worker.pid) > self._memory_limit_mb
+        return megabytes is not None and _megabytes(process.worker.pid) > megabytes
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import SystemRandom
 from threading import Lock
@@ -25,7 +25,7 @@ from weakref import finalize
 from gym_trl.errors import needs
 from gym_trl.executors.process import ProcessPool, register, registered
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.worker_pool import WorkerPool, check_limits
+from gym_trl.executors.worker_pool import ProcessOptions, WorkerPool
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 _START_S = 180.0
@@ -62,14 +62,11 @@ class RayPool(WorkerPool["_Actor"]):
 
     Args:
         make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
-        workers: Maximum number of processes on all machines together. Default: the number of the cluster's CPUs.
-        reset_timeout: Maximum seconds for making and resetting an environment.
-        step_timeout: Maximum seconds for a step.
-        recycle_after: Replace a process after this many episodes.
-        memory_limit_mb: Replace a process if it uses more megabytes than this when an episode has ended.
         address: Address of the cluster, as in ``ray.init``.
         actor_options: Options of the actors, as in Ray's ``.options()``: ``{"num_cpus": 8}`` reserves CPUs (default:
             none), ``{"resources": {"env": 1}}`` selects machines. An actor has at most 8 processes.
+        options: Fields of ``ProcessOptions``; ``workers`` counts processes on all machines together, by default as many
+            as the cluster has CPUs.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -81,21 +78,14 @@ class RayPool(WorkerPool["_Actor"]):
         self,
         make: EnvFactory,
         *,
-        workers: int | None = None,
-        reset_timeout: float | None = None,
-        step_timeout: float | None = None,
-        recycle_after: int | None = None,
-        memory_limit_mb: float | None = None,
         address: str | None = None,
         actor_options: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        limits = {"reset_timeout": reset_timeout, "step_timeout": step_timeout, "memory_limit_mb": memory_limit_mb}
-        check_limits(workers=workers, recycle_after=recycle_after, **limits)
+        self._process_options = ProcessOptions(**options)
         _ray()
         super().__init__()
         self._make = make
-        self._workers = workers
-        self._limits: dict[str, Any] = {**limits, "recycle_after": recycle_after}
         self._address = address
         self._options = dict(actor_options or {})
         self._size = self._per_actor = 0  # numbers of actors, and of processes in each; set on connection
@@ -190,7 +180,7 @@ class RayPool(WorkerPool["_Actor"]):
             self._sent = self._sent or _Sent(self._make)
             node = self._least_used()
             actor = _ray().remote(_Agent).options(**{**_near(node), **self._options})
-            idle = _Actor(actor.remote(self._sent, {**self._limits, "workers": self._per_actor}), node)
+            idle = _Actor(actor.remote(self._sent, replace(self._process_options, workers=self._per_actor)), node)
             self._actors.append(idle)
         return idle
 
@@ -208,7 +198,7 @@ class RayPool(WorkerPool["_Actor"]):
         if _open_connection(self._address):
             self._connection.append(True)
         nodes = _nodes()
-        workers = self._workers or max(1, int(sum(nodes.values())))
+        workers = self._process_options.workers or max(1, int(sum(nodes.values())))
         self._per_actor = min(_PER_ACTOR, math.ceil(workers / len(nodes)))
         self._size = math.ceil(workers / self._per_actor)
 
@@ -237,8 +227,8 @@ class _Actor:
 class _Agent:
     """Actor's side of a ``RayPool``: a ``ProcessPool``, and the exchange of calls and results."""
 
-    def __init__(self, make: "_Sent", options: Mapping[str, Any]) -> None:
-        self._pool = ProcessPool(make, **options)
+    def __init__(self, make: "_Sent", options: ProcessOptions) -> None:
+        self._pool = ProcessPool(make, **asdict(options))
         self._tickets: dict[str, int] = {}
         self._inbox: dict[int, list[_Question]] = {}
         self._next = self._answered = 0  # number of the next call; calls returned since the last one arrived

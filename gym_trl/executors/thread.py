@@ -6,16 +6,12 @@ from threading import Thread
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
+from gym_trl.errors import check_counts
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import EnvFactory
+from gym_trl.executors.protocol import EnvFactory, check_timeouts
 from gym_trl.executors.step import failed, name_of
-from gym_trl.executors.worker_pool import WorkerPool, check_limits
-from gym_trl.types import (
-    EnvFailure,
-    StepResult,
-    StopReason,
-    Task,
-)
+from gym_trl.executors.worker_pool import WorkerPool
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 GIVEN_UP_S = 10.0
 """Seconds that an environment without a time limit may continue after a ``Cutoff`` has stopped its episode."""
@@ -54,7 +50,8 @@ class ThreadPool(WorkerPool["_Worker"]):
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
     ) -> None:
-        check_limits(workers=workers, recycle_after=None, reset_timeout=reset_timeout, step_timeout=step_timeout)
+        check_counts(workers=workers)
+        check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout)
         super().__init__()
         self._make = make
         self._limits = {"reset": reset_timeout, "step": step_timeout}

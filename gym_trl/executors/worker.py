@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread
-from typing import Any, BinaryIO
+from typing import Any
 
 _LENGTH = struct.Struct("!Q")
 _AT_ONCE = 1 << 16  # capacity of a pipe; a larger buffer would be reallocated at each read
@@ -66,6 +66,9 @@ class Worker:
             env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._inbox = _Inbox(self._stdout.fileno())
         self._arrived: deque[memoryview] = deque()
         self._built = False
@@ -147,16 +150,6 @@ class Worker:
     def pid(self) -> int:
         """Id of the process."""
         return self._process.pid
-
-    @property
-    def _stdin(self) -> BinaryIO:
-        assert self._process.stdin is not None
-        return self._process.stdin  # type: ignore[return-value]  # bytes, for no encoding was given
-
-    @property
-    def _stdout(self) -> BinaryIO:
-        assert self._process.stdout is not None
-        return self._process.stdout  # type: ignore[return-value]
 
     def _read(self) -> None:
         if self._stdout.closed:  # the file descriptor may have been reused

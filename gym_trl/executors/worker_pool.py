@@ -1,10 +1,11 @@
 """Base of executors whose environments live in workers outside this process."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import check_timeouts
 from gym_trl.types import Closing, EnvFailure, StepResult, Task
 
@@ -93,15 +94,31 @@ class WorkerPool(Closing, Generic[HandleT]):
             book.clear()
 
 
-def check_limits(*, workers: int | None, recycle_after: int | None, **limits: float | None) -> None:
-    """Check the options that all pools of processes share.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessOptions:
+    """Options of the pools whose workers are processes; ``None`` is no limit.
 
-    >>> check_limits(workers=0, recycle_after=None)
+    >>> ProcessOptions(workers=0)
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: workers must be at least 1, got 0
+    gym_trl.errors.ConfigError: workers must be an integer of at least 1, got 0
     """
-    check_timeouts(**limits)
-    for name, value in (("workers", workers), ("recycle_after", recycle_after)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1, got {value}")
+
+    workers: int | None = None
+    """Maximum number of processes. Default: the number of cores. Use more for environments that wait."""
+    reset_timeout: float | None = None
+    """Maximum seconds for making and resetting an environment."""
+    step_timeout: float | None = None
+    """Maximum seconds for a step."""
+    recycle_after: int | None = None
+    """Replace a process after this many episodes. One process at a time is replaced: it gets no new episodes, and
+    another process starts while its last ones are played."""
+    memory_limit_mb: float | None = None
+    """Replace a process in the same way if it uses more megabytes than this when an episode has ended."""
+
+    def __post_init__(self) -> None:
+        counts = {"workers": self.workers, "recycle_after": self.recycle_after}
+        check_counts(**{name: value for name, value in counts.items() if value is not None})
+        check_timeouts(
+            reset_timeout=self.reset_timeout, step_timeout=self.step_timeout, memory_limit_mb=self.memory_limit_mb
+        )

@@ -19,16 +19,13 @@ ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
 
 
 class TaskRecord(TypedDict):
-    """Task of an episode."""
+    """Task of an episode; ``docs/records.md`` explains its fields, and those of the other types."""
 
     id: str
-    """Id of the task, made by ``task_id``; different for different tasks."""
     env_id: str | None
     env_kwargs: dict[str, Any]
-    """Arguments for ``gym.make``."""
     seed: int | None
     options: dict[str, Any]
-    """Options for ``reset``, used with the seed."""
 
 
 class MessageRecord(TypedDict):
@@ -44,17 +41,12 @@ class TurnRecord(TypedDict):
     observation: str
     thinking: str
     answer: str
-    """Response without its thinking, as the environment received it."""
     action: str | None
-    """Action that a wrapper such as ``ParseAction`` read from the answer, if any."""
     reward: float
     action_valid: bool
     action_cut: bool
-    """``max_tokens`` cut the answer off before its action was complete."""
     start: int | None
-    """Index of the turn's first sampled id in ``completion_ids``; ``None`` if there are no tokens."""
     stop: int | None
-    """Index after the last sampled id of the turn."""
 
 
 # "return" is a keyword, so it cannot be named in the body of a class.
@@ -62,62 +54,39 @@ _Return = TypedDict("_Return", {"return": float | None})
 
 
 class Record(_Return):
-    """One episode as plain JSON values; ``docs/records.md`` explains each field.
-
-    ``return`` is the undiscounted sum of the rewards, ``None`` for an unscored episode.
-    """
+    """One episode as plain JSON values; ``docs/records.md`` explains each field."""
 
     version: int
     task: TaskRecord
     spec: dict[str, Any]
-    """Wrapping of the environment, by the names of ``GymSpec``'s arguments; empty for a plain ``gym.make``."""
     policy: str | None
-    """Name of the policy, or of the model."""
     split: str | None
-    """``"train"`` or ``"eval"``."""
     step: int | None
-    """Training step that the episode was played for; ``None`` outside training."""
     greedy: bool | None
-    """True if the most probable token was selected instead of sampling."""
     group: int | None
-    """Index of the task within its step or evaluation; the episodes of a group have the same task."""
     attempt: int
-    """Index within the group."""
     opening: list[MessageRecord]
-    """Messages before the model's first response: system prompt, instructions and first observation."""
     turns: list[TurnRecord]
     last_observation: str | None
-    """Observation after the last action; ``None`` if there was none."""
     unanswered: str | None
-    """Response that the environment did not execute because the episode ended; it is in no turn."""
     success: bool | None
-    """``None`` if success is not declared, or if the episode is unscored."""
     terminated: bool
-    """The environment ended the episode."""
     truncated: bool
-    """The episode was cut off by a turn limit, a token limit or the context."""
     stop_reason: str
-    """Value of ``StopReason``."""
     error: str | None
     num_turns: int
     invalid_actions: int
     cut_actions: int
-    """Number of invalid actions that ``max_tokens`` cut off."""
     prompt_tokens: int | None
-    """Number of tokens of the prompt; the three token counts are ``None`` if tokens were not counted."""
     completion_tokens: int | None
     sampled_tokens: int | None
     model_seconds: float | None
-    """Seconds between requests and completions, summed over the turns, including the wait for others in a batch."""
     env_seconds: float | None
-    """Seconds in the environment, including its reset."""
     prompt_ids: list[int] | None
-    """Token ids of the prompt; this and the following fields are ``None`` if tokens were not to be recorded."""
     completion_ids: list[int] | None
     mask: list[int] | None
     logprobs: list[float | None] | None
     token_texts: list[str] | None
-    """Text of each id in ``completion_ids``, for display."""
 
 
 _RECORD_DEFAULTS: dict[str, Any] = {

@@ -291,7 +291,7 @@ def test_the_wait_for_room_does_not_count_before_a_repetition_either(monkeypatch
     """Of 60 s the first try took 20; then somebody else had the room for as long as it liked."""
 
     async def ask():
-        place = server._Server("http://127.0.0.1:1", {}, 1, None)
+        place = server._Server("http://127.0.0.1:1", 1, None)
         clock = [1000.0]
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
         async with asyncio.timeout(None) as deadline:
@@ -435,7 +435,6 @@ def test_an_option_that_the_server_would_ignore_is_refused(stack):
         {"concurrency": 0},
         {"deadline_s": 0},
         {"retries": -1},
-        {"data_parallel_size": 0},
         *({"sampling": {name: 4}} for name in ("n", "seed", "prompt_logprobs", "stream", "prompt")),
     ],
 )
@@ -479,16 +478,6 @@ def test_a_last_turn_with_room_for_fewer_tokens_than_the_least_asks_for_as_many(
     asked = [request("0-1", max_tokens=5), request("1-1", max_tokens=9, seed=1)]
     assert {one.finish for one in sample(made, asked).values()} <= {FinishReason.STOP, FinishReason.LENGTH}
     assert {body["max_tokens"]: body["min_tokens"] for body in vllm.bodies if body["max_tokens"] > 1} == {5: 5, 9: 8}
-
-
-def test_an_episode_stays_with_its_data_parallel_rank(stack):
-    vllm = double(stack, delay=lambda body: 0.01)
-    played = rollout(engine(stack, vllm, data_parallel_size=4, check=False), 32)
-    rank_of = {
-        body["seed"]: headers["x-data-parallel-rank"] for body, headers in zip(vllm.bodies, vllm.headers, strict=True)
-    }
-    ranks = [{rank_of[seed] for seed in seeds_of(index, turns=len(game.turns))} for index, game in enumerate(played)]
-    assert Counter(rank for (rank,) in ranks) == {"0": 8, "1": 8, "2": 8, "3": 8}
 
 
 def test_the_episodes_of_a_server_that_dies_move_on(stack):

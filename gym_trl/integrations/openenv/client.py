@@ -109,7 +109,6 @@ class EnvClient(Closing):
         base_url: Address of the server.
         connect_timeout_s: Maximum seconds for opening a session.
         message_timeout_s: Maximum seconds for each response.
-        max_message_size_mb: Maximum size of a response.
         headers: Headers sent when the session is opened; needs openenv 0.10.
         patience_s: Maximum seconds for which a reset waits for a free session.
 
@@ -124,7 +123,6 @@ class EnvClient(Closing):
         connect_timeout_s: float = 10.0,
         message_timeout_s: float = 60.0,
         *,
-        max_message_size_mb: float | None = None,
         headers: Mapping[str, str] | None = None,
         patience_s: float = 60.0,
     ) -> None:
@@ -138,7 +136,6 @@ class EnvClient(Closing):
             {
                 "connect_timeout_s": connect_timeout_s,
                 "message_timeout_s": message_timeout_s,
-                "max_message_size_mb": max_message_size_mb,
                 "headers": headers and dict(headers),
             },
         )

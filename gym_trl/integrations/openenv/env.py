@@ -101,7 +101,6 @@ class OpenEnv(gym.Env[str, str]):
         connect_timeout_s: Seconds for opening a session.
         message_timeout_s: Seconds for each response of the server.
         patience_s: Seconds that a reset waits for a free session.
-        max_message_size_mb: Largest response that is read.
         headers: Sent when the session is opened, such as an ``Authorization``; needs openenv 0.10.
         token_variable: The environment variable that holds the server's token, which is sent as ``Authorization: Bearer
             TOKEN``, so that records do not contain it. ``gym-trl serve`` requires one on any address but the loopback.
@@ -141,7 +140,6 @@ class OpenEnv(gym.Env[str, str]):
         connect_timeout_s: float = 10.0,
         message_timeout_s: float = 60.0,
         patience_s: float = 60.0,
-        max_message_size_mb: float | None = None,
         headers: Mapping[str, str] | None = None,
         token_variable: str | None = None,
         env_vars: Mapping[str, str] | None = None,
@@ -167,7 +165,6 @@ class OpenEnv(gym.Env[str, str]):
             {
                 "connect_timeout_s": connect_timeout_s,
                 "message_timeout_s": message_timeout_s,
-                "max_message_size_mb": max_message_size_mb,
                 "headers": headers and dict(headers),
             },
         )

@@ -38,9 +38,7 @@ def make_app(
     env_id: str,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
-    make: Callable[[], gym.Env[Any, Any]] | None = None,
     sessions: int = 64,
-    max_message: int = MAX_MESSAGE,
     token: str | None = None,
     hosts: frozenset[str] | None = None,
 ) -> Any:
@@ -59,8 +57,8 @@ def make_app(
     ``info``. ``reset`` takes ``seed``, ``episode_id`` and the environment's own options, by name or as ``options``. A
     step before the first reset, or one in which the environment raises, returns an error.
 
-    A message that is not a JSON object gets an error before OpenEnv receives it. Messages longer than ``max_message``
-    are rejected: a request with status 413, a socket's message by closing the socket with code 1009 (by the server that
+    A message that is not a JSON object gets an error before OpenEnv receives it. Messages longer than a mebibyte are
+    rejected: a request with status 413, a socket's message by closing the socket with code 1009 (by the server that
     runs the app; see ``serve``). Requests from web pages of other sites are rejected, because they could otherwise play
     on a local server. With a ``token``, requests without it are rejected with status 401, and sockets before they are
     opened. OpenEnv's routes for tools are removed, because there are no tools.
@@ -68,9 +66,7 @@ def make_app(
     Args:
         env_id: An id of Gymnasium, or a place such as ``"my_game.py:MyGame"``; converted to text with ``as_text``.
         env_kwargs: Arguments for ``gym.make``.
-        make: Makes the environment instead of ``gym.make``.
         sessions: Maximum number of open sessions; a further one gets an error, and its socket is closed.
-        max_message: Maximum size of a message in bytes.
         token: Token that clients must send as ``Authorization: Bearer TOKEN``.
         hosts: Names that a request's ``Host`` must be one of. Default: any.
 
@@ -83,11 +79,11 @@ def make_app(
     """
     with needs("openenv", "gym-trl serve"):
         from openenv.core.env_server import create_app
-    check_counts(sessions=sessions, max_message=max_message)
-    environment, action, observation = _classes(env_id, make or partial(make_env, env_id, **(env_kwargs or {})))
+    check_counts(sessions=sessions)
+    environment, action, observation = _classes(env_id, partial(make_env, env_id, **(env_kwargs or {})))
     app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
-    app.add_middleware(_Guard, max_message=max_message, authorization=_authorization(token), hosts=hosts)
+    app.add_middleware(_Guard, authorization=_authorization(token), hosts=hosts)
     return app
 
 
@@ -98,7 +94,6 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     sessions: int = 64,
-    max_message: int = MAX_MESSAGE,
     token: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
@@ -110,7 +105,6 @@ def serve(
         host: Address to listen at. The ``token`` is required for any address but this machine's loopback.
         port: Port to listen at; 0 selects a free one.
         sessions: Maximum number of open sessions.
-        max_message: Maximum size of a message in bytes.
         token: Token that clients must send. By default one is made and printed for any ``host`` but the loopback; on
             the loopback, requests must name it as their ``Host``.
         say: Called with the address of the server.
@@ -124,13 +118,13 @@ def serve(
         token = made = secrets.token_urlsafe(24)
     # Otherwise a web page whose name resolves to this machine (DNS rebinding) would count as this server's own.
     hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
-    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, max_message=max_message, token=token, hosts=hosts)
+    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, token=token, hosts=hosts)
     import uvicorn
 
     config = uvicorn.Config(
         app,
         log_level="warning",
-        ws_max_size=max_message,
+        ws_max_size=MAX_MESSAGE,
         ws_per_message_deflate=False,  # a compressed message could expand beyond the limit
         timeout_graceful_shutdown=5,
     )
@@ -251,12 +245,10 @@ class _Guard:
     def __init__(
         self,
         app: Callable[[_Message, _Receive, _Send], Awaitable[None]],
-        max_message: int,
         authorization: bytes | None = None,
         hosts: frozenset[str] | None = None,
     ) -> None:
         self._app = app
-        self._max_message = max_message
         self._authorization = authorization
         self._hosts = hosts
 
@@ -287,8 +279,8 @@ class _Guard:
         while not parts or parts[-1].get("more_body", False):
             parts.append(await receive())
             size += len(parts[-1].get("body", b""))
-            if size > self._max_message:
-                await _answer(send, 413, f"a request can have {self._max_message} bytes")
+            if size > MAX_MESSAGE:
+                await _answer(send, 413, f"a request can have {MAX_MESSAGE} bytes")
                 return
         parts.reverse()
 
