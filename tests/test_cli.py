@@ -372,6 +372,16 @@ def test_eval_is_a_gate_that_stays_shut() -> None:
     assert re.search(r"random on TrlEnv/GuessNumber-v0: success .* is below 0\.9", ran.stderr)
 
 
+def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
+    (tmp_path / "eval.toml").write_text(
+        f'id = "{GUESS}"\npolicy = ["solver", "constant"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n[env]\nhigh = 8\n'
+    )
+    told = json.loads(gym_trl_("eval", str(tmp_path / "eval.toml"), "--episodes", "12", "--json").stdout)
+    found = [(row["policy"], row["episodes"], row["env_kwargs"]) for row in told["rows"]]
+    assert found == [("constant", 12, {"high": 8}), ("solver", 12, {"high": 8})]
+    assert (tmp_path / "out" / "rollouts.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -404,10 +414,35 @@ def test_eval_is_a_gate_that_stays_shut() -> None:
         ),
         ([GUESS, "--model", "./qwen"], "there is no folder './qwen'"),
         ([GUESS, "--model", "tests"], "there is no model in 'tests': it has no config.json"),
+        (["missing.toml", "--policy", "solver"], "No such file or directory: missing.toml"),
     ],
 )
 def test_what_eval_cannot_do_is_one_line(arguments: list[str], said: str) -> None:
     assert said in error(gym_trl_("eval", *arguments))
+
+
+def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "eval.toml").write_text("episode = 3\n")
+    assert "there is no option 'episode'; did you mean 'episodes'?" in error(
+        gym_trl_("eval", str(tmp_path / "eval.toml"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("episodes = -5", "eval.toml: episodes = -5 is invalid: "),
+        ('episodes = "many"', "eval.toml: episodes = 'many' is invalid: "),
+        ("fail-under = 7", "eval.toml: fail-under = 7 is invalid: "),
+        ("temperature = inf", "--temperature must be a finite number, got inf"),
+        ("policy = 3", "has no policy '3'"),
+        ("env = 3", "eval.toml: env must be a table, got 3"),
+    ],
+)
+def test_an_option_in_a_file_is_checked_as_on_the_command_line(tmp_path: Path, line: str, said: str) -> None:
+    policy = "" if line.startswith("policy") else 'policy = "solver"\n'
+    (tmp_path / "eval.toml").write_text(f'id = "{GUESS}"\n{policy}{line}\n')
+    assert said in error(gym_trl_("eval", str(tmp_path / "eval.toml")))
 
 
 def test_a_person_is_evaluated_and_can_go_on_later(tmp_path: Path) -> None:

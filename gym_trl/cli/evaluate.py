@@ -1,7 +1,9 @@
 """``gym-trl eval``."""
 
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.environments import format_arguments, make_text_env
-from gym_trl.cli.errors import clear_errors, option_name
+from gym_trl.cli.errors import check_finite, clear_errors, option_name
 from gym_trl.cli.options import (
     LARGEST_SEED,
     DebugOption,
@@ -38,7 +40,7 @@ gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm --episodes 400 --at
 gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 0 --json
 gym-trl eval --model runs/sixteen --fail-under 0.8
 """
-_IDS_HELP = "Ids of environments. Default: the environment of the run that --model names."
+_IDS_HELP = "Ids of environments, or a file.toml. Default: the environment of the run that --model names."
 _PAIRS = ("env", "spec", "llm")
 """Options that are given as NAME=VALUE."""
 _OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
@@ -93,12 +95,56 @@ def evaluate(
     OpenAI-compatible server. All play the same tasks, whose seeds do not occur in training.
 
     With --out, every finished episode is recorded. The same command resumes an interrupted evaluation, and other
-    policies are added to the folder.
+    policies are added to the folder. Instead of ids, a file.toml can set any of the options by name.
 
     Exit status: 0; 1 if a success rate is below --fail-under; 2 for an error; 130 if interrupted.
     """
-    pairs: dict[str, Any] = {name: read_pairs(context.params[name]) for name in _PAIRS}
-    _evaluate(**{**context.params, **pairs})
+    if ids is not None and any(one.endswith(".toml") for one in ids):
+        if len(ids) > 1:
+            raise ConfigError(f"expected one file.toml or ids of environments, got {', '.join(ids)}")
+        _evaluate(**_from_toml(context, Path(ids[0])))
+        return
+    _evaluate(**_parameters(context))
+
+
+def _parameters(context: typer.Context) -> dict[str, Any]:
+    """Return the command's options as arguments of its function."""
+    return {name: read_pairs(value) if name in _PAIRS else value for name, value in context.params.items()}
+
+
+def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
+    """Return the options of a file, overridden by those of the command line."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    options = {**_parameters(context), "ids": None}
+    for key, value in given.items():
+        name = {"json": "as_json", "id": "ids"}.get(key, key.replace("-", "_"))
+        if name not in options:
+            close = get_close_matches(name, options, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"{path}: there is no option {key!r}{hint}")
+        source = context.get_parameter_source(name)
+        if name == "ids" or source is None or source.name != "COMMANDLINE":
+            options[name] = _read(context, name, value, f"{path}: {key}")
+    check_finite(options)
+    return options
+
+
+def _read(context: typer.Context, name: str, value: Any, where: str) -> Any:
+    """Return the value of an option in a file, converted and checked as on the command line."""
+    if name in _PAIRS:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where} must be a table, got {value!r}")
+        return value
+    if name in ("ids", "policy", "model"):
+        value = value if isinstance(value, list) else [value]
+    parameter = next(one for one in context.command.params if one.name == name)
+    try:
+        return parameter.process_value(context, value)
+    except typer.BadParameter as error:
+        raise ConfigError(f"{where} = {value!r} is invalid: {error.message}") from error
 
 
 def _evaluate(
