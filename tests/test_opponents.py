@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -26,10 +27,11 @@ from gym_trl.errors import ConfigError
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.opponents import Response
+from gym_trl.policies.protocol import TextPolicy
 from gym_trl.testing import save_tiny
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run_folder import trained
-from gym_trl.types import UnfinishedResponse
+from gym_trl.types import Policy, UnfinishedResponse
 from gym_trl.wrappers.inner import instructions_of
 
 TWO = {
@@ -49,7 +51,7 @@ def played(*lines: str, env_id: str, against: str, options: tuple[str, ...] = ()
 
 def against(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> tuple[InteractiveEpisode, Against]:
     policy = prepare(who, env_id, kwargs, seed)
-    return InteractiveEpisode(gym.make(env_id, **kwargs, **policy.arguments), seed), policy
+    return InteractiveEpisode(partial(gym.make, env_id, **kwargs, **policy.arguments), seed), policy
 
 
 def beside(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> ParallelEpisode:
@@ -65,14 +67,19 @@ def beside(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> ParallelEpiso
 
 @pytest.mark.parametrize("env_id", TWO)
 @pytest.mark.parametrize("who", ["solver", "random", "constant"])
-def test_every_game_for_two_is_played_to_its_end(env_id: str, who: str) -> None:
+def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str, who: str) -> None:
     game, policy = against(env_id, as_policy(who))
     game.start()
     while not game.over:
-        game.step(game.env.get_wrapper_attr("random_policy")(len(game.actions))(game.observation))
+        before = list(game.actions)
+        action = game.env.get_wrapper_attr("random_policy")(len(before))(game.observations[-1])
+        reply = game.step(action)
+        game.undo()
+        assert game.actions == before
+        assert game.step(action) == reply
     assert (policy.opponent is None) == (who == "random")
     assert policy.opponent is None or policy.opponent.responses
-    game.env.close()
+    game.close()
 
 
 def test_the_solver_is_not_beaten_at_tic_tac_toe() -> None:
@@ -80,14 +87,51 @@ def test_the_solver_is_not_beaten_at_tic_tac_toe() -> None:
         game, _ = against("TrlEnv/TicTacToe-v0", as_policy("solver"), seed)
         game.start()
         while not game.over:
-            game.step(game.env.get_wrapper_attr("random_policy")(seed)(game.observation))
+            game.step(game.env.get_wrapper_attr("random_policy")(seed)(game.observations[-1]))
         assert game.total <= 0
 
 
-def test_the_command_shows_what_the_opponent_plays() -> None:
-    output = played("5", "3", "quit", env_id="TrlEnv/TicTacToe-v0", against="solver")
-    assert output.count("solver: 1\nYou are O.") == 1  # X begins with the corner
+def test_an_opponent_is_asked_again_only_where_the_game_took_another_way() -> None:
+    asked: list[tuple[int, str]] = []
+    games = iter(range(100))
+
+    def make(env: Any, seed: int) -> Policy:
+        number = next(games)
+
+        def policy(observation: str) -> str:
+            asked.append((number, observation))
+            # The first free cell, and another one whenever it is asked again.
+            free: list[str] = re.findall("[1-9]", observation)
+            return free[len(asked) % 2]
+
+        return policy
+
+    game, policy = against("TrlEnv/TicTacToe-v0", TextPolicy("fickle", make), seat="first")
+    game.start()
+    first = game.step("9").observation
+    game.step("8" if "8" in first else "7")
+    before = list(asked)
+    game.undo()
+    game.undo()
+    assert game.step("9").observation == first
+    assert asked == before
+    game.undo()
+    game.step("5")
+    assert len(asked) == len(before) + 1
+    assert policy.opponent is not None
+    assert policy.opponent.responses[-1].text == policy.opponent.responses[-1].action
+    assert len({number for number, _ in asked}) == 2
+    game.close()
+
+
+def test_the_command_shows_what_the_opponent_plays_and_takes_it_back() -> None:
+    output = played(
+        *("1", ":undo", "5", ":hint", ":history", "3", "quit"), env_id="TrlEnv/TicTacToe-v0", against="solver"
+    )
+    assert output.count("solver: 1\nYou are O.") == 1  # X begins with the corner, once
     assert "solver: 2\nYou are O.\nX X 3\n4 O 6\n7 8 9" in output
+    assert "3 (the solver does not win from here)" in output
+    assert "> 5\nYou are O.\nX X 3" in output  # the history
     assert "solver: 7\nYou are O.\nX X O\n4 O 6\nX 8 9" in output
 
 
@@ -105,8 +149,10 @@ def test_a_draw_against_a_perfect_player_is_no_win_of_its() -> None:
 
 def test_a_game_for_one_is_a_race_whose_ends_are_compared() -> None:
     options = ("--env", "high=8")
-    output = played("4", "2", "1", "3", "6", env_id="TrlEnv/GuessNumber-v0", against="solver", options=options)
-    assert output.count("(solver has played 1 turn)") == 1
+    output = played(
+        "4", ":undo", "4", "2", "1", "3", "6", env_id="TrlEnv/GuessNumber-v0", against="solver", options=options
+    )
+    assert output.count("(solver has played 1 turn)") == 2
     assert output.count("(solver: solved in 2 turns, return 1)") == 1
     # What the solver found out is shown at the end, and not before.
     assert output.index("Solved in 5 turns") < output.index("solver, the same task:\n> 4\nHigher.\n> 6\nCorrect.")
@@ -176,10 +222,10 @@ def server() -> Iterator[ChatServer]:
 
 def test_a_server_is_told_the_rules_and_its_action_is_read(server: ChatServer) -> None:
     pytest.importorskip("httpx")
-    output = played("5", "3", "quit", env_id="TrlEnv/TicTacToe-v0", against=server.url)
+    output = played("5", ":undo", "5", "3", "quit", env_id="TrlEnv/TicTacToe-v0", against=server.url)
     assert "the-model: I take <action>1</action>. (read as '1')\nYou are O.\nX 2 3\n" in output
     assert "the-model: I take <action>2</action>. (read as '2')\nYou are O.\nX X 3\n4 O 6\n" in output
-    assert [len(body["messages"]) for body in server.bodies] == [1, 3, 5]
+    assert [len(body["messages"]) for body in server.bodies] == [1, 3, 5]  # undoing asks nothing
     rules = server.bodies[0]["messages"][0]["content"]
     assert rules.startswith("Tic-tac-toe: ")
     assert "Put your action between <action> and </action>." in rules
@@ -201,7 +247,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.trl
 @pytest.mark.parametrize("env_id", TWO)
 def test_a_model_that_babbles_is_an_opponent_of_whom_random_actions_are_played(env_id: str, run: Path) -> None:
-    actions = ["1", *TWO[env_id] * 3]
+    actions = ["1", ":undo", ":hint", *TWO[env_id] * 3]
     output = played(*actions, env_id=env_id, against=str(run), options=("--env", "mistakes=100"))
     assert f"{run}: " in output or "KuhnPoker" in env_id
     assert re.search(r"(Solved|Not solved) in [0-9]+ turns?, return|Left after", output)
@@ -225,7 +271,7 @@ def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions:
     other.play(3)
     # Its run lets an answer end where its tokens do.
     assert [result.info.get("action_cut") for result in other.results] == [None] * 3
-    other.env.close()
+    other.close()
 
 
 @pytest.mark.trl
@@ -247,7 +293,7 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
         game.step("4")
     assert policy.opponent is not None
     assert policy.opponent.responses[-1] == Response("(token_limit: there is no room for another turn)", None)
-    game.env.close()
+    game.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,7 +340,7 @@ def test_on_a_terminal_the_opponent_has_a_colour() -> None:
     os.close(follower)
     shown, deadline = b"", time.monotonic() + 60
     try:
-        for typed, until in ((b"5\n", b"4 O 6"), (b"quit\n", b"Left after 1 turn")):
+        for typed, until in ((b"5\n", b"4 O 6"), (b":undo\n", b"X 2 3\r\n4 5 6"), (b"quit\n", b"Left after 0 turns")):
             while b"> " not in shown.splitlines()[-1:][0] if shown else True:
                 shown += _read(leader, deadline)
             os.write(leader, typed)

@@ -3,9 +3,10 @@
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,10 @@ gym-trl play TrlEnv/KuhnPoker-v0 --against http://localhost:8000/v1
 """
 _SOLVED = {True: "Solved", False: "Not solved", None: "Over"}
 """Labels by ``info["success"]``, which an environment need not declare."""
+_COMMANDS_HELP = (
+    ":undo takes back your last action, :hint asks the solver, :history shows the episode so far, quit ends the "
+    "session. None of them costs a turn. Begin an action with :: if its first character is a colon."
+)
 
 
 @clear_errors
@@ -49,7 +54,10 @@ def play(
     against: Annotated[str | None, Option(metavar="POLICY", help="Opponent, see above. Default: none.")] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Play an environment in the terminal; "quit", Ctrl-C or Ctrl-D ends the session. Arrow keys recall earlier input.
+    """Play an environment in the terminal; "quit", Ctrl-C or Ctrl-D ends the session.
+
+    ":undo" takes back your last action, ":hint" asks the environment's solver, ":history" shows the episode so far, and
+    ":help" lists these commands. None of them costs a turn. Arrow keys recall earlier input.
 
     --against POLICY adds an opponent: solver, random or another of the environment's own policies; the path, hub id or
     run of a model; the address of an OpenAI-compatible server (with the key $OPENAI_API_KEY); or
@@ -59,7 +67,7 @@ def play(
     kwargs = read_pairs(env)
     seed = random.randrange(2**31) if seed is None else seed
     policy = Against() if against is None else prepare(_read_policy(against), env_id, kwargs, seed)
-    episode = InteractiveEpisode(make_text_env(env_id, {**kwargs, **policy.arguments}), seed)
+    episode = InteractiveEpisode(partial(make_text_env, env_id, {**kwargs, **policy.arguments}), seed)
     if hasattr(sys.stdin, "reconfigure"):  # invalid bytes become lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
     with suppress(ImportError):
@@ -75,6 +83,12 @@ def play(
             if (action := ask()) is None:
                 say(f"\nLeft after {counted(len(episode.actions), 'turn')}, return {episode.total:g}.")
                 return
+            if (command := action.strip()).startswith(":") and not command.startswith("::"):
+                say(_COMMANDS.get(command, _help)(episode))
+                policy.forget()
+                continue
+            if command.startswith("::"):
+                action = action.replace("::", ":", 1)
             with _errors_in("step", debug=debug):
                 result = episode.step(action)
             policy.show(episode)
@@ -87,8 +101,8 @@ def play(
         policy.finish(episode)
     finally:
         if policy.other:
-            policy.other.env.close()
-        episode.env.close()
+            policy.other.close()
+        episode.close()
 
 
 @dataclass
@@ -107,11 +121,15 @@ class Against:
             parsed = "" if action == text else f" (read as {action!r})"
             unread = " (no action found; a random one is played)"
             say(coloured(f"{self.name}: {text}{unread if action is None else parsed}", fg="magenta"))
-        if self.opponent:
-            self.opponent.responses.clear()
+        self.forget()
         turns = len(episode.actions)
         if self.other and turns and (self.other.play(turns) or len(self.other.actions) == turns):
             say(coloured(f"({self._standing(self.other)})", dim=True))
+
+    def forget(self) -> None:
+        """Discard its turns in the replay of a hint or an undo, which are not shown."""
+        if self.opponent:
+            self.opponent.responses.clear()
 
     def finish(self, episode: InteractiveEpisode) -> None:
         """Print its episode and the winner, if it played the same task."""
@@ -150,8 +168,6 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
         ConfigError: the environment has no such policy, or ``kwargs`` have another opponent.
     """
     made = make_text_env(env_id, kwargs)
-    if not isinstance(policy, Model):
-        policy.check(made)
     made.close()
     for_two = isinstance(made.unwrapped, TwoPlayerEnv)
     if for_two and "opponent" in kwargs:
@@ -171,15 +187,45 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
         return spec.make(next(iter(spec.weights)))
 
     def begin(env: TextEnvironment) -> Policy:
+        if not isinstance(policy, Model):
+            policy.check(env)
         return make_policy(env, derive_seed(seed, "opponent" if for_two else "race"))
 
     if not for_two:
-        return Against(policy.name, other=ParallelEpisode(make(), seed, begin))
+        return Against(policy.name, other=ParallelEpisode(make, seed, begin))
     seen = make(opponent="self")  # the solver of a game plays either side
     seen.reset(seed=seed)
     opponent = Opponent(lambda: begin(seen), seen)
     # Gymnasium copies arguments; a function is not copied, with all that belongs to a bound method.
     return Against(policy.name, opponent, arguments={"opponent": lambda: opponent.begin()})  # noqa: PLW0108
+
+
+def _undo(episode: InteractiveEpisode) -> str:
+    return episode.undo() if episode.actions else coloured("There is nothing to undo.", dim=True)
+
+
+def _hint(episode: InteractiveEpisode) -> str:
+    hint = episode.hint()
+    if hint is None:
+        return coloured("There is no solver that can continue from here.", dim=True)
+    result = f"wins in {counted(hint.turns, 'turn')}" if hint.wins else "the solver does not win from here"
+    return f"{coloured(hint.action, fg='cyan', bold=True)} {coloured(f'({result})', dim=True)}"
+
+
+def _history(episode: InteractiveEpisode) -> str:
+    lines = [episode.first]
+    for action, result in zip(episode.actions, episode.results, strict=True):
+        lines += [coloured(f"> {action}", fg="cyan"), result.observation]
+        if result.reward:
+            lines.append(coloured(f"(reward {result.reward:g})", dim=True))
+    return "\n".join(lines)
+
+
+def _help(episode: InteractiveEpisode) -> str:
+    return coloured(_COMMANDS_HELP, dim=True)
+
+
+_COMMANDS: dict[str, Callable[[InteractiveEpisode], str]] = {":undo": _undo, ":hint": _hint, ":history": _history}
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.protocol import ModelStopped
 from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
-from gym_trl.wrappers.inner import attribute_of
 
 
 class Response(NamedTuple):
@@ -17,7 +16,7 @@ class Response(NamedTuple):
 
 
 class Opponent:
-    """Opponent in a game for two, with a list of its responses.
+    """Opponent in a game for two; its responses are stored, so that they are the same after an undo.
 
     >>> import gymnasium as gym
     >>> from gym_trl.policies import as_policy
@@ -40,22 +39,40 @@ class Opponent:
         self.responses: list[Response] = []
         """Responses since this list was last cleared."""
         self._make_policy = make_policy
-        self._parse: Callable[[str], str | None] = attribute_of(env, "find_action", _unparsed)
+        self._parse: Callable[[str], str | None] = _unparsed
+        if env.has_wrapper_attr("find_action"):
+            self._parse = env.get_wrapper_attr("find_action")
+        self._stored: dict[tuple[str, ...], Response] = {}
+        """Responses by the observations so far."""
+        self._policy = make_policy()
+        self._seen: tuple[str, ...] = ()
+        """Observations that the policy has received."""
 
     def begin(self) -> Policy:
         """Return the policy of one episode."""
-        policy = self._make_policy()
+        seen: tuple[str, ...] = ()
 
         def act(observation: str) -> str:
-            try:
-                text = policy(observation)
-                response = Response(text, self._parse(text))
-            except ModelStopped as stopped:
-                response = Response(f"({stopped.reason}: {stopped})", None)
+            nonlocal seen
+            seen = (*seen, observation)
+            if seen not in self._stored:
+                self._stored[seen] = self._respond(seen)
+            response = self._stored[seen]
             self.responses.append(response)
             return "" if response.action is None else response.action  # a part of an action is not played
 
         return act
+
+    def _respond(self, seen: tuple[str, ...]) -> Response:
+        """Return the response to the last observation; a new policy receives the earlier ones first, if necessary."""
+        if self._seen != seen[: len(self._seen)]:
+            self._policy, self._seen = self._make_policy(), ()
+        missing, self._seen = seen[len(self._seen) :], seen
+        try:
+            text = [self._policy(observation) for observation in missing][-1]
+        except ModelStopped as stopped:
+            return Response(f"({stopped.reason}: {stopped})", None)
+        return Response(text, self._parse(text))
 
 
 def _unparsed(response: str) -> str | None:

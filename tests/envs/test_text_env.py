@@ -9,6 +9,7 @@ from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.play import optimum, play_policy, random_score
 from gym_trl.policies.functions import environment_policy
+from gym_trl.policies.interactive import InteractiveEpisode
 from gym_trl.testing import check_text_env
 from gym_trl.types import Task
 
@@ -72,3 +73,9 @@ def test_an_extra_that_is_asked_for_and_absent_is_named(name: str, said: str) ->
 def test_a_misspelt_policy_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="has no policy 'randon'; did you mean 'random'"):
         environment_policy("randon").check(Listing())
+
+
+def test_a_game_without_a_solver_gives_no_hint() -> None:
+    game = InteractiveEpisode(Coin, seed=0)
+    game.start()
+    assert game.hint() is None
