@@ -12,6 +12,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.client import (
     EchoAction,
     EchoEnv,
+    GenericAction,
     GenericEnvClient,
     OpenSpielAction,
     OpenSpielEnv,
@@ -67,7 +68,7 @@ def test_an_answer_that_came_too_late_is_not_read():
         client.step({"message": "too soon"})
     client.reset()
     time.sleep(1.0)
-    assert client.step({"message": "now"}).observation.said == "answer 1 to now"
+    assert client.step(GenericAction(message="now")).observation.said == "answer 1 to now"
     client.close()
 
 

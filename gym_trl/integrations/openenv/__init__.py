@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         EchoAction as EchoAction,
         EchoEnv as EchoEnv,
         EnvClient as EnvClient,
+        GenericAction as GenericAction,
         GenericEnvClient as GenericEnvClient,
         OpenSpielAction as OpenSpielAction,
         OpenSpielEnv as OpenSpielEnv,

@@ -92,6 +92,17 @@ class BrowserGymAction:
     action_str: str
 
 
+class GenericAction(dict[str, Any]):
+    """Action of any environment, as a dict of its fields.
+
+    >>> GenericAction(code="print(1)")
+    {'code': 'print(1)'}
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(fields)
+
+
 class EnvClient(Closing):
     """Client of an OpenEnv server, with one session.
 
