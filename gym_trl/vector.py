@@ -1,12 +1,14 @@
 """Vector environment for text environments, with Gymnasium's interface."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +17,7 @@ from gymnasium.vector.utils import batch_space
 
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
+from gym_trl.types import Closing
 
 try:
     from gymnasium.vector import AutoresetMode
@@ -30,7 +33,6 @@ _Order: TypeAlias = tuple[int, str, tuple[Any, ...]]
 """Index of an environment, name of a method of ``_Inline``, and its arguments."""
 _MISSING: Any = object()
 _EMPTY: dict[type, Any] = {bool: False, int: 0, float: 0.0, object: None}
-_EXECUTORS = ("inline", "thread", "process")
 
 
 class TextVectorEnv(VectorEnv[Any, Any, Any]):
@@ -76,13 +78,13 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         if not makers:
             raise ConfigError("TextVectorEnv needs at least one environment")
-        if executor not in _EXECUTORS:
-            raise ConfigError(f"executor must be one of {list(_EXECUTORS)}, got {executor!r}")
+        if executor not in _CREWS:
+            raise ConfigError(f"executor must be one of {list(_CREWS)}, got {executor!r}")
         self.num_envs = len(makers)
         workers = min(32, self.num_envs) if workers is None else workers
         check_counts(workers=workers)
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self._crew = _crew(executor, list(makers), min(workers, self.num_envs), self.autoreset_mode)
+        self._crew = _CREWS[executor](list(makers), self.autoreset_mode, min(workers, self.num_envs))
         try:
             about = self._crew.about()
             _check_same_spaces(about)
@@ -221,20 +223,29 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Crew(Protocol):
-    def about(self) -> list[dict[str, Any]]: ...
+class _Crew(Closing):
+    """Place where the environments are stepped."""
 
-    def run(self, orders: list[_Order]) -> list[EnvStep]: ...
+    @abstractmethod
+    def about(self) -> list[dict[str, Any]]:
+        """Return the spaces, the metadata and the render mode of every environment."""
 
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]: ...
+    @abstractmethod
+    def run(self, orders: list[_Order]) -> list[EnvStep]:
+        """Return the results of these methods of ``_Inline``."""
 
-    def close(self) -> None: ...
+    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
+        """Step environments, or reset those whose episode is over."""
+        pairs = zip(indexes, actions, strict=True)
+        return self.run(
+            [(index, "begun", ()) if over[index] else (index, "stepped", (action,)) for index, action in pairs]
+        )
 
 
-class _Inline:
+class _Inline(_Crew):
     """Environments in this thread."""
 
-    def __init__(self, makers: list[Maker], mode: AutoresetMode) -> None:
+    def __init__(self, makers: list[Maker], mode: AutoresetMode, workers: int = 1) -> None:
         self._makers = makers
         self._same_step = mode is AutoresetMode.SAME_STEP
         self._envs: list[gym.Env[Any, Any] | None] = [make() for make in makers]
@@ -310,18 +321,15 @@ class _Inline:
                 env.close()
 
 
-class _Threads:
+class _Threads(_Crew):
     """Environments in threads; each is used by one thread at a time."""
 
-    def __init__(self, makers: list[Maker], workers: int, mode: AutoresetMode) -> None:
+    def __init__(self, makers: list[Maker], mode: AutoresetMode, workers: int) -> None:
         self._inline = _Inline(makers, mode)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gym-trl vector")
 
     def about(self) -> list[dict[str, Any]]:
         return self._inline.about()
-
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
-        return self.run(_orders(indexes, actions, over))
 
     def run(self, orders: list[_Order]) -> list[EnvStep]:
         return list(chain.from_iterable(self._pool.map(self._inline.run, [[order] for order in orders])))
@@ -331,11 +339,11 @@ class _Threads:
         self._inline.close()
 
 
-class _Processes:
+class _Processes(_Crew):
     """Environments in processes, several in each."""
 
-    def __init__(self, makers: list[Maker], workers: int, mode: AutoresetMode) -> None:
-        self._builds = [_Build(makers[first::workers], mode) for first in range(workers)]
+    def __init__(self, makers: list[Maker], mode: AutoresetMode, workers: int) -> None:
+        self._builds = [partial(_Inline, makers[first::workers], mode) for first in range(workers)]
         self._workers = [Worker(build) for build in self._builds]
 
     def about(self) -> list[dict[str, Any]]:
@@ -344,9 +352,6 @@ class _Processes:
         shares: list[list[dict[str, Any]]] = [worker.answer() for worker in self._workers]
         count, workers = sum(map(len, shares)), len(shares)
         return [shares[index % workers][index // workers] for index in range(count)]
-
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
-        return self.run(_orders(indexes, actions, over))
 
     def run(self, orders: list[_Order]) -> list[EnvStep]:
         count = len(self._workers)
@@ -397,20 +402,11 @@ class _Processes:
         self._workers[number] = Worker(self._builds[number])
 
 
-class _Build:
-    """Function that makes a share of the environments in the process that steps them."""
-
-    def __init__(self, makers: list[Maker], mode: AutoresetMode) -> None:
-        self.makers, self.mode = makers, mode
-
-    def __call__(self) -> _Inline:
-        return _Inline(self.makers, self.mode)
-
-
-def _crew(executor: str, makers: list[Maker], workers: int, mode: AutoresetMode) -> _Crew:
-    if executor == "inline":
-        return _Inline(makers, mode)
-    return (_Threads if executor == "thread" else _Processes)(makers, workers, mode)
+_CREWS: dict[str, Callable[[list[Maker], AutoresetMode, int], _Crew]] = {
+    "inline": _Inline,
+    "thread": _Threads,
+    "process": _Processes,
+}
 
 
 def _check_same_spaces(about: Sequence[Mapping[str, Any]]) -> None:
@@ -421,11 +417,6 @@ def _check_same_spaces(about: Sequence[Mapping[str, Any]]) -> None:
                     f"all environments of a vector must have one {name}: that of environment 0 is {about[0][name]}, "
                     f"and that of environment {index} is {one[name]}; make a vector for each"
                 )
-
-
-def _orders(indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[_Order]:
-    pairs = zip(indexes, actions, strict=True)
-    return [(index, "begun", ()) if over[index] else (index, "stepped", (action,)) for index, action in pairs]
 
 
 def _failed(error: Exception) -> EnvStep:
@@ -492,23 +483,17 @@ def __getattr__(name: str) -> Any:
         workers: int | None = None,
         **kwargs: Any,
     ) -> TextVectorEnv:
-        makers = [_Maker(env_id, kwargs)] * num_envs
+        makers = [partial(_make, env_id, kwargs)] * num_envs
         return TextVectorEnv(makers, autoreset_mode=autoreset_mode, executor=executor, workers=workers)
 
     return make
 
 
-class _Maker:
-    """Function that makes an environment from its id, also in another process."""
-
-    def __init__(self, env_id: str, kwargs: Mapping[str, Any]) -> None:
-        self.env_id, self.kwargs = env_id, dict(kwargs)
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        # Both wrappers cost time in every step. The checker is not needed, because tests check these environments, and
-        # they refuse a step before a reset themselves.
-        spec = replace(gym.spec(self.env_id), order_enforce=False, disable_env_checker=True)
-        return gym.make(spec, **self.kwargs)
+def _make(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    # Both wrappers cost time in every step. The checker is not needed, because tests check these environments, and they
+    # refuse a step before a reset themselves.
+    spec = replace(gym.spec(env_id), order_enforce=False, disable_env_checker=True)
+    return gym.make(spec, **kwargs)
 
 
 def _vector_of(spec: Any) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.text.parsing import ActionFormat, extract_action
+from gym_trl.text.parsing import ActionFormat
 
 FORMATS: list[Any] = ["tag", "boxed", "json:move", "plain", r"regex:move (\w+)", re.compile("[a-h][1-8]")]
 any_text = st.text(st.characters(codec=None, exclude_categories=()))
@@ -37,8 +37,8 @@ marked_text = st.lists(
     ],
 )
 def test_tags(text: str, lenient: str | None, strict: str | None) -> None:
-    assert extract_action(text, "tag") == lenient
-    assert extract_action(text, "tag", strict=True) == strict
+    assert ActionFormat("tag").find(text) == lenient
+    assert ActionFormat("tag", strict=True).find(text) == strict
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_tags(text: str, lenient: str | None, strict: str | None) -> None:
     ],
 )
 def test_boxes(text: str, lenient: str | None, strict: str | None) -> None:
-    assert extract_action(text, "boxed") == lenient
-    assert extract_action(text, "boxed", strict=True) == strict
+    assert ActionFormat("boxed").find(text) == lenient
+    assert ActionFormat("boxed", strict=True).find(text) == strict
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_boxes(text: str, lenient: str | None, strict: str | None) -> None:
     ],
 )
 def test_json(text: str, lenient: str | None, strict: str | None) -> None:
-    assert extract_action(text, "json:move") == lenient
-    assert extract_action(text, "json:move", strict=True) == strict
+    assert ActionFormat("json:move").find(text) == lenient
+    assert ActionFormat("json:move", strict=True).find(text) == strict
 
 
 @pytest.mark.parametrize(
@@ -101,29 +101,30 @@ def test_json(text: str, lenient: str | None, strict: str | None) -> None:
     ],
 )
 def test_patterns(text: str, pattern: Any, lenient: str | None, strict: str | None) -> None:
-    assert extract_action(text, pattern) == lenient
-    assert extract_action(text, pattern, strict=True) == strict
+    assert ActionFormat(pattern).find(text) == lenient
+    assert ActionFormat(pattern, strict=True).find(text) == strict
 
 
 @pytest.mark.parametrize(("text", "action"), [(" go north\n", "go north"), ("\n", ""), ("", "")])
 def test_plain(text: str, action: str | None) -> None:
-    assert extract_action(text, "plain") == extract_action(text, "plain", strict=True) == action
+    assert ActionFormat("plain").find(text) == ActionFormat("plain", strict=True).find(text) == action
 
 
 @pytest.mark.parametrize("how", FORMATS)
 @given(text=any_text | marked_text)
 def test_any_text_gives_an_action_without_whitespace_around_it_or_none(how: Any, text: str) -> None:
     for strict in (False, True):
-        action = extract_action(text, how, strict=strict)
+        action = ActionFormat(how, strict=strict).find(text)
         assert action is None or ((action or how == "plain") and action == action.strip())
 
 
 @given(before=any_text, action=any_text, after=any_text)
 def test_what_is_marked_is_what_is_found(before: str, action: str, after: str) -> None:
     expected = action.strip() or None
-    assert extract_action(f"{before}<action>{action}</action>{after}") == expected
-    assert extract_action(f"<action>{action}</action>", strict=True) == expected
-    assert extract_action(f"{json.dumps({'move': action})}", "json:move", strict=True) == _through_json(action)
+    assert ActionFormat("tag").find(f"{before}<action>{action}</action>{after}") == expected
+    assert ActionFormat("tag", strict=True).find(f"<action>{action}</action>") == expected
+    written = json.dumps({"move": action})
+    assert ActionFormat("json:move", strict=True).find(written) == _through_json(action)
 
 
 @pytest.mark.parametrize("how", FORMATS)

@@ -1,6 +1,7 @@
 """Wrapper that converts observations to text."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -63,50 +64,35 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
         return self._observe(observation, info), reward, terminated, truncated, info
 
 
-class _Shown:
-    """Function that formats a value by its space."""
-
-    def __init__(self, space: gym.Space[Any], names: tuple[str, ...]) -> None:
-        self.space, self.names = space, names
-
-    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        return render(self.space, observation, self.names)
+def _shown(space: gym.Space[Any], names: tuple[str, ...], observation: Any, info: dict[str, Any]) -> str:
+    return render(space, observation, names)
 
 
-class _Rendered:
-    """Function that returns the environment's text rendering."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        self.env = env
-
-    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        return marks(str(self.env.render())).strip("\n")
+def _rendered(env: gym.Env[Any, Any], observation: Any, info: dict[str, Any]) -> str:
+    return marks(str(env.render())).strip("\n")
 
 
-class _Same:
-    """Function that returns text unchanged."""
-
-    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        return "" if observation is None else str(observation)
+def _same(observation: Any, info: dict[str, Any]) -> str:
+    return "" if observation is None else str(observation)
 
 
 def _default(env: gym.Env[Any, Any]) -> Observe:
     space = env.observation_space
     if holds_text(space):
-        return _Same()
+        return _same
     untouched = space is env.unwrapped.observation_space
     if untouched and (own := toy_text(env) or minigrid_text(env)) is not None:
         return own
     if (bare := isinstance(space, gym.spaces.Discrete)) and _renders(env):
-        return _Rendered(env)
+        return partial(_rendered, env)
     names = field_names(env) if untouched else ()
     try:
         check(space)
     except NotTextError as error:
         if not bare and _renders(env):
-            return _Rendered(env)
+            return partial(_rendered, env)
         raise NotTextError(f"{env} cannot be converted to text: {error}") from error
-    return _Shown(space, names)
+    return partial(_shown, space, names)
 
 
 def _renders(env: gym.Env[Any, Any]) -> bool:

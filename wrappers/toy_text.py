@@ -1,12 +1,15 @@
 """Text observations of Gymnasium's own toy-text games."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 
+Reader: TypeAlias = Callable[[Any, dict[str, Any]], str]
 
-def toy_text(env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], str] | None:
+
+def toy_text(env: gym.Env[Any, Any]) -> Reader | None:
     """Return a function from observations of one of Gymnasium's toy-text games to text; ``None`` for any other.
 
     >>> print(toy_text(gym.make("FrozenLake-v1"))(5, {}))
@@ -21,60 +24,51 @@ def toy_text(env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], str] | N
     return None if reader is None else reader(env.unwrapped)
 
 
-class _FrozenLake:
-    """Function that returns the map with the player ``*``."""
-
-    def __init__(self, env: Any) -> None:
-        self.rows = ["".join(cell.decode() for cell in row) for row in env.desc]
-
-    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        return _marked(self.rows, *divmod(int(observation), len(self.rows[0])))
+def _frozen_lake(env: Any) -> Reader:
+    """Return a function that returns the map with the player ``*``."""
+    return partial(_on_map, ["".join(cell.decode() for cell in row) for row in env.desc])
 
 
-class _CliffWalking:
-    """Function that returns the map with player ``*``, start ``S``, goal ``G`` and cliff ``C``."""
-
-    def __init__(self, env: Any) -> None:
-        height, width = env.shape
-        cliff = env._cliff
-        self.rows = ["".join("C" if cliff[row, column] else "." for column in range(width)) for row in range(height)]
-        self.rows[-1] = f"S{self.rows[-1][1:-1]}G"
-
-    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        return _marked(self.rows, *divmod(int(observation), len(self.rows[0])))
+def _cliff_walking(env: Any) -> Reader:
+    """Return a function that returns the map with player ``*``, start ``S``, goal ``G`` and cliff ``C``."""
+    rows = ["".join("C" if cell else "." for cell in row) for row in env._cliff]
+    rows[-1] = f"S{rows[-1][1:-1]}G"
+    return partial(_on_map, rows)
 
 
-class _Taxi:
-    """Function that returns the map with its walls, and the positions of taxi, passenger and destination."""
-
-    def __init__(self, env: Any) -> None:
-        self.rows = ["".join(cell.decode() for cell in row) for row in env.desc.tolist()]
-        self.decode = env.decode
-
-    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        row, column, passenger, goal = self.decode(int(observation))
-        board = _marked(self.rows, row + 1, 2 * column + 1)
-        where = "in the taxi" if passenger == len(_STOPS) else f"at {_STOPS[passenger]}"
-        return f"{board}\nThe taxi is *. The passenger is {where} and wants to go to {_STOPS[goal]}."
+def _on_map(rows: list[str], observation: Any, info: dict[str, Any]) -> str:
+    return _marked(rows, *divmod(int(observation), len(rows[0])))
 
 
-class _Blackjack:
-    """Function that returns the player's hand and the dealer's card."""
+def _taxi(env: Any) -> Reader:
+    """Return a function that returns the map with its walls, and the positions of taxi, passenger and destination."""
+    return partial(_in_taxi, ["".join(cell.decode() for cell in row) for row in env.desc.tolist()], env.decode)
 
-    def __init__(self, env: Any) -> None: ...
 
-    def __call__(self, observation: Any, info: dict[str, Any]) -> str:
-        total, dealer, ace = (int(part) for part in observation)
-        shown = "an ace" if dealer == 1 else str(dealer)
-        return f"You have {total}{' with a usable ace' if ace else ''}. The dealer shows {shown}."
+def _in_taxi(rows: list[str], decode: Callable[[int], Any], observation: Any, info: dict[str, Any]) -> str:
+    row, column, passenger, goal = decode(int(observation))
+    where = "in the taxi" if passenger == len(_STOPS) else f"at {_STOPS[passenger]}"
+    board = _marked(rows, row + 1, 2 * column + 1)
+    return f"{board}\nThe taxi is *. The passenger is {where} and wants to go to {_STOPS[goal]}."
+
+
+def _blackjack(env: Any) -> Reader:
+    """Return a function that returns the player's hand and the dealer's card."""
+    return _hands
+
+
+def _hands(observation: Any, info: dict[str, Any]) -> str:
+    total, dealer, ace = (int(part) for part in observation)
+    shown = "an ace" if dealer == 1 else str(dealer)
+    return f"You have {total}{' with a usable ace' if ace else ''}. The dealer shows {shown}."
 
 
 _STOPS = "RGYB"
-_READERS: dict[str, Callable[[Any], Callable[[Any, dict[str, Any]], str]]] = {
-    "gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv": _FrozenLake,
-    "gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv": _CliffWalking,
-    "gymnasium.envs.toy_text.taxi:TaxiEnv": _Taxi,
-    "gymnasium.envs.toy_text.blackjack:BlackjackEnv": _Blackjack,
+_READERS: dict[str, Callable[[Any], Reader]] = {
+    "gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv": _frozen_lake,
+    "gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv": _cliff_walking,
+    "gymnasium.envs.toy_text.taxi:TaxiEnv": _taxi,
+    "gymnasium.envs.toy_text.blackjack:BlackjackEnv": _blackjack,
 }
 
 

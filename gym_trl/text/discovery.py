@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
 _ATTRIBUTES = ("action_names", "ACTION_NAMES", "ACTIONS", "actions", "action_meanings")
@@ -141,8 +140,3 @@ def _items(text: str) -> dict[int, str]:
         name = re.split(r"\s*\|\s*|\.\s|\s*:\s", item[2])[0].strip(" .`*")
         items.setdefault(int(item[1]), re.sub(r"\s*\([^)]*\)$", "", name))
     return items
-
-
-def is_picture(space: gym.Space[Any]) -> bool:
-    """Return whether a space contains arrays that are too large for text."""
-    return isinstance(space, spaces.Box) and (len(space.shape) > 2 or int(np.prod(space.shape)) > 512)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gym_trl.errors import ConfigError
-from gym_trl.types import Answer, UnfinishedResponse
+from gym_trl.types import Answer
 
 # Opening and closing marks of thinking: DeepSeek, Qwen, GLM, Nemotron and others; Cohere; gpt-oss; Gemma 4; Muse.
 _THINKING = (
@@ -156,17 +156,6 @@ class ActionFormat:
                 + ("give a pattern that an action alone matches" if kind == "regex" else "choose another format")
             )
         return written
-
-
-def extract_action(text: str, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> str | None:  # noqa: A002
-    """Return the action in ``text``, or ``None`` if there is none; ``ActionFormat`` explains the formats.
-
-    >>> extract_action("I start in the middle. <action>25</action>")
-    '25'
-    >>> extract_action("I start with 25.") is None
-    True
-    """
-    return ActionFormat(format, strict=strict).find(text, cut=isinstance(text, UnfinishedResponse))
 
 
 def _compile(how: str | re.Pattern[str], strict: bool) -> tuple[str, Callable[[str], str | None]]:
