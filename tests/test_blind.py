@@ -24,7 +24,6 @@ from gym_trl.env_checker.validation import (
     Game,
     games,
     measure_blind,
-    search,
     validate,
     write_blind,
 )
@@ -301,7 +300,7 @@ def searched_again(game: Game, steps: int) -> None:
     """Compare what a search that knows nothing finds with what is published, on the same episodes."""
     for objective, one in published(game).items():
         kind: Any = objective
-        found = search(game, steps=steps, seconds=600, episodes=1_000, seed=77, objective=kind)
+        found = search_blind(game.make, steps=steps, seconds=600, episodes=1_000, seed=77, objective=kind)
         known = replace(found, **play_blind(game.make, one.actions, episodes=found.episodes, seed=77)._asdict())
         assert found.score.mean is not None
         assert known.score.high is not None

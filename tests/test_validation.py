@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import gymnasium as gym
 import pytest
 
 import gym_trl
-from gym_trl.env_checker.validation import MEASURED, Game, games, measure, validate, validate_all, write_measurements
+from gym_trl.env_checker.validation import MEASURED, Game, games, measure, on_all, validate, write_measurements
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import Measured, Outcome, TextEnv
 from gym_trl.errors import ConfigError
@@ -95,9 +96,10 @@ def test_measuring_is_repeatable_and_leaves_other_games_alone(tmp_path: Path) ->
 
 def test_games_in_other_processes_are_validated_in_order() -> None:
     chosen = games(["TrlEnv/GuessNumber-v0"])
-    found = list(validate_all(chosen, episodes=5, jobs=2, blind_steps=0))
+    one = partial(validate, episodes=5, blind_steps=0)
+    found = list(on_all(one, chosen, jobs=2))
     assert [one.game for one in found] == chosen
-    assert found == list(validate_all(chosen, episodes=5, blind_steps=0))
+    assert found == list(on_all(one, chosen))
 
 
 def test_what_is_no_game_of_this_kind_is_refused() -> None:

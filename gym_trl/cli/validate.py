@@ -129,12 +129,14 @@ def _measure(chosen: list["Game"], episodes: int, blind_steps: int, jobs: int) -
     """Measure the reference values for the library's own environments, and write them to a file."""
     from gym_trl.env_checker import validation
 
-    for game, measured in validation.measure_all(chosen, episodes=episodes, jobs=jobs):
+    play = functools.partial(validation.measure, episodes=episodes, seed=0, split="train")
+    for game, measured in zip(chosen, validation.on_all(play, chosen, jobs=jobs), strict=True):
         validation.write_measurements(validation.MEASURED, [(game, measured)])
         say(_line(game, measured))
     if not blind_steps:
         return
-    for game, found in validation.measure_all_blind(chosen, episodes=episodes, steps=blind_steps, jobs=jobs):
+    search = functools.partial(validation.measure_blind, episodes=episodes, steps=blind_steps)
+    for game, found in zip(chosen, validation.on_all(search, chosen, jobs=jobs), strict=True):
         validation.write_blind(validation.MEASURED_BLIND, [(game, found)])
         for one in found.values():
             say(f"{game.env_id:<26} {game.difficulty or '':<7} a blind policy {describe(one)}")
@@ -147,7 +149,9 @@ def _validate_presets(
     from gym_trl.env_checker import validation
 
     began, failed = time.monotonic(), 0
-    for found in validation.validate_all(chosen, episodes=episodes, jobs=jobs, **search):
+    for found in validation.on_all(
+        functools.partial(validation.validate, episodes=episodes, **search), chosen, jobs=jobs
+    ):
         failed += bool(found.problems)
         say(json.dumps(found.as_dict()) if as_json else _verdict(found))
     if not as_json:

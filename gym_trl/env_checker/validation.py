@@ -161,25 +161,11 @@ def validate(
     if blind_steps:
         published: dict[str, Blind] = game.make().get_wrapper_attr("blind_baselines")
         known = [one.actions for one in published.values()]
-        blind = search(game, steps=blind_steps, seconds=blind_seconds, episodes=EPISODES, seed=seed, extra=known)
+        blind = search_blind(
+            _unchecked(game), steps=blind_steps, seconds=blind_seconds, episodes=EPISODES, seed=seed, extra=known
+        )
         problems += _beaten(published, blind)
     return Validation(game, measured, best.success, tuple(problems), blind)
-
-
-def search(
-    game: Game,
-    *,
-    steps: int,
-    seconds: float,
-    episodes: int,
-    seed: int = 0,
-    objective: Objective | None = None,
-    extra: Iterable[Sequence[str]] = (),
-) -> BlindBaseline:
-    """Search for the best blind policy of an environment (``gym_trl.evaluation.blind.search_blind``)."""
-    return search_blind(
-        _unchecked(game), steps=steps, seconds=seconds, episodes=episodes, seed=seed, objective=objective, extra=extra
-    )
 
 
 def _unchecked(game: Game) -> Callable[[], gym.Env[Any, Any]]:
@@ -197,44 +183,30 @@ def _beaten(published: dict[str, Blind], found: BlindBaseline) -> list[str]:
     return [f"a blind policy {describe(found)}; the published blind baseline's interval is {interval}"]
 
 
-def validate_all(
-    chosen: Sequence[Game],
-    *,
-    episodes: int = 100,
-    seed: int = 0,
-    jobs: int = 1,
-    blind_steps: int = STEPS,
-    blind_seconds: float = SECONDS,
-) -> Iterator[Validation]:
-    """Validate environments in ``jobs`` processes, and yield the results in order."""
-    one = partial(validate, episodes=episodes, seed=seed, blind_steps=blind_steps, blind_seconds=blind_seconds)
-    return _map(one, chosen, jobs)
+def on_all(function: Callable[[Game], _T], chosen: Sequence[Game], *, jobs: int = 1) -> Iterator[_T]:
+    """Apply a function to environments in ``jobs`` processes, and yield the results in order.
+
+    >>> list(on_all(lambda game: game.difficulty, games(["TrlEnv/GuessNumber-v0"])))
+    ['easy', 'medium', 'hard']
+    """
+    if jobs == 1:
+        yield from map(function, chosen)
+        return
+    # New interpreters, because some loaded libraries do not survive a fork.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_register) as pool:
+        yield from pool.map(function, chosen)
 
 
-def measure_all(chosen: Sequence[Game], *, episodes: int, jobs: int = 1) -> Iterator[tuple[Game, dict[str, Measured]]]:
-    """Measure the baselines of environments in ``jobs`` processes, and return the results in order."""
-    return zip(chosen, _map(partial(measure, episodes=episodes, seed=0, split="train"), chosen, jobs), strict=True)
-
-
-def measure_all_blind(
-    chosen: Sequence[Game], *, episodes: int = 2000, steps: int = STEPS, jobs: int = 1
-) -> Iterator[tuple[Game, dict[str, BlindBaseline]]]:
-    """Search for blind baselines in ``jobs`` processes, and return the results in order."""
-    return zip(chosen, _map(partial(measure_blind, episodes=episodes, steps=steps), chosen, jobs), strict=True)
-
-
-def measure_blind(
-    game: Game, *, episodes: int = 2000, steps: int = STEPS, rounds: int = _ROUNDS
-) -> dict[str, BlindBaseline]:
+def measure_blind(game: Game, *, episodes: int = 2000, steps: int = STEPS) -> dict[str, BlindBaseline]:
     """Search for the blind baselines of an environment, limited by steps only, so that the result is reproducible.
 
     >>> found = measure_blind(Game("TrlEnv/LightsOut-v0", "easy"), episodes=100, steps=3_000)["success"]
     >>> found.budget, found.episodes, found.cut
     (3000, 100, False)
 
-    If the reward is not success, each gets a baseline of its own. Each of the ``rounds`` has ``steps`` steps and
-    different training seeds, and starts with the results of the earlier ones
-    and with the published sequences. These stay unless a result is better on the same held-out episodes.
+    If the reward is not success, each gets a baseline of its own. Each of three searches has ``steps`` steps and
+    different training seeds, and starts with the results of the earlier ones and with the published sequences. These
+    stay unless a result is better on the same held-out episodes.
     """
     env = game.make().unwrapped
     assert isinstance(env, TextEnv)
@@ -247,9 +219,15 @@ def measure_blind(
     published, measured = len(known), dict[tuple[str, ...], HeldOut]()
     found: dict[str, BlindBaseline] = {}
     for objective in objectives:
-        for number in range(rounds):
-            one = search(
-                game, steps=budget, seconds=math.inf, episodes=2, seed=number, objective=objective, extra=known
+        for number in range(_ROUNDS):
+            one = search_blind(
+                _unchecked(game),
+                steps=budget,
+                seconds=math.inf,
+                episodes=2,
+                seed=number,
+                objective=objective,
+                extra=known,
             )
             known.append(one.actions)
         for actions in (*known[:published], one.actions):
@@ -264,7 +242,7 @@ def _level(found: BlindBaseline) -> tuple[float, int]:
     return found.score.mean or 0.0, -len(found.actions)
 
 
-def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]], *, rounds: int = _ROUNDS) -> None:
+def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]]) -> None:
     """Write the table of ``TextEnv.blind_baselines`` by class, difficulty and objective; other entries are kept.
 
     A sequence that is kept keeps the steps and rounds of the search that found it.
@@ -273,7 +251,7 @@ def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]
     for game, baselines in found:
         name, preset = type(game.make().unwrapped).__name__, game.difficulty or "medium"
         before = table.setdefault(name, {}).get(preset, {})
-        now = {objective: {**_as_published(one), "rounds": rounds} for objective, one in baselines.items()}
+        now = {objective: {**_as_published(one), "rounds": _ROUNDS} for objective, one in baselines.items()}
         for one in now.values():
             for known in before.values():
                 if known["actions"] == one["actions"]:
@@ -324,15 +302,6 @@ def _lines(table: dict[str, dict[str, Any]]) -> str:
 
 def _rounded(numbers: Measured) -> dict[str, float]:
     return {name: round(value, 6) for name, value in numbers._asdict().items()}
-
-
-def _map(function: Callable[[Game], _T], chosen: Sequence[Game], jobs: int) -> Iterator[_T]:
-    if jobs == 1:
-        yield from map(function, chosen)
-        return
-    # New interpreters, because some loaded libraries do not survive a fork.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_register) as pool:
-        yield from pool.map(function, chosen)
 
 
 def _register() -> None:

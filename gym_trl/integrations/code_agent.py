@@ -12,16 +12,15 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import gymnasium as gym
 
-from gym_trl.chat.codec import tokenizer_codec as _tokenizer_codec
 from gym_trl.chat.delimiter import DelimiterChat
 from gym_trl.engines.protocol import sample_all
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
@@ -223,7 +222,6 @@ class _TrainerClient(_Client):
         self._codec = codec
         self._texts: dict[str, list[TokenIds]] = defaultdict(list)
         self._samples: dict[tuple[int, ...], list[_Sample]] = defaultdict(list)
-        self.sampling = {name: getattr(trainer.args, name) for name in SAMPLING}
 
     def engine(self, config: VLLMClientGenerationConfig, chat: "_Raw") -> Any:
         """Return the trainer's own engine.
@@ -231,15 +229,14 @@ class _TrainerClient(_Client):
         Raises:
             ConfigError: ``config`` has other sampling options than the trainer.
         """
-        for name, value in self.sampling.items():
-            if getattr(config, name) != value:
+        for name in SAMPLING:
+            if getattr(config, name) != (value := getattr(self._trainer.args, name)):
                 raise ConfigError(
                     f"the trainer samples with {name}={value!r}, and an environment asked for "
                     f"{getattr(config, name)!r}: set GRPOConfig({name}=...) instead, or what is trained is not what "
                     "was sampled"
                 )
-        marks: Any = chat  # it has all attributes that are used there
-        return trainer_engine(self._trainer, marks)
+        return trainer_engine(self._trainer, chat)
 
     def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
         """Return the ids of a prompt; a text that continues a sampled response keeps its ids and encodes the rest."""
@@ -301,7 +298,6 @@ class _Codec:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._plain = _tokenizer_codec(tokenizer)
 
     def prompt(self, text: str) -> TokenIds:
         """Return the ids of a prompt with its control tokens and at most one beginning-of-sequence token."""
@@ -369,14 +365,27 @@ class Session(Protocol):
         ...
 
 
-@runtime_checkable
-class _HasSessions(Protocol):
+class SessionExecuter(ABC):
+    """Base class of executers whose programs share their variables within a conversation."""
+
     max_concurrent: int
 
-    def session(self) -> Session: ...
+    @abstractmethod
+    def session(self) -> Session:
+        """Return a new session."""
+
+    def execute(self, codes: Sequence[str]) -> list[str]:
+        """Run independent programs and return their outputs, in order."""
+
+        def run(code: str) -> str:
+            with closing(self.session()) as session:
+                return session.run(code)
+
+        with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(codes)))) as threads:
+            return list(threads.map(run, codes))
 
 
-class LocalExecuter:
+class LocalExecuter(SessionExecuter):
     r"""Executer that runs programs on this machine, with one ``Sandbox`` per conversation.
 
     >>> LocalExecuter().execute(["print(6 * 7)", "x = 1", "print(x)"])[:2]
@@ -406,10 +415,6 @@ class LocalExecuter:
         """Return a new session with its own sandbox."""
         return _LocalSession(Sandbox(self.limits, isolation=self.isolation))
 
-    def execute(self, codes: Sequence[str]) -> list[str]:
-        """Run independent programs and return their outputs, in order."""
-        return _execute(self, codes)
-
 
 Localexecuter = LocalExecuter
 """Alias with the spelling of the pull request's last revision."""
@@ -426,7 +431,7 @@ class _LocalSession:
         self._sandbox.close()
 
 
-class E2BExecuter:
+class E2BExecuter(SessionExecuter):
     """Executer that runs programs in E2B's sandboxes (``pip install 'gym-trl[e2b]'``), one per conversation.
 
     ::
@@ -466,10 +471,6 @@ class E2BExecuter:
         """Return a new session, whose E2B sandbox is made for its first program."""
         return _E2BSession(self._remote, self._options, self._timeout_s)
 
-    def execute(self, codes: Sequence[str]) -> list[str]:
-        """Run independent programs and return their outputs, in order."""
-        return _execute(self, codes)
-
 
 class _E2BSession:
     def __init__(self, remote: Any, options: Mapping[str, Any], timeout_s: float) -> None:
@@ -496,18 +497,6 @@ class _E2BSession:
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             sandbox.kill()
-
-
-def _execute(executer: _HasSessions, codes: Sequence[str]) -> list[str]:
-    def run(code: str) -> str:
-        session = executer.session()
-        try:
-            return session.run(code)
-        finally:
-            session.close()
-
-    with ThreadPoolExecutor(max(1, min(executer.max_concurrent, len(codes)))) as threads:
-        return list(threads.map(run, codes))
 
 
 class _Batches:
@@ -746,7 +735,7 @@ class CodeAgentEnvironment(Environment):
 
     def _make(self, env_id: str) -> gym.Env[str, str]:
         executer = self.code_executer
-        session = executer.session if isinstance(executer, _HasSessions) else lambda: self._batches
+        session = executer.session if isinstance(executer, SessionExecuter) else lambda: self._batches
         return _Conversation(self.extract_code, session)
 
 

@@ -4,15 +4,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from gym_trl.errors import needs
 from gym_trl.records.json_lines import replaced, to_json
 from gym_trl.records.schema import Record, complete
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Parquet
-# ---------------------------------------------------------------------------------------------------------------------
 
 _ROWS_AT_ONCE = 1_000
 _AS_JSON = ("env_kwargs", "options", "spec")  # their keys differ between records, so they cannot be columns
@@ -29,7 +26,7 @@ def write_parquet(records: Iterable[Record], path: Path) -> int:
         from datasets import Features
         from pyarrow.parquet import ParquetWriter
 
-    schema = Features(_features()).arrow_schema
+    schema = Features(_column(Record)).arrow_schema
     rows, written = (_as_row(record) for record in records), 0
     with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
@@ -68,29 +65,15 @@ def _encodable(value: Any) -> Any:
     return value
 
 
-def _features() -> dict[str, Any]:
-    """Return the columns of a table of records, from the types of the schema's fields."""
+_TYPES = {int: "int64", float: "float64", bool: "bool"}
+
+
+def _column(kind: Any) -> Any:
+    """Return the column of a table for a type of the schema: texts for mappings, whose keys differ."""
     from datasets import List, Value
 
-    text, whole, real, truth = Value("string"), Value("int64"), Value("float64"), Value("bool")
-    return {
-        **dict.fromkeys(("version", "step", "group", "attempt", "num_turns", "invalid_actions", "cut_actions"), whole),
-        **dict.fromkeys(("prompt_tokens", "completion_tokens", "sampled_tokens"), whole),
-        **dict.fromkeys(("spec", "policy", "split", "last_observation", "unanswered", "stop_reason", "error"), text),
-        **dict.fromkeys(("greedy", "success", "terminated", "truncated"), truth),
-        **dict.fromkeys(("return", "model_seconds", "env_seconds"), real),
-        "task": {**dict.fromkeys(("id", "env_id", "env_kwargs", "options"), text), "seed": whole},
-        "opening": List({"role": text, "content": text}),
-        "turns": List(
-            {
-                **dict.fromkeys(("observation", "thinking", "answer", "action"), text),
-                "reward": real,
-                **dict.fromkeys(("action_valid", "action_cut"), truth),
-                "start": whole,
-                "stop": whole,
-            }
-        ),
-        **{name: List(whole) for name in ("prompt_ids", "completion_ids", "mask")},
-        "logprobs": List(real),
-        "token_texts": List(text),
-    }
+    if isinstance(kind, UnionType):  # with None, which every column can hold
+        return _column(get_args(kind)[0])
+    if is_typeddict(kind):
+        return {name: _column(held) for name, held in get_type_hints(kind).items()}
+    return List(_column(*get_args(kind))) if get_origin(kind) is list else Value(_TYPES.get(kind, "string"))

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from gym_trl.errors import ConfigError, MissingDependencyError, needs
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
-from gym_trl.records.schema import FAILURES, ROLLOUTS, VERSION
+from gym_trl.records.schema import FAILURES, ROLLOUTS, VERSION, Record
 
 COLUMNS: Final = (
     "step",
@@ -284,12 +284,7 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None) -> dict[str,
 
 
 # All other fields are shown as details of an episode.
-_KNOWN: Final = {
-    *("version", "step", "split", "greedy", "task", "spec", "policy", "group", "stop_reason", "return", "success"),
-    *("turns", "opening", "last_observation", "unanswered", "error", "num_turns", "invalid_actions"),
-    *("terminated", "truncated", "prompt_tokens", "completion_tokens", "sampled_tokens"),
-    *("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts"),
-}
+_KNOWN: Final = Record.__annotations__.keys() - {"attempt", "cut_actions", "model_seconds", "env_seconds"}
 
 
 def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
