@@ -1,5 +1,7 @@
 """Warm starts: demonstrations are transcribed as rollouts are, chosen by their outcome, and trained on as masked."""
 
+import io
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from lanes import examples
+from rich.console import Console
 from test_chat import TEMPLATES, make_tokenizer
+from typer.testing import CliRunner
 
 from gym_trl.chat.template import TemplateChat
+from gym_trl.cli.app import app
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
@@ -17,13 +22,31 @@ from gym_trl.executors.make import make_pool
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.protocol import TextPolicy
-from gym_trl.records.files import read_records
+from gym_trl.policies.weights import Adapter, load_tokenizer, read_adapter
+from gym_trl.records.files import RecordWriter, read_records
+from gym_trl.records.schema import as_record
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
-from gym_trl.testing.tiny import tiny_tokenizer
+from gym_trl.testing.tiny import save_tiny, tiny_tokenizer
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.run_folder import trained, wrapping
 from gym_trl.training.sources import Demonstrations, Keep, collect, find_source
 from gym_trl.types import EpisodeResult, Message, TokenIds
+from gym_trl.viewer.run import Run
+
+torch = pytest.importorskip("torch")
+SFTTrainer = pytest.importorskip("trl").SFTTrainer
+
+from safetensors.torch import load_file  # noqa: E402 -- it needs torch
+
+from gym_trl.training.run import resume  # noqa: E402
+from gym_trl.training.supervised import (  # noqa: E402
+    WarmStart,
+    WarmStartOptions,
+    resume_warm_start,
+    warm_start,
+)
 
 GUESS = "TrlEnv/GuessNumber-v0"
 SMALL = {"high": 8, "turns": 4}
@@ -280,14 +303,215 @@ def test_records_that_are_not_there_are_refused(name: str, message: str) -> None
         find_source(name)
 
 
-def write(folder: Path, *results: EpisodeResult, action_format: str = "tag", change: Any = None) -> None:
-    """Record episodes with their tokens."""
-    from gym_trl.records.files import RecordWriter
-    from gym_trl.records.schema import as_record
+# ---------------------------------------------------------------------------------------------------------------------
+# Training
+# ---------------------------------------------------------------------------------------------------------------------
 
+
+def options_of(model: str | None = None, **given: Any) -> WarmStartOptions:
+    run = TrainOptions.choose(GUESS, model=model, env_kwargs=SMALL, action_format="plain", max_tokens_per_turn=2)
+    return WarmStartOptions(**{"run": run, "episodes": 24, "batch_size": 8, **given})
+
+
+def silent() -> Console:
+    return Console(file=io.StringIO())
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WarmStart]:
+    folder = tmp_path_factory.mktemp("warm") / "start"
+    return folder, warm_start(options_of(steps=60, eval_episodes=32), out=folder, console=silent())
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The batches that the trainer computes a loss on."""
+    seen: list[dict[str, Any]] = []
+    compute = SFTTrainer.compute_loss
+
+    def watched(self: Any, model: Any, inputs: dict[str, Any], *rest: Any, **named: Any) -> Any:
+        seen.append({name: value.tolist() for name, value in inputs.items() if hasattr(value, "tolist")})
+        return compute(self, model, inputs, *rest, **named)
+
+    monkeypatch.setattr(SFTTrainer, "compute_loss", watched)
+    return seen
+
+
+@pytest.mark.trl
+@pytest.mark.parametrize("policy", ["solver", "random"])
+def test_the_trainers_batches_are_the_transcripts_with_a_loss_where_the_mask_is_1(
+    policy: str, batches: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    options = options_of(policy=policy)
+    warm_start(options, out=tmp_path / "run", console=silent())
+    spec = spec_of(num_tasks=24, max_tokens_per_turn=2, **wrapping(options.run))
+    kept = play(policy, spec, limits=Limits(2, 128, 2048), episodes=24).kept
+    expected = sorted(
+        (
+            [*result.prompt_ids, *result.completion_ids],
+            [-100] * len(result.prompt_ids)
+            + [id_ if bit else -100 for id_, bit in zip(result.completion_ids, result.mask, strict=True)],
+        )
+        for result in kept
+    )
+    rows = []
+    for batch in batches:
+        columns = (batch[name] for name in ("input_ids", "labels", "attention_mask"))
+        for ids, labels, attention in zip(*columns, strict=True):
+            size = sum(attention)
+            assert attention == [1] * size + [0] * (len(ids) - size)  # padded on the right
+            assert set(labels[size:]) <= {-100}
+            rows.append((ids[:size], labels[:size]))
+    assert sorted(rows) == expected
+
+
+@pytest.mark.trl
+def test_a_warm_start_teaches_the_format_and_the_game(started: tuple[Path, WarmStart]) -> None:
+    _, done = started
+    assert (done.played, done.kept, done.dropped, done.steps, done.interrupted) == (24, 24, {}, 60, False)
+    assert done.before is not None
+    assert done.after is not None
+    assert (done.before.invalid_share or 0.0) > 0.7
+    assert (done.after.invalid_share or 0.0) < 0.2
+    assert (done.after.success or 0.0) > (done.before.success or 0.0) + 0.4
+
+
+@pytest.mark.trl
+def test_its_folder_is_read_like_that_of_a_run(started: tuple[Path, WarmStart]) -> None:
+    folder, done = started
+    assert {path.name for path in folder.iterdir()} == {
+        *("config.json", "metrics.jsonl", "model", "rollouts.jsonl", "summary.json", "tokenizer")
+    }
+    model = trained(folder)
+    assert (model.path, model.max_tokens, model.spec["action_format"]) == (str(done.model), 2, "plain")
+    [row] = evaluate(GUESS, model, episodes=16, env_kwargs=SMALL).rows
+    assert row.success is not None
+    assert (row.success.mean or 0.0) > 0.4
+    run = Run(folder)
+    run.refresh()
+    assert run.columns["split"].count("train") == 24
+    assert run.columns["split"].count("eval") == 64
+    assert [line["step"] for line in run.metrics] == [*range(1, 61)]
+    assert run.about()["summary"]["kept"] == 24
+
+
+@pytest.mark.trl
+def test_a_run_is_not_resumed_as_a_warm_start_nor_the_other_way_round(started: tuple[Path, WarmStart]) -> None:
+    folder, _ = started
+    with pytest.raises(ConfigError, match=r"is a warm start: train its model with --model .*model"):
+        resume(folder, console=silent())
+    with pytest.raises(ConfigError, match="is finished"):
+        resume_warm_start(folder, console=silent())
+    with pytest.raises(ConfigError, match="already has a run"):
+        warm_start(options_of(), out=folder, console=silent())
+
+
+@pytest.mark.trl
+def test_an_interrupted_warm_start_ends_as_an_undisturbed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = warm_start(options_of(steps=6), out=tmp_path / "whole", console=silent())
+    log = SFTTrainer.log
+
+    def stopped(self: Any, logs: dict[str, float], *rest: Any) -> None:
+        log(self, logs, *rest)
+        if self.state.global_step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SFTTrainer, "log", stopped)
+        told = warm_start(options_of(steps=6), out=tmp_path / "stopped", console=silent())
+    assert (told.steps, told.interrupted) == (3, True)
+    assert told.model.exists()
+    done = resume_warm_start(tmp_path / "stopped", console=silent())
+    assert (done.steps, done.interrupted) == (6, False)
+    one, other = (load_file(result.model / "model.safetensors") for result in (whole, done))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not (tmp_path / "stopped" / "checkpoints").exists()
+
+
+@pytest.mark.trl
+def test_an_adapter_is_trained_and_trained_further(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    base = tmp_path / "base"
+    save_tiny(base)
+    first = warm_start(options_of(str(base), lora=4), out=tmp_path / "first", console=silent())
+    assert (first.model / "adapter_config.json").exists()
+    assert not (first.model / "model.safetensors").exists()
+    second = warm_start(options_of(str(first.model)), out=tmp_path / "second", console=silent())
+    assert (second.loss or 9.0) < (first.loss or 0.0)
+    assert read_adapter(str(second.model)) == Adapter(second.model, str(base), 4)
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["warm-start", *arguments])
+
+
+@pytest.mark.trl
+def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
+    few = ["--env", "high=8", "--env", "turns=4", "--episodes", "8", "--batch-size", "4"]
+    result = invoke(GUESS, "--policy", "random", *few, "--out", str(tmp_path / "run"))
+    assert result.exit_code == 0, result.output
+    assert "8 of 8 episodes can be trained on" in result.output
+    assert "Trained for 2 steps" in result.output
+    assert f"gym-trl train {GUESS} --model {tmp_path / 'run' / 'model'} --env high=8" in result.output
+
+
+@pytest.mark.trl
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([GUESS, "--policy", "gone/records"], "there are no records 'gone/records'"),
+        ([GUESS, "--policy", "guesser"], "has no policy 'guesser'"),
+        (["FrozenLake-v1"], "has no policy 'solver'"),
+        ([GUESS, "--lora", "4"], "the tiny model trains all of its weights"),
+        ([GUESS, "--model", "./gone/model"], "there is no folder"),
+        ([GUESS, "--learning-rate", "0"], "learning_rate must be above 0"),
+        ([GUESS, "--env", "turns=1", "--env", "high=1000", "--episodes", "4"], "0 of 4 episodes can be trained on"),
+        (["--resume", "gone"], "is not a run"),
+        (["--resume", "gone", "--steps", "3"], "--resume uses the run's own options, got --steps"),
+    ],
+)
+def test_a_bad_argument_is_told_in_one_line_and_leaves_no_folder(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    out = [] if "--resume" in arguments else ["--out", str(tmp_path / "run")]
+    result = invoke(*arguments, *out)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.lm
+@pytest.mark.parametrize("policy", ["solver", "random"])
+def test_a_pretrained_model_learns_the_format_in_a_few_steps(policy: str, pretrained: Path, tmp_path: Path) -> None:
+    run = TrainOptions.choose(
+        GUESS, model=str(pretrained), env_kwargs=SMALL, action_format="plain", max_tokens_per_turn=8
+    )
+    options = WarmStartOptions(run=run, policy=policy, lora=16, dtype="bfloat16", episodes=96, eval_episodes=24)
+    done = warm_start(options, out=tmp_path / "run", console=silent())
+    assert done.before is not None
+    assert done.after is not None
+    assert (done.before.invalid_share or 0.0) > 0.5
+    assert (done.after.invalid_share or 0.0) < 0.15
+
+
+@pytest.mark.lm
+def test_demonstrations_for_the_pretrained_model_are_what_it_would_sample(pretrained: Path) -> None:
+    chat = TemplateChat(load_tokenizer(str(pretrained)))
+    spec = spec_of(system_prompt="Play well.")
+    for policy in ("solver", "random"):
+        for result in play(policy, spec, chat).kept:
+            again = sampled_again(result, spec, chat)
+            assert (again.completion_ids, again.mask) == (result.completion_ids, result.mask)
+
+
+def write(
+    folder: Path, *results: EpisodeResult, action_format: str = "tag", change: dict[str, Any] | None = None
+) -> None:
+    """Record episodes with their tokens."""
     with RecordWriter(folder) as records:
         for result in results:
             wrapping = {"action_format": action_format}
             record = as_record(result, env_kwargs=SMALL, spec=wrapping, tokens=True, split="train")
-            record["task"].update(change or {})
+            record["task"] = {**record["task"], **(change or {})}  # type: ignore[typeddict-item]
             records.write(record)

@@ -7,7 +7,20 @@ import typer
 from typer import Option
 
 import gym_trl
-from gym_trl.cli import compare, evaluate, export, info, list_envs, play, replay, serve, train, validate, view
+from gym_trl.cli import (
+    compare,
+    evaluate,
+    export,
+    info,
+    list_envs,
+    play,
+    replay,
+    serve,
+    train,
+    validate,
+    view,
+    warm_start,
+)
 from gym_trl.cli.terminal import say
 
 
@@ -58,4 +71,5 @@ _add("eval", evaluate.evaluate, evaluate.EXAMPLES)
 _add("compare", compare.compare, compare.EXAMPLES)
 _add("replay", replay.replay, replay.EXAMPLES)
 _add("export", export.export, export.EXAMPLES)
+_add("warm-start", warm_start.warm_start, warm_start.EXAMPLES)
 _add("train", train.train, train.EXAMPLES)

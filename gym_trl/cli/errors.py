@@ -3,7 +3,7 @@
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, ParamSpec
 
 import typer
@@ -41,6 +41,20 @@ def check_finite(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{option_name(name)} must be a finite number, got {value}")
+
+
+def refuse_other_options(context: typer.Context, allowed: Collection[str]) -> None:
+    """Check that ``--resume`` is given with no other option than those that it allows.
+
+    Raises:
+        ConfigError: there is another one.
+    """
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            others = [option_name(one) for one in allowed if one not in ("resume", "debug")]
+            only = f" and accepts {' and '.join(others)} only" if others else ""
+            raise ConfigError(f"--resume uses the run's own options{only}, got {option_name(name)}")
 
 
 def option_name(name: str) -> str:

@@ -75,6 +75,16 @@ def read_pairs(given: list[str] | None) -> dict[str, Any]:
     return pairs
 
 
+def write_pair(name: str, value: Any) -> str:
+    """Return an argument ``NAME=VALUE`` that ``read_pairs`` reads as this value.
+
+    >>> [write_pair("word", value) for value in (8, "yes", "12", None, [1, 2])]
+    ['word=8', 'word=yes', 'word="12"', 'word=null', 'word=[1, 2]']
+    """
+    plain = isinstance(value, str) and _value(value) == value and value == value.strip()
+    return f"{name}={value if plain else json.dumps(value)}"
+
+
 def _value(text: str) -> Any:
     """Return the value of a string: JSON, ``true``, ``false`` or ``none`` in any case, or the string itself."""
     words = {"true": True, "false": False, "none": None, "null": None}

@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
-from gym_trl.cli.errors import clear_errors, option_name
+from gym_trl.cli.errors import clear_errors, refuse_other_options
 from gym_trl.cli.options import (
     LARGEST_SEED,
     ActionFormatOption,
@@ -27,7 +27,6 @@ from gym_trl.cli.options import (
     read_success,
 )
 from gym_trl.cli.terminal import say
-from gym_trl.errors import ConfigError
 from gym_trl.executors.make import EXECUTORS
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.policies.model import check_model
@@ -112,7 +111,7 @@ def train(
         chosen |= {"use_vllm": True, "vllm_mode": vllm.value}
     fields = {**read_pairs(grpo), **{name: value for name, value in chosen.items() if value is not None}}
     if resume is not None:
-        _refuse_other_options(context)
+        refuse_other_options(context, {"resume", "steps", "debug"})
         options = read_options(resume)
     else:
         options = TrainOptions.choose(
@@ -151,11 +150,3 @@ def train(
     leave_process_group()
     if summary["interrupted"]:
         raise typer.Exit(130)
-
-
-def _refuse_other_options(context: typer.Context) -> None:
-    allowed = {"resume", "steps", "debug"}
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in allowed and source is not None and source.name == "COMMANDLINE":
-            raise ConfigError(f"--resume uses the run's own options and accepts --steps only, got {option_name(name)}")

@@ -56,6 +56,11 @@ class Score:
     invalid_actions: float | None
     """Per episode."""
 
+    @property
+    def invalid_share(self) -> float | None:
+        """Share of the turns whose action was invalid."""
+        return self.invalid_actions / self.turns if self.turns and self.invalid_actions is not None else None
+
     @classmethod
     def of(cls, results: Iterable[Result]) -> Self:
         """Return the score of these results."""

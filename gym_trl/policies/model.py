@@ -207,25 +207,40 @@ class LoadedModel:
 def _with_transformers(model: Model) -> LoadedModel:
     with needs("train", "a model"):
         import torch
-
-        from gym_trl.engines.transformers import TransformersEngine
     tokenizer = load_tokenizer(model.path)
     weights = load_weights(model.path)
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
     chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
+    engine = transformers_engine(weights, tokenizer, chat, sampling=model.sampling, max_batch=model.concurrency)
+    context = getattr(weights.config.get_text_config(), "max_position_embeddings", None)
+    return LoadedModel(model, engine, chat, context, _with_cache(tokenizer.decode))
+
+
+def transformers_engine(
+    weights: Any, tokenizer: Any, chat: TemplateChat, *, sampling: Mapping[str, Any], max_batch: int
+) -> Engine:
+    """Return the engine of a Transformers model that is in memory.
+
+    Args:
+        weights: The model.
+        tokenizer: Its tokenizer.
+        chat: Chat of the tokenizer, for the end of a response.
+        sampling: Sampling options, such as ``{"temperature": 0.7}``.
+        max_batch: Maximum number of concurrent requests.
+    """
+    from gym_trl.engines.transformers import TransformersEngine
+
     ids = getattr(weights.generation_config, "eos_token_id", None)
-    engine = TransformersEngine(
+    return TransformersEngine(
         weights,
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
         eos_ids={*(ids if isinstance(ids, list) else [ids]), tokenizer.eos_token_id, *chat.stop_ids} - {None},
-        sampling=model.sampling,
+        sampling=sampling,
         stop_strings=chat.stop_strings,
         decode=tokenizer.decode,
-        max_batch=model.concurrency,
+        max_batch=max_batch,
     )
-    context = getattr(weights.config.get_text_config(), "max_position_embeddings", None)
-    return LoadedModel(model, engine, chat, context, _with_cache(tokenizer.decode))
 
 
 def _with_vllm(model: Model) -> LoadedModel:

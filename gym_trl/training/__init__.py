@@ -6,5 +6,11 @@ from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
     from gym_trl.training.run import resume as resume, train as train
+    from gym_trl.training.supervised import (
+        WarmStart as WarmStart,
+        WarmStartOptions as WarmStartOptions,
+        resume_warm_start as resume_warm_start,
+        warm_start as warm_start,
+    )
 
 __getattr__, __dir__ = exports(__name__)

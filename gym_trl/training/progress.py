@@ -4,7 +4,7 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO, cast
@@ -13,22 +13,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gym_trl.evaluation.play import Score
 from gym_trl.text.textify import counted
 
 _SHOWN = {
-    "success": ("success", ".2f"),
-    "return": ("return", ".2f"),
-    "turns": ("turns", ".1f"),
-    "invalid": ("invalid_actions", ".1f"),
-    "unscored": ("unscored", ".0%"),
+    "success": ("env/success", ".2f"),
+    "return": ("env/return", ".2f"),
+    "turns": ("env/turns", ".1f"),
+    "invalid": ("env/invalid_actions", ".1f"),
+    "unscored": ("env/unscored", ".0%"),
+    "loss": ("demonstrations/loss", ".3f"),
+    "accuracy": ("demonstrations/accuracy", ".3f"),
 }
 
 
 def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the environment's metrics, as means over several logs."""
+    """Return metrics of the environment or of the demonstrations, as means over several logs."""
     shown = []
     for label, (name, form) in _SHOWN.items():
-        values = [log[f"env/{name}"] for log in logs if log.get(f"env/{name}") is not None]
+        values = [log[name] for log in logs if log.get(name) is not None]
         if values:
             shown.append(f"{label} {sum(values) / len(values):{form}}")
     return " ".join(shown)
@@ -208,11 +211,36 @@ def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
         ]
         table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
     console.print(table)
+    console.print(f"The curve: {folder / 'curve.png'}", markup=False, highlight=False, soft_wrap=True)
+    _say_end(console, folder, summary, command="train")
+
+
+def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], *, command: str) -> None:
     stopped = "Interrupted after" if summary["interrupted"] else "Trained for"
     steps = counted(summary["steps"], "step")
-    console.print(f"{stopped} {steps} in {_duration(summary['seconds'])}.", highlight=False)
-    for text in (f"The curve: {folder / 'curve.png'}", f"The model: {folder / 'model'}"):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{stopped} {steps} in {_duration(summary.get('seconds', 0.0))}.", highlight=False)
+    console.print(f"The model: {folder / 'model'}", markup=False, highlight=False, soft_wrap=True)
     if summary["interrupted"]:
-        text = f"To continue: gym-trl train --resume {folder}"
+        text = f"To continue: gym-trl {command} --resume {folder}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def report_warm_start(
+    console: Console, folder: Path, summary: Mapping[str, Any], scores: Mapping[str, Score | None]
+) -> None:
+    """Print the result of the warm start in ``folder``; ``scores`` are those of its evaluations, by name."""
+    known = {when: score for when, score in scores.items() if score is not None}
+    if known:
+        table = Table(title=counted(next(iter(known.values())).episodes, "evaluation episode"), title_justify="left")
+        for column in ("", *known):
+            table.add_column(column, justify="right" if column else "left")
+        rows: dict[str, Callable[[Score], float | None]] = {
+            "success": lambda score: score.success,
+            "return": lambda score: score.mean_return,
+            "share of invalid actions": lambda score: score.invalid_share,
+        }
+        for row, value_of in rows.items():
+            values = [value_of(score) for score in known.values()]
+            table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
+        console.print(table)
+    _say_end(console, folder, summary, command="warm-start")

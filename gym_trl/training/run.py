@@ -25,7 +25,7 @@ from gym_trl.registration import make_env
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.training.options import TrainOptions, check_grpo, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report
-from gym_trl.training.run_folder import Checkpoint, RunFolder, last_checkpoint, read_summary
+from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, quiet_libraries
 from gym_trl.types import EpisodeResult, Task
 from gym_trl.wrappers.declare_success import declare_success
@@ -74,6 +74,8 @@ def resume(folder: Path, *, steps: int | None = None, console: Console | None = 
         OSError: the folder cannot be written.
     """
     options = read_options(folder)
+    if is_warm_start(folder):
+        raise ConfigError(f"{folder} is a warm start: train its model with --model {folder / 'model'}")
     if steps is not None:
         options = replace(options, steps=steps)
     checkpoint = last_checkpoint(folder)
@@ -336,7 +338,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop on all processes at once if a signal was received on one of them."""
         self.stepped = True
-        if self._asked_to_stop():
+        if self._interrupt.requested_anywhere(self._trainer.accelerator):
             control.should_training_stop = control.should_save = True
 
     def on_rollout(self, rollout: Rollout) -> None:
@@ -357,13 +359,6 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if failed and not self._failure_told:
             self._failure_told = True
             self._display.note(f"An episode could not be scored ({failed.stop_reason}): {failed.error}")
-
-    def _asked_to_stop(self) -> bool:
-        accelerator = self._trainer.accelerator
-        if accelerator.num_processes == 1:
-            return self._interrupt.requested
-        asked = torch.tensor(float(self._interrupt.requested), device=accelerator.device)
-        return bool(accelerator.reduce(asked, "sum") > 0)
 
     def _evaluate(self, temperature: float) -> Score:
         """Play the evaluation's tasks, distributed over the processes, in batches of the training's size."""

@@ -25,6 +25,9 @@ from gym_trl.records.schema import FAILURES, ROLLOUTS, as_record
 from gym_trl.training.options import WRAPPING, TrainOptions, read_options
 from gym_trl.types import EpisodeResult
 
+WARM_START = "warm_start"
+"""Key in ``config.json`` of the options of a warm start, beside those of the training that may follow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -71,9 +74,21 @@ def wrapping(options: TrainOptions) -> dict[str, Any]:
     return {**{name: getattr(options, name) for name in WRAPPING}, **options.spec}
 
 
+def sampling(options: TrainOptions) -> dict[str, Any]:
+    """Return the sampling options of a run's episodes."""
+    given = {name: options.grpo[name] for name in SAMPLING if name in options.grpo}
+    return {"temperature": 1.0, **given, **(options.grpo.get("generation_kwargs") or {})}
+
+
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run that has saved a model."""
     return (folder / "config.json").is_file() and has_model(folder / "model")
+
+
+def is_warm_start(folder: Path) -> bool:
+    """Return whether a run's folder was written by a warm start."""
+    config = loads((folder / "config.json").read_text(encoding="utf-8"))
+    return WARM_START in config
 
 
 def trained(folder: Path, **changes: Any) -> Model:
@@ -94,14 +109,12 @@ def trained(folder: Path, **changes: Any) -> Model:
     """
     run = read_options(folder)
     stepping = {name: getattr(run, name) for name in EXECUTOR_ARGS if getattr(run, name) is not None}
-    sampling = {"temperature": 1.0, **{name: run.grpo[name] for name in SAMPLING if name in run.grpo}}
-    sampling |= run.grpo.get("generation_kwargs") or {}
     template = {**(run.grpo.get("chat_template_kwargs") or {}), **(run.spec.get("chat_template_kwargs") or {})}
     spec = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
     as_trained = Model(
         str(folder / "model"),
         label=str(folder),
-        sampling={**sampling, **changes.pop("sampling", {})},
+        sampling={**sampling(run), **changes.pop("sampling", {})},
         max_tokens=run.max_tokens_per_turn,
         max_completion=run.grpo.get("max_completion_length"),
         system_prompt=run.system_prompt,
@@ -138,13 +151,13 @@ class RunFolder:
         self._about: dict[str, Any] = {}  # common fields of all records of the run
         self._drawn, self._drawing = time.monotonic(), 0.0
 
-    def open(self, options: TrainOptions, start: Checkpoint, processes: int) -> None:
-        """Write the configuration, and drop the records of steps that will be played again."""
+    def open(self, options: TrainOptions, start: Checkpoint, processes: int, **more: Any) -> None:
+        """Write the configuration, with ``more`` added, and drop the records of steps that will be played again."""
         self.summary = read_summary(self.path)
         if not self._writes:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions()}
+        config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions(), **more}
         replace_text(self.path / "config.json", to_json(config, indent=2))
         for name in ("metrics.jsonl", ROLLOUTS, FAILURES):
             if (self.path / name).exists():
@@ -197,7 +210,7 @@ class RunFolder:
         if self._rollouts:
             for place, trajectory in played:
                 group, attempt = divmod(place, group_size)
-                self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **self._about, **about))
+                self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **{**self._about, **about}))
 
     def tokenizer(self, tokenizer: Any) -> None:
         """Save the tokenizer, with which the ids of the records can be decoded."""
@@ -208,6 +221,11 @@ class RunFolder:
         """Write the summary so far."""
         if self._writes:
             replace_text(self.path / "summary.json", to_json(self.summary, indent=2))
+
+    def drop_checkpoints(self) -> None:
+        """Remove the checkpoints, from which nothing is left to continue."""
+        if self._writes:
+            rmtree(self.path / "checkpoints", ignore_errors=True)
 
     def draw(self, title: str) -> None:
         """Draw the curve."""

@@ -114,6 +114,15 @@ class Interrupt:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def requested_anywhere(self, accelerator: Any) -> bool:
+        """Return whether a process of the training has received a signal; all processes must call it."""
+        if accelerator.num_processes == 1:
+            return self.requested
+        import torch
+
+        asked = torch.tensor(float(self.requested), device=accelerator.device)
+        return bool(accelerator.reduce(asked, "sum") > 0)
+
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             # A closed terminal sends SIGHUP more than once.

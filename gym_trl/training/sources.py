@@ -139,7 +139,8 @@ def collect(
     """
     records = [*islice(_recorded(source, spec), episodes)] if isinstance(source, Path) else []
     scripts = [
-        Script(_episode(_task_of(record), spec, chat, limits), _responses_in(record, spec, chat)) for record in records
+        Script(episode_of(_task_of(record), spec, chat, limits), _responses_in(record, spec, chat))
+        for record in records
     ]
     if isinstance(source, TextPolicy):
         scripts = [*_played(source, spec, chat, limits, episodes or EPISODES)]
@@ -190,7 +191,7 @@ def _played(policy: TextPolicy, spec: GymSpec, chat: TemplateChat, limits: Limit
         again, place = divmod(index, len(tasks))
         task = tasks[place]
         seed = Attempt(task, place, again).seed(spec.seed)
-        yield Script(_episode(task, spec, chat, limits), _response_of(policy, seed, chat, action_format))
+        yield Script(episode_of(task, spec, chat, limits), _response_of(policy, seed, chat, action_format))
 
 
 def _check_policy(policy: TextPolicy, env: TextEnvironment) -> None:
@@ -229,9 +230,10 @@ def _task_of(record: Record) -> Task:
     return Task(task["env_id"], task["seed"], task["options"])
 
 
-def _episode(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits) -> Episode:
+def episode_of(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits, *, seed: int = 0) -> Episode:
+    """Return a new episode of a task of ``spec``, with its system prompt; ``seed`` seeds the sampling."""
     preamble = [] if spec.system_prompt is None else [Message("system", spec.system_prompt)]
-    return Episode(task, chat=chat, limits=limits, preamble=preamble)
+    return Episode(task, chat=chat, limits=limits, preamble=preamble, seed=seed)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,170 @@
+"""``gym-trl warm-start``."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from gym_trl.cli.environments import make_text_env
+from gym_trl.cli.errors import clear_errors, refuse_other_options
+from gym_trl.cli.options import (
+    LARGEST_SEED,
+    ActionFormatOption,
+    DebugOption,
+    EnvOption,
+    MaxCompletionOption,
+    MaxTokensOption,
+    SpecOption,
+    SuccessOption,
+    SystemPromptOption,
+    read_pairs,
+    read_success,
+    write_pair,
+)
+from gym_trl.cli.terminal import say
+from gym_trl.training.options import DEFAULT_ENV, WRAPPING, TrainOptions, read_options
+from gym_trl.training.sources import EPISODES, Keep, find_source
+
+EXAMPLES = """
+gym-trl warm-start TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16 --out runs/warm
+gym-trl warm-start TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --policy random --eval-episodes 64
+gym-trl warm-start TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --policy evals/larger-model --min-return 1
+gym-trl warm-start TrlEnv/Echo-v0 --episodes 64 --steps 20
+gym-trl train TrlEnv/GuessNumber-v0 --model runs/warm/model
+"""
+_POLICY_HELP = "solver, random, package.module:function, or a folder or file of records."
+
+
+@clear_errors
+def warm_start(
+    context: typer.Context,
+    *,
+    env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
+    env: EnvOption = None,
+    model: Annotated[
+        str | None, Option(help="Path or hub id, or an adapter. Default: a tiny model with random weights.")
+    ] = None,
+    policy: Annotated[str, Option(help=f"Source of the episodes: {_POLICY_HELP}")] = "solver",
+    keep: Annotated[
+        Keep | None, Option(help='Episodes to train on. Default: "all" of random, "successful" of others.')
+    ] = None,
+    min_return: Annotated[float | None, Option(help="Omit episodes with a lower return. Default: none.")] = None,
+    episodes: Annotated[
+        int | None, Option(min=1, help=f"Episodes that are played. Default: {EPISODES}, or all records.")
+    ] = None,
+    steps: Annotated[int | None, Option(min=1, help="Steps. Default: as many as train on each episode once.")] = None,
+    batch_size: Annotated[int, Option(min=1, help="Episodes per step.")] = 16,
+    learning_rate: Annotated[
+        float | None, Option(help="Learning rate at first; falls to 0. Default: 5e-4 (adapter), 2e-5, 2e-3 (tiny).")
+    ] = None,
+    lora: Annotated[
+        int | None, Option(min=1, help="Rank of a LoRA adapter that is trained. Default: train all weights.")
+    ] = None,
+    dtype: Annotated[
+        str | None, Option(help="Type of the weights: float32 (default), bfloat16 (with --lora), ...")
+    ] = None,
+    max_tokens: MaxTokensOption = None,
+    max_completion: MaxCompletionOption = None,
+    action_format: ActionFormatOption = None,
+    success: SuccessOption = None,
+    system_prompt: SystemPromptOption = None,
+    spec: SpecOption = None,
+    eval_episodes: Annotated[int, Option(min=0, help="Evaluation episodes before and after.")] = 0,
+    seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of tasks, random policies and training.")] = 0,
+    out: Annotated[Path | None, Option(help="Folder of the result; must be new. Default: one in runs/.")] = None,
+    resume: Annotated[Path | None, Option(help="Folder of a warm start to continue.")] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Train a model on episodes of a solver, of random legal play, or on recorded ones, before gym-trl train.
+
+    A small pretrained model often knows neither the action format nor the game, and GRPO learns nothing from episodes
+    that all fail. Episodes of a solver teach both; those of random play teach the format and leave the game to GRPO.
+    Episodes with an invalid action are never trained on.
+
+    The episodes have the prompts, limits and environments of gym-trl train with the same options, and the model is
+    trained on its own responses in them only. The folder contains model (an adapter with --lora), config.json,
+    metrics.jsonl, rollouts.jsonl, summary.json and tokenizer; gym-trl view shows them, and the other commands accept
+    it as --model. Ctrl-C stops after the current step and leaves a complete folder; --resume continues it.
+
+    Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
+    """
+    if resume is not None:
+        refuse_other_options(context, {"resume", "debug"})
+        run = read_options(resume)
+    else:
+        find_source(policy)
+        limits: dict[str, Any] = {} if max_completion is None else {"max_completion_length": max_completion}
+        run = TrainOptions.choose(
+            env_id or DEFAULT_ENV,
+            model=model,
+            env_kwargs=read_pairs(env),
+            seed=seed,
+            grpo=limits,
+            max_tokens_per_turn=max_tokens,
+            action_format=action_format,
+            success=read_success(success),
+            system_prompt=system_prompt,
+            spec=read_pairs(spec),
+        )
+    # Before slow imports:
+    make_text_env(run.env, run.env_kwargs).close()
+    if os.environ.get("RANK", "0") == "0":
+        say("Loading PyTorch and TRL")
+    from gym_trl.grpo.processes import leave_process_group
+    from gym_trl.training import supervised
+
+    if resume is not None:
+        done = supervised.resume_warm_start(resume)
+    else:
+        options = supervised.WarmStartOptions(
+            run=run,
+            policy=policy,
+            keep=keep,
+            min_return=min_return,
+            episodes=episodes,
+            steps=steps,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            eval_episodes=eval_episodes,
+            dtype=dtype,
+            lora=lora,
+        )
+        done = supervised.warm_start(options, out=out)
+    leave_process_group()
+    if done.interrupted:
+        raise typer.Exit(130)
+    if os.environ.get("RANK", "0") == "0":
+        say(f"To train it further: {train_command(run, done.model)}")
+
+
+_FLAGS = {
+    "action_format": "--action-format",
+    "invalid_penalty": "--invalid-penalty",
+    "max_tokens_per_turn": "--max-tokens",
+    "success": "--success",
+    "system_prompt": "--system-prompt",
+}
+
+
+def train_command(run: TrainOptions, model: Path) -> str:
+    """Return the command that trains ``model`` with the environments and limits of ``run``.
+
+    >>> run = TrainOptions.choose("TrlEnv/Echo-v0", model="some/model", env_kwargs={"turns": 2}, action_format="plain")
+    >>> train_command(run, Path("runs/warm/model"))
+    'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env turns=2 --action-format plain'
+    """
+    usual = TrainOptions.choose(run.env, model=str(model))
+    words = ["gym-trl", "train", run.env, "--model", str(model)]
+    for name, value in run.env_kwargs.items():
+        words += ["--env", write_pair(name, value)]
+    for name in ("max_tokens_per_turn", "system_prompt", *WRAPPING):
+        if (value := getattr(run, name)) != getattr(usual, name):
+            words += [_FLAGS[name], str(value)] if name in _FLAGS else ["--spec", write_pair(name, value)]
+    for name, value in run.spec.items():
+        words += ["--spec", write_pair(name, value)]
+    if (longest := run.grpo.get("max_completion_length")) != usual.grpo["max_completion_length"]:
+        words += ["--max-completion", str(longest)]
+    return shlex.join(words)

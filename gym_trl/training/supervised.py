@@ -1,0 +1,461 @@
+"""Warm start: supervised training on demonstrations, in exactly the transcripts that GRPO will train on."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from json import loads
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gym_trl.chat.template import TemplateChat
+from gym_trl.errors import ConfigError, GymTRLError, check_counts, needs
+from gym_trl.evaluation.play import Result, Score
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.policies.model import transformers_engine
+from gym_trl.policies.weights import context_length, load_tokenizer
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
+from gym_trl.text.textify import counted
+from gym_trl.training.models import ModelChoice, load_model
+from gym_trl.training.options import TrainOptions, read_options
+from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
+from gym_trl.training.run import grpo_config, make_spec
+from gym_trl.training.run_folder import WARM_START, Checkpoint, RunFolder, is_warm_start, last_checkpoint, sampling
+from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, quiet_libraries
+from gym_trl.training.sources import EPISODES, Demonstrations, Keep, collect, episode_of, find_source
+from gym_trl.types import EpisodeResult
+
+with needs("train", "gym-trl warm-start"):
+    from transformers import TrainerCallback
+
+_ROWS_AT_ONCE = 8
+_SAVE_S = 600.0
+_SHOWN = 64
+"""Number of demonstrations in ``rollouts.jsonl``."""
+_NOT_TRAINED = -100
+"""Label of a token without loss, by PyTorch's convention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStartOptions:
+    """Options of a warm start.
+
+    >>> run = TrainOptions.choose("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4})
+    >>> WarmStartOptions(run=run, policy="random").rate
+    0.002
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    run: TrainOptions
+    """Environments, prompts, limits, model and seed, as of the training that follows; its ``steps``, ``episodes`` and
+    learning rate are not used."""
+    policy: str = "solver"
+    """Source of the demonstrations, as in ``find_source``."""
+    keep: Keep | None = None
+    """Episodes to train on. Default: ``"all"`` of ``random``, ``"successful"`` of other sources."""
+    min_return: float | None = None
+    """Lowest return of an episode to train on. Default: none."""
+    episodes: int | None = None
+    """Number of demonstrations that are played. Default: 384, or all records."""
+    steps: int | None = None
+    """Number of optimizer steps. Default: as many as train on each episode once."""
+    batch_size: int = 16
+    """Number of episodes per step, over all processes."""
+    learning_rate: float | None = None
+    """Learning rate, which falls linearly to 0. Default: 5e-4 for an adapter, 2e-5 for all weights (TRL's), 2e-3 for
+    the tiny model."""
+    eval_episodes: int = 0
+    """Number of evaluation episodes that the model plays before and after."""
+    dtype: str | None = None
+    """Type of the weights, as in ``ModelChoice``."""
+    lora: int | None = None
+    """Rank of a new LoRA adapter. Default: all weights are trained."""
+    lora_alpha: float | None = None
+    lora_targets: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers and the choice of the model."""
+        counts = {"episodes": self.episodes, "steps": self.steps, "batch_size": self.batch_size}
+        check_counts(**{name: value for name, value in counts.items() if value is not None})
+        check_counts(0, eval_episodes=self.eval_episodes)
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+        if self.choice is None and (self.lora is not None or self.dtype is not None):
+            raise ConfigError("lora and dtype need a model: the tiny model trains all of its weights")
+
+    @property
+    def choice(self) -> ModelChoice | None:
+        """Model to train; ``None`` for the tiny model."""
+        if self.run.model is None:
+            return None
+        targets = None if self.lora_targets is None else tuple(self.lora_targets)
+        return ModelChoice(
+            path=self.run.model,
+            dtype=self.dtype,
+            lora=self.lora,
+            lora_alpha=self.lora_alpha,
+            lora_targets=targets,
+            seed=self.run.seed,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of the first step."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        choice = self.choice
+        if choice is None:
+            return 2e-3
+        return 5e-4 if choice.trains_adapter else 2e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """Result of a warm start, as in its ``summary.json``."""
+
+    folder: Path
+    played: int
+    """Number of demonstrations."""
+    kept: int
+    """Number of those that were trained on."""
+    dropped: Mapping[str, int]
+    """Numbers of the others, by reason."""
+    steps: int
+    seconds: float
+    interrupted: bool
+    """True if a signal ended the training before its last step."""
+    loss: float | None
+    """Mean loss per token of the last step, in nats."""
+    before: Score | None
+    """Score of the model before the training; ``None`` without ``eval_episodes``."""
+    after: Score | None
+    """Score of the model after the training."""
+
+    @property
+    def model(self) -> Path:
+        """Folder of the trained model or adapter."""
+        return self.folder / "model"
+
+
+def warm_start(options: WarmStartOptions, *, out: Path | None = None, console: Console | None = None) -> WarmStart:
+    """Train a model on demonstrations with TRL's ``SFTTrainer`` in a new folder, before a training with GRPO.
+
+    ::
+
+        run = TrainOptions.choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B", action_format="tag")
+        warm_start(WarmStartOptions(run=run, policy="solver", lora=16, dtype="bfloat16"), out=Path("runs/warm"))
+
+    Demonstrations have the prompts, the environments and the limits of ``gym-trl train`` with the same options; their
+    rows are the ids of whole transcripts, and only ids with mask 1, those of the responses, have a loss. The folder
+    contains ``model`` (an adapter with ``lora``), ``config.json``, ``metrics.jsonl`` (everything the trainer logged),
+    ``rollouts.jsonl`` (some demonstrations, and the evaluation), ``summary.json`` and ``tokenizer``. Ctrl-C, SIGTERM or
+    SIGHUP stops it after the current step, with a complete folder that can be resumed; a second signal aborts.
+
+    Args:
+        options: Options.
+        out: The folder. Default: a folder in ``runs`` named after the environment and the time.
+        console: Console for progress. Default: the terminal.
+
+    Raises:
+        ConfigError: an invalid argument, no episode to train on, or a folder that is not empty.
+        OSError: the folder cannot be written.
+    """
+    return _warm_start(options, out, None, console)
+
+
+def resume_warm_start(folder: Path, *, console: Console | None = None) -> WarmStart:
+    """Continue the warm start in ``folder`` from its last checkpoint; its demonstrations are played again.
+
+    Raises:
+        ConfigError: ``folder`` contains no warm start, or one that is finished.
+        OSError: the folder cannot be written.
+    """
+    run = read_options(folder)
+    if not is_warm_start(folder):
+        raise ConfigError(f"{folder} is not a warm start: continue it with gym-trl train --resume {folder}")
+    config = loads((folder / "config.json").read_text(encoding="utf-8"))
+    given = config[WARM_START]
+    keep = None if given["keep"] is None else Keep(given["keep"])
+    targets = None if given["lora_targets"] is None else tuple(given["lora_targets"])
+    options = WarmStartOptions(run=run, **{**given, "keep": keep, "lora_targets": targets})
+    summary = folder / "summary.json"
+    if summary.exists() and not loads(summary.read_text(encoding="utf-8")).get("interrupted", True):
+        raise ConfigError(f"the warm start in {folder} is finished")
+    return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console)
+
+
+def sft_row(episode: EpisodeResult) -> dict[str, list[int]]:
+    """Return the row of ``SFTTrainer`` for an episode: the ids of its transcript, and its sampled ids as labels.
+
+    >>> from gym_trl.types import StopReason, Task, TokenTrace
+    >>> trace = TokenTrace([5, 6], [7, 8, 9], [1, 0, 1], [None, 0.0, None])
+    >>> sft_row(EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (), (), trace))
+    {'input_ids': [5, 6, 7, 8, 9], 'labels': [-100, -100, 7, -100, 9]}
+    """
+    trace = episode.trace
+    labels = [id_ if bit else _NOT_TRAINED for id_, bit in zip(trace.completion_ids, trace.mask, strict=True)]
+    return {
+        "input_ids": [*trace.prompt_ids, *trace.completion_ids],
+        "labels": [_NOT_TRAINED] * len(trace.prompt_ids) + labels,
+    }
+
+
+def _warm_start(
+    options: WarmStartOptions, out: Path | None, start: Checkpoint | None, console: Console | None
+) -> WarmStart:
+    rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if options.eval_episodes and processes > 1:
+        raise ConfigError("eval_episodes needs a single process; evaluate the model with gym-trl eval")
+    console = Console(quiet=True) if rank else console or lasting_console(sys.stdout)
+    path = out or default_folder(options.run.env)
+    if rank == 0 and start is None:
+        check_new(path)
+    source = find_source(options.policy)
+    with ExitStack() as stack:
+        stack.enter_context(quiet_libraries())
+        path = agreed(path, processes)
+        folder = RunFolder(path, writes=rank == 0)
+        stack.callback(folder.close)
+        work = _Work(options, folder, start or Checkpoint(None, 0), processes)
+        said = counted(options.episodes or EPISODES, "episode") if not isinstance(source, Path) else "recorded episodes"
+        console.print(f"Playing {said} of {options.policy}", markup=False, highlight=False, style="dim")
+        found = collect(
+            source,
+            work.spec,
+            work.chat,
+            work.limits,
+            keep=options.keep,
+            min_return=options.min_return,
+            episodes=options.episodes,
+        )
+        for line in _remarks(found):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        steps = options.steps or math.ceil(len(found.kept) / options.batch_size)
+        display = display_on(console, steps)
+        stack.callback(display.end)
+        interrupt = stack.enter_context(Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0))
+        try:
+            result = work.train(found, steps, display, interrupt)
+        except KeyboardInterrupt:
+            display.note(f"Aborted. To continue from the last checkpoint: gym-trl warm-start --resume {path}")
+            raise
+        except Exception as error:
+            if start is None and not work.stepped and not isinstance(error, OSError):
+                folder.discard()
+                if not isinstance(error, GymTRLError):
+                    raise ConfigError(
+                        f"the training cannot start, {type(error).__name__}: {error} ({path} is unchanged)"
+                    ) from error
+            raise
+    if rank == 0:
+        report_warm_start(console, path, folder.summary, {"before": result.before, "after": result.after})
+    return result
+
+
+def _remarks(found: Demonstrations) -> list[str]:
+    lines = [found.account()]
+    if found.undeclared:
+        lines.append(
+            f"{counted(found.undeclared, 'episode')} of them neither succeeded nor failed, because the environment "
+            "does not declare success; --success declares it, --min-return chooses among them"
+        )
+    if found.evaluated:
+        lines.append(
+            f"{counted(found.evaluated, 'episode')} of them are of evaluation tasks; evaluate the trained model with "
+            "another --seed than theirs"
+        )
+    return lines
+
+
+class _Work:
+    """One warm start: what the options make, and the training."""
+
+    def __init__(self, options: WarmStartOptions, folder: RunFolder, start: Checkpoint, processes: int) -> None:
+        self.options = options
+        self.stepped = start.path is not None
+        """True after the first step."""
+        self._folder, self._start, self._processes = folder, start, processes
+        self._began = 0.0
+        run = options.run
+        # One group per step, so that the specification has one task for each demonstration.
+        planned = replace(
+            run, steps=options.episodes or EPISODES, episodes=run.group_size, eval_episodes=options.eval_episodes
+        )
+        self.args = grpo_config(planned)
+        self.spec: GymSpec = make_spec(planned, self.args)
+        if run.model is None:
+            self.tokenizer = tiny_tokenizer()
+            context: int | None = int(self.tokenizer.model_max_length)
+        else:
+            self.tokenizer = load_tokenizer(run.model)
+            context = context_length(run.model)
+        config = self.spec.rollout_config
+        template = {**(self.args.chat_template_kwargs or {}), **config.chat_template_kwargs}
+        self.chat = TemplateChat(self.tokenizer, **template)
+        self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
+
+    def train(self, found: Demonstrations, steps: int, display: Display, interrupt: Interrupt) -> WarmStart:
+        options, folder = self.options, self._folder
+        if options.choice is None:
+            run = options.run
+            model, tokenizer = tiny_model(self.tokenizer, seed=run.seed, width=run.width, layers=run.layers), None
+        else:
+            display.note("Loading the model")
+            model, tokenizer = load_model(options.choice)
+        trainer = self._trainer(model, tokenizer or self.tokenizer, found, steps)
+        trainer.add_callback(_Progress(self, display, interrupt, trainer))
+        given = {name: value for name, value in asdict(options).items() if name != "run"}
+        folder.open(options.run, self._start, self._processes, **{WARM_START: given})
+        folder.tokenizer(self.tokenizer)
+        if self._start.path is None:
+            folder.rollouts(
+                enumerate(found.kept[:_SHOWN]), group_size=1, split="train", step=0, policy=options.policy, tokens=True
+            )
+            self._note_score("before", self._evaluate(trainer, 0, display))
+        folder.summary |= {"played": found.played, "kept": len(found.kept), "dropped": found.dropped}
+        folder.summary |= {"steps": self._start.step, "interrupted": True}
+        folder.save_summary()
+        self._began = time.monotonic() - folder.summary["seconds"]
+        display.begin(self._start.step)
+        trainer.train(resume_from_checkpoint=str(self._start.path) if self._start.path else None)
+        done = trainer.state.global_step
+        display.note("Saving the model")
+        trainer.save_model(str(folder.path / "model"))
+        folder.summary |= {"steps": done, "interrupted": done < steps}
+        folder.save_summary()
+        if done == steps:
+            self._note_score("after", self._evaluate(trainer, done, display))
+            folder.drop_checkpoints()
+        folder.save_summary()
+        return self._result(found)
+
+    def log(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Write a line of metrics."""
+        seconds = round(time.monotonic() - self._began, 3)
+        self._folder.metrics({"step": step, "seconds": seconds, **logs})
+        self._folder.summary |= {"steps": step, "seconds": seconds}
+        if "loss" in logs:
+            self._folder.summary["loss"] = float(logs["loss"])
+
+    def _trainer(self, model: Any, tokenizer: Any, found: Demonstrations, steps: int) -> Any:
+        from datasets import Dataset
+        from transformers import PrinterCallback
+        from trl import SFTConfig, SFTTrainer
+
+        options, args = self.options, self.args
+        rows, rest = divmod(min(options.batch_size, len(found.kept)), self._processes)
+        if rest:
+            raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self._processes} processes")
+        size = rows if options.choice is None else math.gcd(rows, _ROWS_AT_ONCE)
+        config = SFTConfig(
+            output_dir=str(self._folder.path / "checkpoints"),
+            max_steps=steps,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=rows // size,
+            learning_rate=options.rate,
+            lr_scheduler_type="linear",
+            max_length=None,
+            packing=False,
+            # The rows have ids and labels already.
+            dataset_kwargs={"skip_prepare_dataset": True},
+            use_cpu=args.use_cpu,
+            bf16=args.bf16,
+            fp16=args.fp16,
+            gradient_checkpointing=args.gradient_checkpointing and not args.use_cpu,
+            seed=options.run.seed,
+            logging_steps=1,
+            save_strategy="no",
+            save_total_limit=1,
+            disable_tqdm=True,
+            report_to="none",
+        )
+        trainer = SFTTrainer(
+            model=model,
+            processing_class=tokenizer,
+            args=config,
+            train_dataset=Dataset.from_list([sft_row(episode) for episode in found.kept]),
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def _evaluate(self, trainer: Any, step: int, display: Display) -> Sequence[EpisodeResult]:
+        """Play the evaluation's tasks with the model."""
+        options = self.options
+        if not options.eval_episodes:
+            return ()
+        display.note(f"Playing {counted(options.eval_episodes, 'evaluation episode')}")
+        model, seed = trainer.model, options.run.seed
+        training = model.training
+        episodes = [
+            episode_of(task, self.spec, self.chat, self.limits, seed=derive_seed(seed, "sampling", "eval", index))
+            for index, task in enumerate(self.spec.tasks("eval"))
+        ]
+        model.eval()
+        engine = transformers_engine(
+            model, self.tokenizer, self.chat, sampling=sampling(options.run), max_batch=len(episodes)
+        )
+        with self.spec.make_pool() as pool:
+            results = run_episodes(episodes, pool=pool, engine=engine)
+        model.train(training)
+        self._folder.rollouts(enumerate(results), group_size=1, split="eval", step=step, tokens=True)
+        return results
+
+    def _note_score(self, when: str, results: Sequence[EpisodeResult]) -> None:
+        if results:
+            score = Score.of(
+                Result(result.episode_return, result.success, len(result.turns), result.invalid_actions)
+                for result in results
+            )
+            self._folder.summary[when] = asdict(score)
+
+    def _result(self, found: Demonstrations) -> WarmStart:
+        summary = self._folder.summary
+        before, after = (Score(**summary[when]) if when in summary else None for when in ("before", "after"))
+        return WarmStart(
+            folder=self._folder.path,
+            played=found.played,
+            kept=len(found.kept),
+            dropped=found.dropped,
+            steps=summary["steps"],
+            seconds=summary["seconds"],
+            interrupted=summary["interrupted"],
+            loss=summary.get("loss"),
+            before=before,
+            after=after,
+        )
+
+
+class _Progress(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Callback that writes and shows metrics, saves now and then, and stops after a signal."""
+
+    def __init__(self, work: _Work, display: Display, interrupt: Interrupt, trainer: Any) -> None:
+        self._work, self._display, self._interrupt, self._trainer = work, display, interrupt, trainer
+        self._saved = time.monotonic()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
+        """Write and show a line of metrics."""
+        if "train_runtime" in logs:  # the trainer's final log, which belongs to no step
+            return
+        self._work.log(state.global_step, logs)
+        shown = {"loss": logs.get("loss"), "accuracy": logs.get("mean_token_accuracy")}
+        self._display.log(state.global_step, {f"demonstrations/{name}": value for name, value in shown.items()})
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save a checkpoint if the last one is old, and stop on all processes at once after a signal."""
+        self._work.stepped = True
+        if self._interrupt.requested_anywhere(self._trainer.accelerator):
+            control.should_training_stop = control.should_save = True
+        if time.monotonic() - self._saved > _SAVE_S and args.world_size == 1:  # the clocks of processes differ
+            control.should_save = True
+        if control.should_save:
+            self._saved = time.monotonic()
