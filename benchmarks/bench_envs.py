@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report import QUICK, Column, Table, grouped_bars, in_process, publish, run
+from report import QUICK, Column, Table, in_process, publish, run
 
 VENV = Path(__file__).parents[1] / ".venv-peers"
 PACKAGES = ("gem-llm==0.1.0", "textarena==0.7.4")
@@ -71,8 +71,7 @@ SAME: dict[str, tuple[dict[str, Any], str | None, tuple[str, int], list[tuple[st
     ),
     "KuhnPoker": ({}, None, ("KuhnPoker-v0", 2), [("bet", "", "bet"), ("pass", "", "check")]),
 }  # fmt: skip
-WAYS = {"bare": "ours, bare", "boxed": "ours, box read", "made": "ours, made and parsed"}
-PEERS = {"gem": "GEM, box read", "textarena": "TextArena"}
+WAYS, PEERS = ("bare", "boxed", "made"), ("gem", "textarena")
 
 
 def rate(reset: Callable[[int | None], None], step: Callable[[str], bool], actions: list[str]) -> float:
@@ -237,18 +236,7 @@ def main() -> None:
             0, Table.of("envs_beside_peers", columns, [{"game": game, **row} for game, row in beside.items()])
         )
     figures = {"alone": own, "packages": PACKAGES, "beside_peers": beside}
-    publish("envs", figures, tables=tables, picture=lambda figure: draw(figure, beside), part=not beside)
-
-
-def draw(figure: Any, table: dict[str, dict[str, float | None]]) -> None:
-    axes = figure.subplots()
-    labels = {**WAYS, **PEERS}
-    rates = {label: [row[who] for row in table.values()] for who, label in labels.items()}
-    grouped_bars(axes, list(table), rates, "steps a second")
-    axes.tick_params(axis="x", rotation=30)
-    axes.set_yscale("log")
-    axes.set_title("Random actions, resets included; where there is no bar, there is no such game")
-    axes.legend()
+    publish("envs", figures, tables=tables, part=not beside)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 import gymnasium as gym
 import psutil
 from gymnasium.vector import AsyncVectorEnv
-from report import QUICK, Column, Table, bars, publish, run
+from report import QUICK, Column, Table, publish, run
 
 from gym_trl import GymSpec
 from gym_trl.executors.adaptive import AdaptivePool
@@ -214,15 +214,7 @@ def main() -> None:
             Table.of("default", default, rounds),
             Table.of("sleepers", sleeping, slept),
         ],
-        picture=lambda figure: draw(figure, round_trips, slept),
     )
-
-
-def draw(figure: Any, round_trips: dict[str, float], slept: dict[str, dict[str, float]]) -> None:
-    left, right = figure.subplots(1, 2)
-    bars(left, round_trips, "µs for a step and its answer")
-    shares = {name: 100 * row["share"] for name, row in slept.items()}
-    bars(right, shares, f"% of the ideal, environments that sleep for {1000 * SLEEP_S:g} ms a step")
 
 
 if __name__ == "__main__":

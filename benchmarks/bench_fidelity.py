@@ -187,20 +187,6 @@ def table(figures: dict[str, dict[str, Any]], game: str) -> Table:
     return Table.of(f"fidelity_{game}", columns, rows)
 
 
-def draw(figures: dict[str, dict[str, Any]], games: Sequence[str], figure: Any) -> None:
-    """Draw the shares of correct rows as a grid."""
-    lines = [(game, line) for game in games for line in lines_of(game)]
-    values = [[by_game.get(game, {}).get(line, math.nan) for game, line in lines] for by_game in figures.values()]
-    axes = figure.subplots()
-    axes.imshow(values, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(lines)), [f"{line}\n{game}" for game, line in lines], fontsize=6)
-    axes.set_yticks(range(len(figures)), [SYSTEMS[name].title for name in figures], fontsize=7)
-    axes.grid(visible=False)
-    for row, shares in enumerate(values):
-        for column, share in enumerate(shares):
-            axes.text(column, row, "" if math.isnan(share) else f"{share:.0%}", ha="center", va="center", fontsize=6)
-
-
 def main() -> None:
     require(packages=["vllm"])
     saved_model()
@@ -223,7 +209,6 @@ def main() -> None:
         "fidelity",
         {"systems": figures},
         tables=[table(figures, game) for game in games],
-        picture=lambda figure: draw(figures, list(games), figure),
         part=part,
     )
     ours = figures.get("gym_trl", {})

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from report import QUICK, Column, Table, bars, publish, run
+from report import QUICK, Column, Table, publish, run
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / ".venv" / ".bench"
@@ -139,13 +139,6 @@ def floor() -> dict[str, Any]:
     return {"import_s": seconds, "import_modules": modules, "errors": {}}
 
 
-def draw(figure: Any, rows: dict[str, dict[str, Any]]) -> None:
-    names = [name for name in rows if "own_mb" in rows[name]]
-    panels = {"import_s": "import: seconds", "help_s": "--help: seconds", "all_mb": "installed: MB"}
-    for axes, (key, title) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-        bars(axes, {name: rows[name].get(key, 0) for name in names}, title)
-
-
 def main() -> None:
     names = [OURS] if QUICK else list(PACKAGES)
     rows = {name: measure(name, PACKAGES[name]) for name in names}
@@ -167,7 +160,7 @@ def main() -> None:
         ("MB with its needs", "all_mb"),
     ]
     table = Table.of("import", columns, [{"name": name, **row} for name, row in rows.items()])
-    publish("import", {"rows": rows}, tables=[table], picture=lambda figure: draw(figure, rows))
+    publish("import", {"rows": rows}, tables=[table])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
-from report import QUICK, Column, Table, bars, publish, run
+from report import QUICK, Column, Table, publish, run
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
@@ -129,12 +129,10 @@ def main() -> None:
         ("share, %", lambda row: 100 * row["share"]),
         ("bytes a record", "bytes_per_record"),
     ]
-    spent = {name: row["recording_us_per_episode"] for name, row in found.items()}
     publish(
         "records",
         {"records": found, "memory": memory(2_000 if QUICK else 20_000)},
         tables=[Table.of("records", columns, [{"name": name, **row} for name, row in found.items()])],
-        picture=lambda figure: bars(figure.subplots(), spent, "µs of the processor to record an episode"),
     )
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Measure 64 to 16,384 concurrent episodes in one process: time per event, memory per episode, servers.
+"""Measure 64 to 16,384 concurrent episodes in one process: time per event, memory per episode.
 
 $ python benchmarks/bench_scale.py [--quick]
 
@@ -9,24 +9,18 @@ engine.
 * scheduler alone: ``run_episodes`` with a chat, an environment and an engine that do next to nothing;
 * as Python collects: the same with full garbage collections as often as Python runs them by default;
 * with game and template: ``TrlEnv/GuessNumber-v0`` with ``ParseAction`` and the tiny model's template. Memory is the
-  growth of the resident set when three quarters of the game are over, tokens included;
-* servers: ``ServerEngine`` and 256 episodes for each of 1 to 4 doubles of ``vllm serve``, a process each.
+  growth of the resident set when three quarters of the game are over, tokens included.
 """
 
 import gc
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from report import QUICK, Column, Table, curve, in_process, publish, run
 
 from gym_trl.chat.protocol import Chat
@@ -42,7 +36,6 @@ from gym_trl.types import Closing, Completion, EnvFailure, EpisodeResult, Reques
 from gym_trl.wrappers.parse_action import ParseAction
 
 COUNTS = (64, 256) if QUICK else (64, 256, 1024, 4096, 16_384)
-SERVERS = (1,) if QUICK else (1, 2, 4)
 EVENTS = 10_000 if QUICK else 100_000
 """Minimum number of events of a row, so that rows with few episodes are as exact as those with many."""
 TURNS = 4
@@ -171,39 +164,6 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def serve() -> None:
-    """Run a server until standard input ends."""
-    from vllm_double import VLLMDouble
-
-    chance = random.Random(0)
-    with VLLMDouble(lambda _: ByteChat().say("500000"), delay=lambda _: chance.uniform(0.05, 0.15)) as server:
-        server.bodies = server.headers = _Forgetting()
-        print(server.url, flush=True)
-        sys.stdin.read()
-
-
-def with_servers(count: int) -> dict[str, float]:
-    from gym_trl.engines.server import ServerEngine
-
-    chat = ByteChat()
-    words = [sys.executable, __file__, "serve"]
-    servers = [subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    try:
-        urls = [server.stdout.readline().strip() for server in servers if server.stdout]
-        with ServerEngine(urls) as engine, Nothing() as pool:
-            run_episodes(_episodes("Nothing", chat, 8), pool=pool, engine=engine)
-            spent, asked = -time.process_time(), 0
-            for _ in range(1 if QUICK else 2):
-                episodes = _episodes("Nothing", chat, 256 * count)
-                asked += sum(len(game.turns) for game in run_episodes(episodes, pool=pool, engine=engine))
-            spent += time.process_time()
-            homes = [server.episodes for server in engine._sender._servers]
-    finally:
-        for server in servers:
-            server.communicate(timeout=30)
-    return {"us_per_request": spent / asked * 1e6, "fewest_episodes_of_a_server": min(homes) / max(homes)}
-
-
 def best(function: Callable[[int], dict[str, float]], count: int, repeats: int = 1) -> dict[str, float]:
     """Return the run with the lowest cost: other load only makes a run slower."""
     rows: list[dict[str, float]] = [in_process(function, count) for _ in range(repeats)]
@@ -231,9 +191,6 @@ def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["serve"]:
-        serve()
-        return
     rows = [
         {
             "count": count,
@@ -243,7 +200,6 @@ def main() -> None:
         }
         for count in COUNTS
     ]
-    servers = [{"servers": count, "count": 256 * count, **best(with_servers, count)} for count in SERVERS]
     columns: list[Column] = [
         ("episodes in flight", "count"),
         ("µs per event: scheduler alone", "alone"),
@@ -254,16 +210,10 @@ def main() -> None:
         ("MB resident", "resident_megabytes"),
         ("MB above the tokens", "megabytes_above_tokens"),
     ]
-    of_servers: list[Column] = [
-        ("servers (doubles)", "servers"),
-        ("episodes in flight", "count"),
-        ("client: µs of processor per request", "us_per_request"),
-        ("fewest episodes of a server over most", "fewest_episodes_of_a_server"),
-    ]
     publish(
         "scale",
-        {"rows": rows, "servers": servers},
-        tables=[Table.of("scale", columns, rows), Table.of("scale-servers", of_servers, servers)],
+        {"rows": rows},
+        tables=[Table.of("scale", columns, rows)],
         picture=lambda figure: draw(figure, rows),
     )
 

@@ -563,12 +563,12 @@ def published() -> list[dict[str, float]]:
 
 
 def validate() -> list[dict[str, float]]:
-    """Predict the seconds of ``bench_vllm_schedule.py`` from single steps of its engine, and play it for real.
+    """Predict the seconds of the talks of ``talk.py`` from single steps of their engine, and play them for real.
 
     Measured seconds are of the processor, plus those in which the process could only wait for an environment, so that
     other programs do not count. The last column is wall-clock time.
     """
-    import bench_vllm_schedule as real
+    import talk as real
 
     class Skipping(real.SlowPool):
         """Pool whose waits are skipped and counted."""
@@ -636,7 +636,7 @@ def _measured_engine(model: Any, slots: int) -> EngineModel:
 
 def _measured_client(model: Any, requests: int = 200) -> float:
     """Measure the client's work per request: environment, template, and submission to the engine."""
-    from bench_vllm_schedule import Talk
+    from talk import Talk
 
     from gym_trl.engines.vllm import VLLMEngine
 

@@ -1,9 +1,7 @@
 # mypy: allow-untyped-calls
 """Compare the throughput of ``vllm serve`` for 256 episodes: our engine, bare clients, large requests.
 
-$ python benchmarks/bench_server.py [tokens per turn] [apart]
-
-``apart`` keeps the server on the first core and the clients on the second one, as if they were two machines.
+$ python benchmarks/bench_server.py
 
 Each way makes the server answer the same requests, from an empty prefix cache, several times in alternation:
 
@@ -34,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import aiohttp
 import httpx
 import vllm_cpu
-from report import QUICK, Column, Table, bars, publish, require, run
+from report import QUICK, Column, Table, publish, require, run
 from vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat.template import TemplateChat
@@ -49,8 +47,8 @@ from gym_trl.wrappers import ParseAction
 
 EPISODES = 64 if QUICK else 256
 ROUNDS = 1 if QUICK else 4
-APART = "apart" in sys.argv
-TOKENS = int(next((word for word in sys.argv[1:] if word.isdecimal()), 12))
+TOKENS = 12
+"""Most tokens of a turn."""
 FLAGS = ["--max-num-seqs", str(EPISODES), "--max-num-batched-tokens", str(EPISODES * CONTEXT)]
 
 
@@ -196,11 +194,7 @@ def main() -> None:
         _, tokenizer = vllm_cpu.save_model(saved)
         server = Server(saved, *TRL, *FLAGS)
         try:
-            if APART:
-                os.sched_setaffinity(0, {0})  # which the server inherits
             server.start()
-            if APART:
-                os.sched_setaffinity(0, {1})
             server.wait()
             requests, rounds = measure(server, TemplateChat(tokenizer))
         finally:
@@ -223,12 +217,10 @@ def main() -> None:
         ("engine steps", "steps"),
         ("client: µs of processor a request", "client_us"),
     ]
-    medians = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in rounds.items()}
     publish(
         "server",
         {"tokens_per_turn": TOKENS, "requests": requests, "rows": rounds},
         tables=[Table.of("server", columns, ways)],
-        picture=lambda figure: bars(figure.subplots(), medians, "tokens a second, median"),
     )
 
 

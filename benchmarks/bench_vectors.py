@@ -11,12 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report import QUICK, Table, bars, in_process, publish, run
+from report import QUICK, Column, Table, in_process, publish, run
 
 GEM = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
 COUNT, STEPS, ROUNDS = 64, 10, 10 if QUICK else 100
-WORKERS = (8, 32) if QUICK else (2, 8, 32)
-LATENCY_S = 0.020
 
 
 def microseconds(step: Callable[[], Any]) -> float:
@@ -75,50 +73,17 @@ def gems() -> float:
     return statistics.median(microseconds(lambda: envs.step(actions)) for _ in range(ROUNDS))
 
 
-def sleeping() -> Any:
-    """Return a game whose steps sleep for 20 ms."""
-    import gymnasium as gym
-    from gymnasium.wrappers import TransformAction
-
-    def slow(action: str) -> str:
-        time.sleep(LATENCY_S)
-        return action
-
-    game = gym.make("TrlEnv/GuessNumber-v0", turns=10**6, high=10**6)
-    return TransformAction(game, slow, game.action_space)
-
-
-def scaling(executor: str, workers: int) -> float:
-    """Return a step's ideal time (each worker sleeps through its share in turn), as a share of the real one."""
-    from gym_trl.vector import TextVectorEnv
-
-    envs = TextVectorEnv([sleeping] * COUNT, executor=executor, workers=workers)
-    envs.reset(seed=0)
-    envs.step(["1"] * COUNT)
-    began = time.perf_counter()
-    for _ in range(5):
-        envs.step(["1"] * COUNT)
-    real = (time.perf_counter() - began) / 5
-    envs.close()
-    return COUNT / workers * LATENCY_S / real
-
-
 def main() -> None:
     medians = ours()
     if GEM.exists():
         medians["GEM"] = in_process(gems, python=GEM)
-    shares = {executor: {count: scaling(executor, count) for count in WORKERS} for executor in ("thread", "process")}
-    tables = [
-        Table("vectors", ["", "µs", "of ours"], [[n, us, us / medians["TextVectorEnv"]] for n, us in medians.items()]),
-        Table(
-            "sleeping_vectors",
-            ["executor", *(f"{workers} workers, % of the ideal" for workers in WORKERS)],
-            [[executor, *(100 * share for share in found.values())] for executor, found in shares.items()],
-        ),
+    columns: list[Column] = [
+        ("", lambda name: name),
+        ("µs", lambda name: medians[name]),
+        ("of ours", lambda name: medians[name] / medians["TextVectorEnv"]),
     ]
-    figures = {"environments": COUNT, "microseconds_a_step": medians, "share_of_ideal_with_20_ms": shares}
-    label = f"µs for a step of {COUNT} environments"
-    publish("vectors", figures, tables=tables, picture=lambda figure: bars(figure.subplots(), medians, label, log=True))
+    figures = {"environments": COUNT, "microseconds_a_step": medians}
+    publish("vectors", figures, tables=[Table.of("vectors", columns, medians)])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from for_viewer import Look, chromium, write_large_run
-from report import QUICK, Column, Table, bars, publish, require, run
+from report import QUICK, Column, Table, publish, require, run
 
 from gym_trl.viewer.page import write_page
 
@@ -125,14 +125,7 @@ def main() -> None:
     ]
     table = Table.of("viewer", columns, medians)
     size = Table("viewer_page", list(figures), [list(figures.values())])
-    publish(
-        "viewer",
-        {"page": figures, "median": medians, "rounds": rounds},
-        tables=[table, size],
-        picture=lambda figure: bars(
-            figure.subplots(), {name: it for name, it in medians.items() if "MB" not in name}, "ms, median", log=True
-        ),
-    )
+    publish("viewer", {"page": figures, "median": medians, "rounds": rounds}, tables=[table, size])
 
 
 if __name__ == "__main__":

@@ -40,14 +40,13 @@ SUITE = (
     Benchmark("rollouts", "How fast are whole rollouts, compared with other systems?", limit_minutes=15.0),
     Benchmark("fidelity", "Are the trained tokens the ones that the model saw?"),
     Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
-    Benchmark("vllm_schedule", "How close is the schedule to the least possible?"),
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),
     Benchmark("scale", "What do thousands of concurrent episodes cost?"),
     Benchmark("import", "How long does a start take, and how much is installed?"),
     Benchmark("executors", "What does a step in another process cost?"),
     Benchmark("server", "How much of a vLLM server's throughput is left?"),
-    # After the server and the schedule, whose figures it uses.
+    # After the server, whose figures it uses.
     Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
     Benchmark("records", "What does it cost to record every episode?"),
     Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),

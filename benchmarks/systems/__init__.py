@@ -156,14 +156,6 @@ SYSTEMS: dict[str, System] = {
         function="play_in_threads",
         compared=False,
     ),
-    "one_by_one": System(
-        "rollout_func, episode by episode",
-        "lockstep",
-        _TUTORIAL,
-        function="play_one_by_one",
-        one_by_one=True,
-        compared=False,
-    ),
     "openenv_harness": System(
         "OpenEnv 0.10, build_harness_rollout_func",
         "openenv_harness",

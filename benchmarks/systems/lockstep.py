@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""``rollout_func`` as tutorials write it: turn by turn, steps in sequence or in threads; or episode by episode.
+"""``rollout_func`` as tutorials write it: turn by turn, steps in sequence or in threads.
 
 Each turn renders the whole conversation anew, and its prompt and completion are appended to those before, as the
 ``rollout_once`` of TRL's OpenEnv guide does for one episode.
@@ -23,17 +23,6 @@ def play_in_threads(game: Game, generator: Generator) -> Run:
     """Play turn by turn, with the steps of a turn in as many threads as there are episodes."""
     with ThreadPoolExecutor(len(game.seeds)) as threads:
         return call_rollout_func(game, generator, turn_by_turn(game, threads.map), rewards="reward", turns="turns")
-
-
-def play_one_by_one(game: Game, generator: Generator) -> Run:
-    """Play one episode after the other."""
-    rollout_once = turn_by_turn(game, map)
-
-    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        rows = [rollout_once([prompt], trainer) for prompt in prompts]
-        return {name: [row[name][0] for row in rows] for name in rows[0]}
-
-    return call_rollout_func(game, generator, rollout_func, rewards="reward", turns="turns")
 
 
 def turn_by_turn(game: Game, each: Callable[..., Iterable[Any]]) -> RolloutFunc:
