@@ -207,6 +207,24 @@ def test_a_control_token_of_one_character_is_replaced() -> None:
     assert short.eos_token_id not in TemplateChat(short).reply("5 $", closed=True)
 
 
+@pytest.mark.parametrize(("unknown", "written"), [("<|endoftext|>", "5\ufffd"), ("<unk>", "5<unk>")])
+def test_a_character_outside_the_vocabulary_writes_an_unknown_token_only_if_that_is_its_one_use(
+    unknown: str, written: str
+) -> None:
+    before = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    missing = before.pre_tokenize_str("\x16")[0][0]
+    alphabet = [unknown, *sorted({*before.alphabet()} - {missing})]
+    base = tokenizers.Tokenizer(
+        tokenizers.models.BPE({char: index for index, char in enumerate(alphabet)}, [], unk_token=unknown)
+    )
+    base.pre_tokenizer, base.decoder = before, tokenizers.decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=base, bos_token="<|im_start|>", eos_token="<|im_end|>", unk_token=unknown, chat_template=CHATML
+    )
+    reply = TemplateChat(tokenizer).reply("5\x16", closed=True)
+    assert tokenizer.decode(reply) == f"\n<|im_start|>user\n{written}<|im_end|>\n<|im_start|>assistant\n"
+
+
 def test_a_text_that_the_template_refuses_stands_where_a_harmless_one_would() -> None:
     tokenizer = make_tokenizer(HOSTILE["raises"], "none")
     chat = TemplateChat(tokenizer)

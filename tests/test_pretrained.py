@@ -1,6 +1,9 @@
-"""The pretrained model of ``requirements-lm.txt``: its folder, and the laws with its real tokenizer and template."""
+"""The folder of the pretrained model of ``requirements-lm.txt``."""
 
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -30,6 +33,25 @@ def test_a_second_call_returns_the_same_folder_and_writes_nothing(pretrained: Pa
     assert pretrained_folder() == pretrained
     assert (pretrained / "model.safetensors").stat().st_mtime_ns == written
     assert [path.name for path in pretrained.parent.iterdir()] == [pretrained.name]
+
+
+def test_two_processes_that_make_the_folder_at_once_get_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, made = Barrier(2, timeout=30), []
+
+    def save(source: Path, folder: Path) -> None:
+        made.append(folder)
+        (folder / "config.json").write_text(str(len(made)), encoding="utf-8")
+        both.wait()  # both are written before one gets its name
+
+    monkeypatch.setattr("gym_trl.testing.pretrained._save", save)
+    monkeypatch.setattr("gym_trl.testing.pretrained.find_spec", lambda name: ModuleSpec(name, None, origin=__file__))
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: pretrained_folder(tmp_path), range(2)))
+    assert folders == [tmp_path / "SmolLM2-135M-Instruct"] * 2
+    assert len(set(made)) == 2
+    assert list(tmp_path.iterdir()) == folders[:1], "the slower one removes its own"
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(

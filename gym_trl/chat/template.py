@@ -85,10 +85,10 @@ class TemplateChat:
     its characters, not as the id that ends a turn. Control tokens are the tokenizer's special tokens, and other added
     tokens that occur in the template, such as ``<think>`` and ``<tool_response>`` in Qwen3's, with their closing
     tokens, unless they are plain words. The unknown token is not a control token, unless it also begins or ends
-    sequences. Because normalizers and templates can change texts, the ids of each message are checked: if they contain
-    other control tokens than those of a harmless text, the text is encoded separately from the template's text around
-    it. In assistant messages of the prompt, which are examples of the model's output, added tokens that are not special
-    are kept.
+    sequences or has another name, as SmolLM2's ``<|endoftext|>``. Because normalizers and templates can change texts,
+    the ids of each message are checked: if they contain other control tokens than those of a harmless text, the text is
+    encoded separately from the template's text around it. In assistant messages of the prompt, which are examples of
+    the model's output, added tokens that are not special are kept.
 
     Args:
         tokenizer: Renders and encodes. Its ``chat_template`` is the default template.

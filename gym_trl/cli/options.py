@@ -34,7 +34,10 @@ SpecOption = Annotated[
     Option(metavar="NAME=VALUE", help="Any other argument of GymSpec, such as turn_limit=8; repeatable."),
 ]
 SystemPromptOption = Annotated[
-    str | None, Option(help="Text of a system message at the start of every conversation. Default: none.")
+    str | None,
+    Option(
+        help="Text of a system message at the start of every conversation. Default: the chat template's own, if any."
+    ),
 ]
 EpisodesOption = Annotated[
     int | None, Option(min=1, help="Episodes per step, over all processes. Default: 64, at least 128 (tiny).")
