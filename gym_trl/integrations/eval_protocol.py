@@ -125,11 +125,7 @@ def create_openenv_vllm_rollout_func(
     ``eval_score`` are NaN for a failed episode, which TRL ignores. With ``env_path`` the score is the test's; otherwise
     it is the sum of the rewards. If Eval Protocol is installed, every episode is logged for ``ep logs``.
 
-    Eval Protocol ignores ``step_rewards``, ``concurrency``, and ``benchmark``, ``headless``, ``viewport_*``,
-    ``timeout_ms`` and ``miniwob_url``; here they have an effect, and the latter become variables of a started
-    container. Rejected are: variables and tasks for a running server or for an ``env_factory``, which they cannot
-    reach; a ``vllm_base_url`` or ``vllm_model`` other than the trainer's, whose weights are trained; and a custom
-    ``processor_cls``, whose tokens cannot be traced.
+    The page "From Eval Protocol" lists what has an effect here and was ignored there, and what is rejected.
 
     Args:
         env_factory: Function that makes clients with ``reset`` and ``step`` like OpenEnv's. ``None`` to make the client
@@ -171,33 +167,13 @@ def create_openenv_vllm_rollout_func(
         ConfigError: An argument is invalid; reported immediately if possible, otherwise at the first rollout.
         MissingDependencyError: ``env_path`` without Eval Protocol, or a client without OpenEnv.
     """
+    given: dict[str, Any] = {name: value for name, value in locals().items() if name in _KNOWN}
     if processor_cls is not None and processor_cls.__name__ != "OpenEnvRolloutProcessor":
         raise ConfigError(
             f"processor_cls={processor_cls.__name__} cannot be used: episodes are played here, token by token; put "
             "what it does into prompt_builder, action_parser or the environment"
         )
-    given: dict[str, Any] = {
-        "env_factory": env_factory,
-        "prompt_builder": prompt_builder,
-        "action_parser": action_parser,
-        "env_client_cls": env_client_cls,
-        "tasks": list(tasks) if tasks else None,
-        "task_var": task_var,
-        "miniwob_url": miniwob_url,
-        "docker_image": docker_image,
-        "env_base_url": env_base_url,
-        "request_timeout_s": request_timeout_s,
-        "default_headers": default_headers,
-        "provider": provider,
-        "docker_port": docker_port,
-        "env_vars": dict(env_vars) if env_vars else None,
-        "benchmark": benchmark,
-        "headless": headless,
-        "viewport_width": viewport_width,
-        "viewport_height": viewport_height,
-        "timeout_ms": timeout_ms,
-        **(processor_kwargs or {}),
-    }
+    given |= processor_kwargs or {}
     if unknown := sorted(set(given) - _KNOWN):
         raise ConfigError(f"processor_kwargs has {unknown[0]!r}, which OpenEnvRolloutProcessor's rollouts do not have")
     test = EvaluationTest(env_path) if env_path is not None else None
@@ -217,7 +193,7 @@ def _environments(
     given: dict[str, Any], test: EvaluationTest | None, max_steps: int
 ) -> tuple[Callable[[str], gym.Env[Any, Any]], list[str]]:
     """Return a function that makes an environment from its id, and the tasks to rotate through."""
-    given = {name: value for name, value in given.items() if value is not None}
+    given = _set(given)
     processor = test.rollout_processor if test is not None else None
     says_what = given.keys() & {"env_factory", "env_client_cls", "env_base_url", "docker_image", "hub_repo_id"}
     if isinstance(processor, GymRolloutProcessor) and not says_what:
@@ -293,9 +269,14 @@ def _processor_settings(processor: Any) -> dict[str, Any]:
     # Leave out the attributes that it stores but never uses: they hold defaults that were not given.
     never_used = {*_BROWSERGYM, "num_generations"} - {"miniwob_url"}
     found = {name: getattr(processor, attribute, None) for name, attribute in names.items() if name not in never_used}
-    kept = {name: value for name, value in found.items() if value not in (None, [], {}, "")}
+    kept = _set(found)
     unused = {*_STARTED, *_CONNECTED} if "env_factory" in kept else set(_STARTED) if "env_base_url" in kept else set()
     return {name: value for name, value in kept.items() if name not in unused}
+
+
+def _set(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that were given, and not left empty."""
+    return {name: value for name, value in given.items() if value is not None and value not in ([], (), {}, "")}
 
 
 def _refuse(given: Mapping[str, Any], tasks: Sequence[str], names: Sequence[str], why: str) -> None:

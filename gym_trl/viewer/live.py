@@ -6,11 +6,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
 from gym_trl.errors import ConfigError
+from gym_trl.types import Closing
 from gym_trl.viewer.page import live_page, policy
 from gym_trl.viewer.run import COLUMNS, Run
 
@@ -25,7 +25,7 @@ _HEADERS: Final = {
 }
 
 
-class LiveServer:
+class LiveServer(Closing):
     r"""Server of the page of a run, which follows the run's files as they grow.
 
     >>> import urllib.request
@@ -72,10 +72,8 @@ class LiveServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop serving."""
+    def close(self) -> None:
+        """Stop serving in the background."""
         self._server.shutdown()
         self._server.server_close()
         if self._thread:

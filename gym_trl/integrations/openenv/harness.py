@@ -43,9 +43,6 @@ def build_harness_rollout_func(
     reward is that of the last tool result with a reward, otherwise that of ``verify``. If the two differ, or both are
     missing, the episode is unscored and the others of the batch are kept.
 
-    OpenEnv's own function concatenates the prompts and the completions of all turns into a text that the model never
-    saw, has no mask, plays episodes one after the other, and passes no seed.
-
     Args:
         session_factory: Object with ``create(task, seed=..., episode_id=...)``, as OpenEnv's
             ``ResourceSessionFactory``.
