@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors.make import EXECUTORS, Executor, ExecutorConfig, make_pool, most_capable
+from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
@@ -136,21 +136,10 @@ class EnvSpec:
         finally:
             env.close()
 
-    def probe(
-        self,
-        executor: Executor | None = None,
-        *,
-        workers: int | None = None,
-        reset_timeout: float | None = None,
-        step_timeout: float | None = None,
-    ) -> Probed:
+    def probe(self, stepping: ExecutorConfig) -> Probed:
         """Make each environment once, to report errors before a model is loaded, and choose an executor.
 
-        Args:
-            executor: Executor. Default: the one that meets the needs of all environments (``choose_executor``).
-            workers: Number of threads or processes.
-            reset_timeout: Maximum seconds for making and resetting an environment there.
-            step_timeout: Maximum seconds for a step there.
+        If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
 
         Raises:
             ConfigError: An environment cannot be made, or not be stepped by the executor.
@@ -163,25 +152,25 @@ class EnvSpec:
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 count = attribute_of(env, "num_instances")
                 num_instances[env_id] = None if count is None else int(count)
-                if executor is None:
+                if stepping.executor is None:
                     preferred = choose_executor(env_id, env, self.make).executor
                     if preferred not in EXECUTORS:
                         raise ConfigError(
                             f"{env_id!r} has the preferred_executor {preferred!r}, not one of {tuple(EXECUTORS)}"
                         )
                     choices.add(preferred)
-        if executor is None:
+        if stepping.executor is None:
             executor = most_capable(choices)
-            if not EXECUTORS[executor].workers and (workers or reset_timeout or step_timeout):
-                executor = "process"  # inline stepping supports none of the three
-        config = ExecutorConfig(executor, workers, reset_timeout, step_timeout)
-        if config.kind and config.kind.processes and (objection := why_not_picklable(self.make)) is not None:
+            if not EXECUTORS[executor].workers and stepping.options:
+                executor = "process"  # inline stepping supports none of them
+            stepping = replace(stepping, executor=executor)
+        if stepping.kind and stepping.kind.processes and (objection := why_not_picklable(self.make)) is not None:
             raise ConfigError(
-                f"executor={executor!r} sends what makes the environments to other processes, and it cannot be "
-                f"pickled: {objection}"
+                f"executor={stepping.executor!r} sends what makes the environments to other processes, and it cannot "
+                f"be pickled: {objection}"
             )
-        make_pool(self.make, config).close()  # reports invalid arguments now, not in the first rollout
-        return Probed(instructions, num_instances, config)
+        make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
+        return Probed(instructions, num_instances, stepping)
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         made = self._makers[env_id](**{**self._kwargs[env_id], **level})

@@ -22,7 +22,7 @@ from gym_trl.executors.step import close_env, read_declares_success, read_step
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.discovery import action_names
 from gym_trl.text.textify import counted
-from gym_trl.types import Policy, declared_in
+from gym_trl.types import Closing, Policy, declared_in
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
@@ -263,7 +263,7 @@ def _held_out(arena: "_Arena", actions: Actions, episodes: int, seed: int) -> He
     )
 
 
-class _Arena:
+class _Arena(Closing):
     """Environment in which sequences are played, within a budget of steps and seconds."""
 
     def __init__(self, make: Callable[[], gym.Env[Any, Any]], steps: float, deadline: float, seed: int) -> None:
@@ -273,10 +273,7 @@ class _Arena:
         """Number of steps after which the current stage of the search ends."""
         self.env = self._made()
 
-    def __enter__(self) -> "_Arena":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         close_env(self.env)
 
     def _made(self) -> TextEnvironment:

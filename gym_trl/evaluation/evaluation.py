@@ -9,7 +9,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
@@ -17,7 +16,7 @@ from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelF
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.guards import GuardedPool, OrderedPool
-from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
+from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import read_declares_success
 from gym_trl.policies.functions import NamedPolicy, as_policy
@@ -31,6 +30,7 @@ from gym_trl.registration import EnvSource, did_you_mean, env_name
 from gym_trl.seeding import task_seed
 from gym_trl.types import (
     Answer,
+    Closing,
     EpisodeResult,
     Message,
     Policy,
@@ -186,11 +186,11 @@ def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str,
     return {"action_format": action_format, **{name: it for name, it in given.items() if name not in EXECUTOR_ARGS}}
 
 
-def _stepping(policy: NamedPolicy) -> dict[str, Any]:
-    """Return the executor arguments for a model's environments; other policies step theirs in their own threads."""
+def _stepping(policy: NamedPolicy) -> ExecutorConfig:
+    """Return the executor for a model's environments; other policies step theirs in their own threads."""
     if not isinstance(policy, Model):
-        return {}
-    return {"executor": None, **{name: it for name, it in policy.spec.items() if name in EXECUTOR_ARGS}}
+        return ExecutorConfig()
+    return ExecutorConfig(**{"executor": None, **{it: policy.spec[it] for it in EXECUTOR_ARGS if it in policy.spec}})
 
 
 def _settings(policy: NamedPolicy, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
@@ -245,14 +245,14 @@ class _Plan:
     def check(self) -> None:
         """Check the arguments before anything is played."""
         stepping = _stepping(self.policy)
-        self.spec.probe(**(stepping if any(stepping.values()) else {"executor": "inline"}))
+        self.spec.probe(stepping if stepping.executor or stepping.options else ExecutorConfig())
         if isinstance(self.policy, TextPolicy):
             with self.spec.checked(self.env_id) as env:
                 self.policy.check(env)
 
     def make_pool(self) -> GuardedPool | OrderedPool:
         """Return the pool of a model's environments."""
-        return make_pool(self.spec.make, self.spec.probe(**_stepping(self.policy)).executor)
+        return make_pool(self.spec.make, self.spec.probe(_stepping(self.policy)).executor)
 
     def attempts(self, seed: int, episodes: int, attempts: int, done: set[_Key]) -> list[Attempt]:
         """Return the episodes that remain to be played."""
@@ -281,7 +281,7 @@ class _Plan:
         return task_id(task.env_id, task.seed, env_kwargs=self.env_kwargs, options=task.options)
 
 
-class _Folder:
+class _Folder(Closing):
     """Folder of an evaluation's records; without a path, nothing is written."""
 
     def __init__(self, path: Path | None) -> None:
@@ -298,9 +298,7 @@ class _Folder:
             self._writer = RecordWriter(self.path)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._writer:
             self._writer.close()
             self._lock.close()

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from gym_trl.errors import InfrastructureError, ModelFaultError
@@ -14,6 +13,7 @@ from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, close_env, read_declares_success, take_step
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
+    Closing,
     EnvFailure,
     Policy,
     StepResult,
@@ -125,19 +125,15 @@ def play_tasks(
     return results
 
 
-class Instances:
+class Instances(Closing):
     """Reusable environments, one for each id, each replaced after a failure."""
 
     def __init__(self, make: EnvFactory) -> None:
         self._make = make
         self._envs: dict[str, TextEnvironment] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close all instances."""
         for env in self._envs.values():
             close_env(env)
 

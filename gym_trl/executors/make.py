@@ -49,8 +49,8 @@ class ExecutorConfig:
         ConfigError: an unknown executor, or an option that it does not support.
     """
 
-    executor: Executor = "inline"
-    """Name of an executor, or a function that makes a pool."""
+    executor: Executor | None = "inline"
+    """Name of an executor, or a function that makes a pool; ``None`` lets ``EnvSpec.probe`` choose."""
     workers: int | None = None
     """Maximum number of threads or processes."""
     reset_timeout: float | None = None
@@ -59,6 +59,8 @@ class ExecutorConfig:
     """Maximum seconds for a step."""
 
     def __post_init__(self) -> None:
+        if self.executor is None:
+            return
         known = self.executor in EXECUTORS if isinstance(self.executor, str) else callable(self.executor)
         if not known:
             *others, last = EXECUTORS

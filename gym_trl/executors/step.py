@@ -1,7 +1,7 @@
 """Executors that make, reset, step, reuse and close environments, and turn their failures into data."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
     EnvFailure,
-    Policy,
     RefusedResponse,
     StepResult,
     StopReason,
@@ -87,23 +86,6 @@ def read_declares_success(env: gym.Env[Any, Any]) -> bool:
 
 MAX_TURNS = 10_000
 """Number of turns after which an episode is taken to have no end."""
-
-
-def play_on(env: TextEnvironment, policy: Policy, observation: str) -> Iterator[tuple[Any, ...]]:
-    """Play from an observation with ``policy``, yielding each action and its step's result, for ``MAX_TURNS`` at most.
-
-    >>> env = gym.make("TrlEnv/Echo-v0")
-    >>> observation, _ = env.reset(seed=0)
-    >>> [step[:3] for step in play_on(env, lambda observation: observation, observation)]
-    [('woadw', '5 of 5 right.', 1.0)]
-    """
-    for _ in range(MAX_TURNS):
-        action = policy(observation)
-        step = env.step(action)
-        yield (action, *step)
-        observation, _, terminated, truncated, _ = step
-        if terminated or truncated:
-            return
 
 
 def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> StepResult:

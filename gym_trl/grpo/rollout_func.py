@@ -30,7 +30,12 @@ class Rollout(NamedTuple):
     """``"train"`` or ``"eval"``."""
     step: int
     """The trainer's global step."""
-    trajectories: list[EpisodeResult]
+    episodes: list[EpisodeResult]
+
+    @property
+    def trajectories(self) -> list[EpisodeResult]:
+        """Name of ``episodes`` in earlier releases."""
+        return self.episodes
 
 
 def make_rollout_func(

@@ -193,9 +193,7 @@ class GymSpec:
             message = "GymSpec(spread=...) is deprecated: use balance_instances=..."
             warnings.warn(message, DeprecationWarning, stacklevel=2)
             balance_instances = spread
-        self._probed = self.env_spec.probe(
-            executor, workers=workers, reset_timeout=reset_timeout, step_timeout=step_timeout
-        )
+        self._probed = self.env_spec.probe(ExecutorConfig(executor, workers, reset_timeout, step_timeout))
         self.executor = self._probed.executor.executor
         self._plan = TaskPlan(
             self.weights,

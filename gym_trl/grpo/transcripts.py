@@ -51,7 +51,7 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
     def on_rollout(self, rollout: Rollout) -> None:
         """Keep the latest training episodes; pass this method as ``GymSpec(on_rollout=...)``."""
         if rollout.split == "train":
-            self._played = rollout.trajectories
+            self._played = rollout.episodes
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Log a sample if one is due."""

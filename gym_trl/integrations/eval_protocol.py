@@ -355,7 +355,7 @@ class _Rollouts:
         }
 
     def _keep(self, rollout: Rollout) -> None:
-        self._played = rollout.trajectories
+        self._played = rollout.episodes
         if self._on_rollout is not None:
             self._on_rollout(rollout)
 

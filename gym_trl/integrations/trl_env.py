@@ -879,7 +879,7 @@ class RolloutWithLog:
 
     def _write(self, played: grpo.Rollout) -> None:
         self.count += 1
-        for index, trajectory in enumerate(played.trajectories):
+        for index, trajectory in enumerate(played.episodes):
             for message in trajectory.messages:
                 self.log(f"[experiment_{self.count}] {message.role}_{index}>\t{message.content}\n")
             self.log(f"[experiment_{self.count}] log_{index}>\treward: {trajectory.episode_return}\n")

@@ -120,7 +120,7 @@ def task_id(
 
 
 def as_record(
-    trajectory: EpisodeResult,
+    episode: EpisodeResult,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
     spec: Mapping[str, Any] | None = None,
@@ -134,7 +134,7 @@ def as_record(
     decode: Callable[[TokenIds], str] | None = None,
     **extra: Any,
 ) -> Record:
-    """Return the record of a trajectory as plain JSON values, with ``extra`` added.
+    """Return the record of an episode as plain JSON values, with ``extra`` added.
 
     >>> from gym_trl.types import Answer, StopReason, Task, TokenTrace
     >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
@@ -145,7 +145,7 @@ def as_record(
     (1, 3, 1.0, 'ox', 'TrlEnv/Echo-v0#1')
 
     Args:
-        trajectory: Finished episode.
+        episode: Finished episode.
         env_kwargs: Arguments that its environment was made with.
         spec: Wrapping of the environment, by the names of ``GymSpec``'s arguments.
         policy: Name of the policy.
@@ -158,8 +158,8 @@ def as_record(
         decode: Function from ids to text; with ``tokens``, each token's text is recorded, too.
         extra: Further fields; they do not replace the record's own.
     """
-    task, messages, turns = trajectory.task, trajectory.messages, trajectory.turns
-    tokenised = bool(trajectory.trace.prompt_ids)
+    task, messages, turns = episode.task, episode.messages, episode.turns
+    tokenised = bool(episode.trace.prompt_ids)
     spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]
     opening = messages[: spoken[0]] if spoken else messages
     ended = messages[-1] if messages else Message("", "")
@@ -185,27 +185,27 @@ def as_record(
         # The observations before the last one are in the turns.
         "last_observation": ended.content if turns and ended.role == "user" else None,
         "unanswered": ended.content if len(spoken) > len(turns) else None,
-        "return": trajectory.episode_return,
-        "success": trajectory.success,
-        "terminated": trajectory.terminated,
-        "truncated": trajectory.scored and not trajectory.terminated,
-        "stop_reason": trajectory.stop_reason.value,
-        "error": trajectory.error,
+        "return": episode.episode_return,
+        "success": episode.success,
+        "terminated": episode.terminated,
+        "truncated": episode.scored and not episode.terminated,
+        "stop_reason": episode.stop_reason.value,
+        "error": episode.error,
         "num_turns": len(turns),
-        "invalid_actions": trajectory.invalid_actions,
-        "cut_actions": trajectory.cut_actions,
-        "prompt_tokens": len(trajectory.trace.prompt_ids) if tokenised else None,
-        "completion_tokens": len(trajectory.trace.completion_ids) if tokenised else None,
-        "sampled_tokens": sum(trajectory.trace.mask) if tokenised else None,
-        "model_seconds": round(trajectory.model_seconds, 6),
-        "env_seconds": round(trajectory.env_seconds, 6),
+        "invalid_actions": episode.invalid_actions,
+        "cut_actions": episode.cut_actions,
+        "prompt_tokens": len(episode.trace.prompt_ids) if tokenised else None,
+        "completion_tokens": len(episode.trace.completion_ids) if tokenised else None,
+        "sampled_tokens": sum(episode.trace.mask) if tokenised else None,
+        "model_seconds": round(episode.model_seconds, 6),
+        "env_seconds": round(episode.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
     }
     if tokens and tokenised:
         record |= {
-            name: getattr(trajectory.trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")
+            name: getattr(episode.trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")
         }
-        record["token_texts"] = [decode([id_]) for id_ in trajectory.trace.completion_ids] if decode else None
+        record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids] if decode else None
     return cast(Record, record)
 
 

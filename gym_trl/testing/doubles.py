@@ -1,26 +1,42 @@
 """Test doubles: a chat whose tokens are bytes, and an episode of given actions."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import gymnasium as gym
 
-from gym_trl.executors.step import MAX_TURNS, play_on
+from gym_trl.executors.step import MAX_TURNS
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import Answer, Message, Policy, TokenIds
 
 
-def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[tuple[Any, ...]]:
+class PlayedStep(NamedTuple):
+    """Action, and the result of its ``step``."""
+
+    action: str
+    observation: str
+    reward: SupportsFloat
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[Any]:
     """Play one episode, and return the result of ``reset``, then each action with the result of ``step``.
 
     >>> env = gym.make("TrlEnv/Echo-v0")
-    >>> play(env, lambda observation: observation, seed=0)[-1]
+    >>> tuple(play(env, lambda observation: observation, seed=0)[-1])
     ('woadw', '5 of 5 right.', 1.0, True, False, {'action_valid': True, 'success': True})
     """
     observation, info = env.reset(**reset)
-    steps: list[tuple[Any, ...]] = [(observation, info), *play_on(env, policy, observation)]
-    expect(steps[-1][3] or steps[-1][4], f"an episode must end, and {env} did not in {MAX_TURNS} turns")
-    return steps
+    steps: list[Any] = [(observation, info)]
+    for _ in range(MAX_TURNS):
+        action = policy(observation)
+        steps.append(PlayedStep(action, *env.step(action)))
+        observation = steps[-1].observation
+        if steps[-1].terminated or steps[-1].truncated:
+            return steps
+    raise AssertionError(f"an episode must end, and {env} did not in {MAX_TURNS} turns")
 
 
 class ByteChat:

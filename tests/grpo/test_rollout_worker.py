@@ -133,9 +133,7 @@ class TestTheProtocol:
         samples = take(worker, 48)
         worker.stop()
         spoken = {(tuple(request.prompt_ids), tuple(halving(request))) for request in engine.requests}
-        trajectories = {
-            tuple(one.prompt_ids + one.completion_ids): one for group in played for one in group.trajectories
-        }
+        trajectories = {tuple(one.prompt_ids + one.completion_ids): one for group in played for one in group.episodes}
         for sample in samples:
             ids, mask = sample.input_ids.tolist(), sample.completion_mask.tolist()
             assert len(ids) == len(mask) == len(sample.old_log_probs)
@@ -289,7 +287,7 @@ class TestWhatGoesWrong:
         groups: dict[int, list] = {sample.group_id: [] for sample in samples}
         for sample in samples:
             groups[sample.group_id].append(sample.metrics["reward"])
-        by_group = {index: rollout.trajectories for index, rollout in enumerate(played)}
+        by_group = {index: rollout.episodes for index, rollout in enumerate(played)}
         scored = sorted(sorted(one.episode_return for one in group if one.scored) for group in by_group.values())
         for rewards in list(groups.values())[:-1]:
             assert sorted(rewards) in scored

@@ -22,8 +22,8 @@ def main(folder: Path, options):
     played = []
 
     def keep(rollout):
-        tasks = [trajectory.task.to_json() for trajectory in rollout.trajectories]
-        ids = [trajectory.completion_ids for trajectory in rollout.trajectories]
+        tasks = [trajectory.task.to_json() for trajectory in rollout.episodes]
+        ids = [trajectory.completion_ids for trajectory in rollout.episodes]
         played.append([rollout.split, rollout.step, tasks, ids])
 
     spec = guess(on_rollout=keep)  # one for all trainings

@@ -45,8 +45,8 @@ def train(folder: Path, options, *, dies=False, resumes=False):
     with (folder / f"played-{RANK}.jsonl").open("a") as played:
 
         def keep(rollout):
-            tasks = [trajectory.task.to_json() for trajectory in rollout.trajectories]
-            texts = [[turn.answer.text for turn in trajectory.turns] for trajectory in rollout.trajectories]
+            tasks = [trajectory.task.to_json() for trajectory in rollout.episodes]
+            texts = [[turn.answer.text for turn in trajectory.turns] for trajectory in rollout.episodes]
             line = {"split": rollout.split, "step": rollout.step, "tasks": tasks, "texts": texts}
             played.write(json.dumps({"resumed": resumes, **line}) + "\n")
             played.flush()

@@ -34,11 +34,11 @@ def main(folder: Path, options):
             {
                 "split": rollout.split,
                 "step": rollout.step,
-                "tasks": [trajectory.task.to_json() for trajectory in rollout.trajectories],
+                "tasks": [trajectory.task.to_json() for trajectory in rollout.episodes],
                 "first_observations": [
-                    trajectory.turns[0].observation if trajectory.turns else None for trajectory in rollout.trajectories
+                    trajectory.turns[0].observation if trajectory.turns else None for trajectory in rollout.episodes
                 ],
-                "texts": [[turn.answer.text for turn in trajectory.turns] for trajectory in rollout.trajectories],
+                "texts": [[turn.answer.text for turn in trajectory.turns] for trajectory in rollout.episodes],
             }
         )
 

@@ -29,7 +29,7 @@ def train(folder: Path, arguments):
                 "first": trajectory.turns[0].observation if trajectory.turns else "",
                 "task": trajectory.task.to_json(),
             }
-            for trajectory in rollout.trajectories
+            for trajectory in rollout.episodes
         )
 
     spec = GymSpec(
