@@ -202,9 +202,7 @@ def as_record(
         **dict.fromkeys(_TOKENS),
     }
     if tokens and tokenised:
-        record |= {
-            name: getattr(episode.trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")
-        }
+        record |= {name: getattr(episode.trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
         record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids] if decode else None
     return cast(Record, record)
 
