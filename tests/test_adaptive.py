@@ -26,7 +26,7 @@ CHAT = ByteChat()
 
 
 class Clock:
-    """How many instances were in a step or a reset at the same time, and in which threads."""
+    """Numbers of instances in a step or a reset at the same time, and their threads."""
 
     def __init__(self):
         self.lock, self.now, self.most = threading.Lock(), 0, 0

@@ -82,7 +82,7 @@ class Between(gym.Env[Any, Any]):
 
 
 def pictured(space: Any) -> bool:
-    """Whether a picture, or another array of more than two dimensions, is somewhere in it."""
+    """Return True if a picture, or another array of more than two dimensions, is somewhere in it."""
     inner = [getattr(space, name, None) for name in ("feature_space", "node_space", "edge_space")]
     nested = getattr(space, "spaces", ())
     inner += nested.values() if isinstance(nested, dict) else nested
@@ -140,7 +140,7 @@ def test_any_space_is_refused_at_construction_or_goes_through_words_unchanged(sh
 
 
 def buildable(space: Any) -> bool:
-    """Whether Gymnasium can stack what the stacked Sequences in it hold."""
+    """Return True if Gymnasium can stack the elements of the stacked Sequences in it."""
     try:
         return all(space.contains(space.sample()) for _ in range(5))
     except Exception:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""What the benchmarks say is what they measured."""
+"""The benchmarks say what they measured."""
 
 import json
 from pathlib import Path

@@ -136,7 +136,7 @@ def tokenize(name: str, messages: Sequence[Message]) -> TokenIds:
 
 
 def ending(name: str) -> str:
-    """What a model that learned this template samples after its answer."""
+    """Return the ids that a model that learned this template samples after its answer."""
     chat, tokenizer = make_chat(name)
     (stop,) = chat.stop_ids
     mark = decode(tokenizer, [stop])

@@ -33,7 +33,7 @@ def gym_trl_(*arguments: str, said: str | bytes | None = None) -> Result:
 
 
 def text(output: str) -> str:
-    """What a terminal's width and colours make of it undone."""
+    """Return output without the colours and the line breaks of a terminal."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", output).split())
 
 

@@ -29,7 +29,7 @@ TRAIN = ["train", "TrlEnv/Echo-v0", "--episodes", "8", "--group-size", "4", "--e
 
 @contextmanager
 def files_of_at_most(size):
-    """Whatever is longer cannot be written, as on a disk that is full."""
+    """Let no more bytes than these be written, as on a disk that is full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -46,7 +46,7 @@ def pages_in(nav: Any) -> list[str]:
 
 
 class Page(HTMLParser):
-    """What a page of HTML has: ids, links, and what the browser loads for it."""
+    """Contents of a page of HTML: ids, links, and what the browser loads for it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -153,12 +153,12 @@ def test_every_public_name_is_on_an_api_page(pages):
 
 
 def told_to_import() -> list[Path]:
-    """Where users read what to import."""
+    """Return the pages in which users read what to import."""
     return [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.py")]
 
 
 def imported_in(file: Path) -> set[str]:
-    """What a page or a script imports of this library, as ``module:name``."""
+    """Return the imports of a page or a script from this library, as ``module:name``."""
     text = re.sub(r"^(>>>|\.\.\.) ", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = re.findall(r"^from (gym_trl[\w.]*) import \(?([\w, ]+)", text, re.MULTILINE)
     return {f"{module}:{name.partition(' as ')[0].strip()}" for module, names in found for name in names.split(",")}

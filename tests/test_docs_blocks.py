@@ -220,7 +220,7 @@ def run_python(block: Block, names: dict[str, object]) -> None:
 
 
 def check_names(block: Block, tree: ast.Module) -> None:
-    """Whether what is imported of this library exists, and takes the arguments that it is given."""
+    """Check that what is imported of this library exists, and takes the arguments that it is given."""
     known: dict[str, object] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gym_trl":
@@ -302,7 +302,7 @@ def pyproject_markers() -> list[str]:
 
 
 def check_gym_trl(block: Block, words: list[str]) -> None:
-    """Whether the command line reads it, and knows the environments, their arguments, and the fields that it names."""
+    """Check that the command line reads it, and knows its environments, their arguments and the fields it names."""
     assert isinstance(GROUP, typer.core.TyperGroup)
     if words[0].startswith("-"):
         return

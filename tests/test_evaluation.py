@@ -43,7 +43,7 @@ GUESS = [Task("TrlEnv/GuessNumber-v0", seed, {"instance": seed}) for seed in ran
 
 
 class Bare(gym.Env[str, str]):
-    """What somebody else wrote: text, and nothing that this library adds."""
+    """Environment of somebody else: text, and nothing that this library adds."""
 
     def __init__(self, turns: float = 1) -> None:
         self.observation_space, self.action_space = AnyText(), AnyText()
@@ -169,7 +169,7 @@ def keys(folder: Path) -> Keys:
 
 
 def tables(rows: list[Row]) -> list[Row]:
-    """What does not depend on how fast the machine was."""
+    """Return the part of a record that does not depend on how fast the machine was."""
     return [replace(row, model_seconds=None, env_seconds=None) for row in rows]
 
 

@@ -31,7 +31,7 @@ LENGTH = {"echo": 32, "sudoku": 500}
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """What each example prints."""
+    """Return the output of each example."""
     folder = tmp_path_factory.mktemp("examples")
     save_tiny(folder / "tiny")
     url = openenv_run.shared_zoo()

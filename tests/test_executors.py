@@ -137,7 +137,7 @@ def cluster():
 
 @pytest.fixture(scope="module", params=WHERE)
 def kind(request):
-    """What makes a pool of processes, here or on a cluster."""
+    """Return a function that makes a pool of processes, here or on a cluster."""
     if request.param == "ray":
         request.getfixturevalue("cluster")
         return RayPool

@@ -11,7 +11,7 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "vllm", "accelerate", "rich
 
 
 def fresh(script: str) -> str:
-    """What ``script`` prints in an interpreter of its own."""
+    """Return the output of ``script`` in an interpreter of its own."""
     path = str(Path(gym_trl.__file__).parents[1])
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],

@@ -75,7 +75,7 @@ def changed(**methods: Any) -> type[Higher]:
 
 
 def stepping(change) -> type[Higher]:
-    """What a step returns, changed."""
+    """Return an environment that changes the result of its steps."""
     return changed(step=lambda self, action: change(self, action, *Higher.step(self, action)))
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Who can play an evaluation: a server over real sockets, models in this process, and what is refused."""
+"""Policies of an evaluation: a server over real sockets, models in this process, and what is refused."""
 
 import json
 import time
@@ -130,7 +130,7 @@ def test_what_a_server_refuses_for_every_episode_ends_the_evaluation(serve: Any)
 
 
 def asks_to_find_out(body: dict[str, Any]) -> bool:
-    """Whether this is no turn of a game, whose first one ends with the first observation."""
+    """Return True unless this is a turn of a game, whose first one ends with the first observation."""
     said = [message["content"] for message in body["messages"] if message["role"] == "user"]
     return len(said) == 1 and not said[0].endswith("tries.")
 

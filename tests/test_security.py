@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""What SECURITY.md says, as far as code can check it."""
+"""The statements of SECURITY.md, as far as code can check them."""
 
 import ast
 import os
@@ -76,7 +76,7 @@ ALLOWED = {
 
 
 def loads_tensors_only(call):
-    """Whether it is torch's way to read tensors and nothing else."""
+    """Return True for torch's way to read tensors and nothing else."""
     return any(
         keyword.arg == "weights_only" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
         for keyword in call.keywords
@@ -218,7 +218,7 @@ def serve():
 
 
 def clean(folder, *texts):
-    """Whether the planted key is in no file of a folder, not in their names, and in no text."""
+    """Check that the planted key is in no file of a folder, not in their names, and in no text."""
     files = [file for file in folder.rglob("*") if file.is_file()]
     assert files or texts
     for file in files:

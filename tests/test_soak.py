@@ -47,7 +47,7 @@ def play(pool, first, number):
 
 
 def held():
-    """What a process holds: objects, blocks of memory, open files, threads."""
+    """Return the holdings of a process: objects, blocks of memory, open files, threads."""
     gc.collect()
     return {
         "objects": len(gc.get_objects()),

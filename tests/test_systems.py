@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""What the benchmarks of whole rollouts share: the games, what is counted, and processes for other systems."""
+"""Common parts of the benchmarks of whole rollouts: the games, what is counted, and processes for other systems."""
 
 import os
 import signal

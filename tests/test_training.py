@@ -125,12 +125,12 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def learnt(folder: Path) -> list[tuple[Any, ...]]:
-    """What a step did to the model and what it was fed, without the clock."""
+    """Return a step's effect on the model and its input, without the clock."""
     return [tuple(line[name] for name in ("step", "loss", "grad_norm", "reward", "entropy")) for line in lines(folder)]
 
 
 def played(folder: Path) -> list[tuple[Any, ...]]:
-    """Which episodes are on record."""
+    """Return the episodes on record."""
     records = lines(folder, "rollouts.jsonl")
     return [tuple(record[name] for name in ("step", "split", "greedy", "task", "return")) for record in records]
 
@@ -634,7 +634,7 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def conversation(record: Any) -> tuple[Any, ...]:
-    """What of an episode depends on how it was asked for, and not on what was sampled."""
+    """Return the part of an episode that depends on the request, not on what was sampled."""
     limits = len(record["turns"]) <= 2 and all(turn["stop"] - turn["start"] <= 5 for turn in record["turns"])
     rules = record["opening"][1]["content"].rpartition("\n")[0]
     return record["spec"], record["task"]["env_kwargs"], record["opening"][0], rules, limits

@@ -34,12 +34,12 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 def played(folder: Path) -> list[dict[str, Any]]:
-    """What is on record, without the clock."""
+    """Return the records, without the clock."""
     return [record | {"model_seconds": 0, "env_seconds": 0} for record in lines(folder, "rollouts.jsonl")]
 
 
 def answers(folder: Path, split: str, *, greedy: bool) -> set[str]:
-    """What was said first in each of the episodes on record."""
+    """Return the first response of each episode on record."""
     records = lines(folder, "rollouts.jsonl")
     return {
         record["turns"][0]["answer"]
@@ -86,7 +86,7 @@ class TestColocated:
             assert again[2][name] == pytest.approx(before[2][name], rel=1e-4), name
 
     def test_the_last_evaluation_is_of_the_last_weights(self, finished: Path, tmp_path: Path) -> None:
-        """Which the engine of a new process reads from the checkpoint, and that of the run was given."""
+        """The engine of a new process reads it from the checkpoint, and that of the run was given it."""
         folder = tmp_path / "run"
         shutil.copytree(finished, folder)
         told = json.loads((folder / "summary.json").read_text())

@@ -114,7 +114,7 @@ def stack(env_id):
 
 
 def ends(pool, action, **options):
-    """How an episode ends that plays ``on`` and then ``action``."""
+    """Return the end of an episode that plays ``on`` and then ``action``."""
     answers = iter(["on", action])
     engine = ScriptedEngine(lambda request: CHAT.say(next(answers)))
     episode = Episode(Task("Breaks", 0, options), chat=CHAT, limits=Limits(tokens_per_turn=99))

@@ -282,7 +282,7 @@ class Guesser(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """What pytest and a training of users' files wrote, with the real package."""
+    """Return the output of pytest and of a training of users' files, with the real package."""
     if not (PEER / "eval_protocol").is_dir():
         pytest.skip("Eval Protocol is not there: make .venv/.peers/eval-protocol")
     folder = tmp_path_factory.mktemp("eval_protocol")
@@ -455,7 +455,7 @@ def test_rows_are_appended_to_a_file_of_json_lines(tmp_path):
 
 
 class Client:
-    """What OpenEnv's clients can do, without a server."""
+    """Double of OpenEnv's clients, without a server."""
 
     def __init__(self):
         self.closed = False

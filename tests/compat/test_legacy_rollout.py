@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""What a function of TRL's first signature is given, and what becomes of what it returns; see test_each_way.py."""
+"""Arguments of a function of TRL's first signature, and the use of what it returns; see test_each_way.py."""
 
 import socket
 from types import SimpleNamespace

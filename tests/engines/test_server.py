@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""What the engine makes of servers that work and of servers that do not, without vLLM: see ``vllm_double``.
+"""The engine with servers that work and servers that do not, without vLLM: see ``vllm_double``.
 
 Whatever a server does, every request comes back once, with its ids or with the reason why not; and it is the only
 one that notices.
@@ -91,7 +91,7 @@ def episodes(count):
 
 
 def seeds_of(index, *, turns):
-    """What the requests of an episode are known by."""
+    """Return the key that the requests of an episode share."""
     return {derive_seed(derive_seed("sampling", index), turn) for turn in range(turns)}
 
 
@@ -126,7 +126,7 @@ def test_an_answer_that_is_cut_says_so(stack):
 
 
 def test_every_request_says_all_of_how_it_is_sampled(stack):
-    """What is left out the server fills in from the model's own generation_config.json."""
+    """The server fills in what is left out from the model's own generation_config.json."""
     vllm = double(stack)
     made = engine(
         stack, vllm, sampling={"temperature": 0.5, "stop": "b", "min_p": None}, stop_strings=["a"], api_key="secret"

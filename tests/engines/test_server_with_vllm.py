@@ -241,7 +241,7 @@ def test_an_answer_that_does_not_fit_into_the_context_ends_there(server, tiny):
 
 
 def tokens_until_cancelled(server, tiny, seed):
-    """How many of ``CONTEXT`` tokens are generated of an answer that is cancelled as soon as it is seen being made."""
+    """Return the number of ``CONTEXT`` tokens generated of an answer that is cancelled as soon as it has begun."""
     with ServerEngine(server.url, concurrency=1, sampling={"ignore_eos": True}, check=False) as engine:
         before = server.metric("generation_tokens_total")
         engine.submit(Request("slow", ids(tiny, "go"), CONTEXT - 8, seed, turn=1))

@@ -72,7 +72,7 @@ def test_long_plans_are_as_short_as_an_exhaustive_search_finds() -> None:
 
 
 def test_from_any_situation_one_command_shortens_the_plan_and_none_does_by_more() -> None:
-    """What makes a plan shortest, asked of situations that no sensible player gets into as well."""
+    """A plan is shortest, also in situations that no sensible player gets into."""
     for seed in range(40):
         env = Adventure(rooms=4, objects=4, locks=2, goals=2, turns=1000, commands="listed")
         env.reset(options={"instance": seed})
@@ -113,7 +113,7 @@ def test_the_solver_wins_in_enough_turns_whatever_the_arguments(instance: int, r
 
 
 def lengths(difficulty: Any, count: int) -> tuple[list[int], list[float]]:
-    """What the solver and the shortest plan need; the solver wins them all."""
+    """Return the turns of the solver and of the shortest plan; the solver wins them all."""
     env = Adventure(difficulty=difficulty)
     needed, shortest = [], []
     for instance in range(count):

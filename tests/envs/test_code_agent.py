@@ -75,7 +75,7 @@ def test_a_step_computes_what_its_sentence_says(step: _Step) -> None:
 
 
 def solve(program: str, numbers: list[int]) -> object:
-    """What a program of our own making says; nobody else's may be run so."""
+    """Return the output of a program of our own making; nobody else's may be run so."""
     names: dict[str, object] = {}
     exec(program, names)
     return names["solve"](numbers)  # type: ignore[operator]

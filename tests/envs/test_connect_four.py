@@ -34,7 +34,7 @@ def lines(board: Board) -> list[int]:
 
 
 def ends(discs: Discs, board: Board) -> str | None:
-    """Who has a line, "-" for a full board, or None."""
+    """Return the player with a line, "-" for a full board, or None."""
     for mark, bits in zip("XO", discs, strict=True):
         if any(bits & line == line for line in lines(board)):
             return mark

@@ -18,7 +18,7 @@ FORMS: tuple[Literal["steps", "expression"], ...] = ("steps", "expression")
 
 
 def reachable(numbers: Sequence[Fraction], target: Fraction, *, use_all: bool, operations: int = 9) -> bool:
-    """Whether any operations make the target: all of them tried one after the other, results below zero included."""
+    """Return True if any operations make the target: all are tried one after the other, results below zero included."""
     if target in numbers and (len(numbers) == 1 or not use_all):
         return True
     return operations > 0 and any(
@@ -27,7 +27,7 @@ def reachable(numbers: Sequence[Fraction], target: Fraction, *, use_all: bool, o
 
 
 def after_any(numbers: Sequence[Fraction]) -> Iterator[list[Fraction]]:
-    """What is left after each operation there is."""
+    """Yield the numbers left after each possible operation."""
     for i, j in permutations(range(len(numbers)), 2):
         rest = [number for place, number in enumerate(numbers) if place not in (i, j)]
         for sign in "+-*/":

@@ -60,7 +60,7 @@ EASIEST = [
 ]
 FUZZED = in_full(10_000, fast=1_000)
 FEWER = {"TrlEnv/CodeAgent-v0": 100}
-"""How many times fewer actions are tried where an action may start a process."""
+"""Divisor of the number of actions that are tried where an action may start a process."""
 
 
 def make(env_id: str, difficulty: str, **more: Any) -> gym.Env[str, str]:

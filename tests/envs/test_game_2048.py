@@ -311,7 +311,7 @@ def test_two_games_of_many_turns_need_no_more_than_their_turn_limits() -> None:
 
 
 def look_ahead(target: int, episodes: int) -> tuple[float, float]:
-    """How many games it wins, and in how many moves those."""
+    """Return the share of games that it wins, and the mean number of moves of those."""
     env = Game2048(size=4, target=target, turns=2_000)
     games = [play(env, env.solver(), seed=seed)[1:] for seed in range(episodes)]
     won = [len(game) for game in games if game[-1][-1]["success"]]

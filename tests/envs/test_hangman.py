@@ -20,7 +20,7 @@ def game(word, **arguments):
 
 
 def looks(word, shown, missed):
-    """Whether a word would be shown like this after these misses."""
+    """Return True if a word would be shown like this after these misses."""
     known = {*shown, *missed} - {"_"}
     return "".join(letter if letter in known else "_" for letter in word) == shown and not known & set(word) & set(
         missed

@@ -12,19 +12,19 @@ from gym_trl.testing import check_text_env, play
 from gym_trl.types import Policy
 
 Plan = tuple[str, str, str]
-"""What a player does with a jack, a queen and a king."""
+"""Plan of a player with a jack, a queen and a king."""
 Mix = dict[str, Fraction]
 Strategy = tuple[Mix, Mix, Mix]
 """For each card how often which plan is followed."""
 
 FIRST = ("bet", "pass-pass", "pass-bet")
 SECOND = ("pass/pass", "pass/bet", "bet/pass", "bet/bet")
-"""What the second player does after a pass, and after a bet."""
+"""Plan of the second player after a pass, and after a bet."""
 DEALS = list(permutations(range(3), 2))
 
 
 def chips(cards: tuple[int, ...], first: str, second: str) -> int:
-    """What the first player wins, by the two plans for these cards."""
+    """Return the first player's gain, by the two plans for these cards."""
     after_pass, after_bet = second.split("/")
     higher = 1 if cards[0] > cards[1] else -1
     if first == "bet":
@@ -255,7 +255,7 @@ def test_every_way_a_game_can_end(moves: str, cards: tuple[int, int], first: flo
 
 
 def test_a_player_does_not_see_the_others_card() -> None:
-    """What is seen is the same whatever it is."""
+    """The observation is the same for every card of the other player."""
     seen: dict[int, set[str]] = {0: set(), 1: set(), 2: set()}
     env = KuhnPoker(opponent=lambda _: "bet", seat="second")
     for seed in range(100):

@@ -36,7 +36,7 @@ def said(guess, secret, **arguments):
 
 
 def lengths(*arguments):
-    """How many codes take 1, 2, 3... guesses."""
+    """Return the number of codes that take 1, 2, 3... guesses."""
     book = _CodeBook(*arguments)
     taken = list(book.lengths())
     assert sorted(guess for _, guess in taken) == list(range(len(book.codes)))
@@ -71,7 +71,7 @@ def test_the_solver_needs_the_number_of_guesses_of_the_table(arguments, histogra
 
 @pytest.fixture(scope="module")
 def table():
-    """What every code answers to every code."""
+    """Return the answer of every code to every code."""
     digits = np.array([[int(digit) for digit in code] for code in CODES])
     counts = (digits[:, :, None] == range(1, 7)).sum(1)
     black = (digits[:, None] == digits).sum(2)
@@ -82,7 +82,7 @@ def table():
 
 
 def total_guesses(table, price):
-    """What a strategy that minimises ``price`` takes for all codes together; ties go to the possible and the first."""
+    """Return the guesses for all codes of a strategy that minimises ``price``; ties go to possible ones, then the first."""
     open_, total = [(np.arange(len(table)), 1)], 0
     while open_:
         possible, number = open_.pop()

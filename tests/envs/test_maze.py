@@ -49,7 +49,7 @@ class Seen:
         return found
 
     def walk(self) -> tuple[Any, int, int]:
-        """How likely a uniformly random move leads from each square to each, the goal kept; the player's, the goal."""
+        """Return the chances of a random move from each square to each, the goal kept; the player's square; the goal's."""
         chances = np.zeros((len(self.open), len(self.open)))
         for number, square in enumerate(self.open):
             near = self.near(square) if square != self.goal else [square]
@@ -65,7 +65,7 @@ class Seen:
         return float(np.linalg.solve(system, np.arange(len(self.open)) != goal)[player])
 
     def chance(self, turns: int) -> float:
-        """That as many uniformly random moves reach the goal."""
+        """Return the chance that as many uniformly random moves reach the goal."""
         chances, player, goal = self.walk()
         return float(np.linalg.matrix_power(chances, turns)[player, goal])
 
@@ -202,7 +202,7 @@ def distance_between(world: Seen, one: Place, other: Place) -> int:
 
 
 def seen_from(world: Seen, visited: frozenset[Place], room: Place) -> bool:
-    """Whether a player who stood in these rooms saw this one: from one beside it, with a passage."""
+    """Return True if a player who stood in these rooms saw this one: from one beside it, with a passage."""
     return any(distance_between(world, place, room) == 2 for place in visited)
 
 

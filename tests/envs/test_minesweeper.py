@@ -21,14 +21,14 @@ def grid(observation: str) -> list[str]:
 
 
 def numbers(rows: int, columns: int, mined: frozenset[int]) -> list[int]:
-    """How many mines are around each cell, by distance."""
+    """Return the number of mines around each cell, by distance."""
     places = [divmod(place, columns) for place in range(rows * columns)]
     mines = [places[mine] for mine in mined]
     return [sum(max(abs(r - i), abs(c - j)) == 1 for i, j in mines) for r, c in places]
 
 
 def best_share(rows: int, columns: int, mines: int) -> float:
-    """What perfect play wins: every closed cell is tried in every situation, and nothing is clever."""
+    """Return the share that perfect play wins: every closed cell is tried in every situation, and nothing is clever."""
     cells = range(rows * columns)
 
     @cache

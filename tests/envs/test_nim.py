@@ -28,7 +28,7 @@ def after(piles: Piles, max_take: int) -> list[Piles]:
 
 @cache
 def wins(piles: Piles, max_take: int, misere: bool) -> bool:
-    """Whether who is to move can win: if there is a move after which the other cannot."""
+    """Return True if the player to move can win: there is a move after which the other cannot."""
     if not any(piles):
         return misere
     return any(not wins(then, max_take, misere) for then in after(piles, max_take))
@@ -36,7 +36,7 @@ def wins(piles: Piles, max_take: int, misere: bool) -> bool:
 
 @cache
 def chance(piles: Piles, max_take: int, misere: bool, mine: float | None, theirs: float | None) -> float:
-    """That who is to move wins: a number is the share of random moves in else perfect play, None a best response."""
+    """Return the mover's chance to win: a number is the share of random moves in perfect play, None a best reply."""
     if not any(piles):
         return float(misere)
     then = after(piles, max_take)

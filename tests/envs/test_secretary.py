@@ -12,14 +12,14 @@ from gym_trl.types import Policy
 
 
 def skip_then_take(skipped: int, count: int) -> Fraction:
-    """How often the rule wins that skips some and takes the next best so far: the sum over the best one's place."""
+    """Return the chance of the rule that skips some and takes the next best so far: a sum over the best one's place."""
     if skipped == 0:
         return Fraction(1, count)
     return Fraction(skipped, count) * sum(Fraction(1, place - 1) for place in range(skipped + 1, count + 1))
 
 
 def skipped_by(policy: Policy, count: int) -> int:
-    """How many the solver skips even if each is the best so far."""
+    """Return the number that the solver skips even if each is the best so far."""
     for seen in range(1, count + 1):
         if policy(f"Applicant {seen} of {count}: rank 1 so far.") == "accept":
             return seen - 1

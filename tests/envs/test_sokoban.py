@@ -21,7 +21,7 @@ STEPS = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class Room:
-    """What an observation shows, and the rules, written again."""
+    """The contents of an observation, and the rules, written again."""
 
     def __init__(self, observation: str) -> None:
         self.rows = [line for line in observation.splitlines() if re.fullmatch(r"#[-#@$.*+]+#", line)]

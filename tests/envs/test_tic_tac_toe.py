@@ -47,7 +47,7 @@ def worth(shares: Shares, player: str) -> float:
 
 @cache
 def ends(board: str, x: str, o: str) -> tuple[tuple[str, float], ...]:
-    """How a game ends: players are "random", "perfect" (ties at random) or "response" (best against the other)."""
+    """Return the chances of a game's ends; players are "random", "perfect" (ties at random) or "response" (best)."""
     end = winner(board)
     if end is not None:
         return tuple((name, float(name == end)) for name in "XO-")

@@ -1,4 +1,4 @@
-"""What holds for every game of two: opponents, seats, mistakes and self-play; asked of all that are registered."""
+"""Rules of every registered game of two: opponents, seats, mistakes and self-play."""
 
 import pickle
 import random

@@ -19,7 +19,7 @@ any_word = st.text("abc", min_size=5, max_size=5)
 
 
 def lengths(shown, secrets, *, strict=False):
-    """How many words take 1, 2, 3... guesses."""
+    """Return the number of words that take 1, 2, 3... guesses."""
     taken = Counter(_taken(choices, strict, secret) for choices, secret in zip(shown, secrets, strict=True))
     return [taken[number] for number in range(1, max(taken) + 1)]
 

@@ -73,7 +73,7 @@ SETTINGS = st.fixed_dictionaries(
 
 
 def rows_of(settings, step):
-    """Which rows of the tasks' order a step trains on, and how they are grouped."""
+    """Return the rows of the tasks' order that a step trains on, in their groups."""
     pieces, iterations = settings["steps_per_generation"], settings["num_iterations"]
     size = settings["per_device_train_batch_size"] * settings["num_processes"]
     rows = []

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""What the attachment does to a real GRPOTrainer, on one process and on two."""
+"""Effects of the attachment on a real GRPOTrainer, on one process and on two."""
 
 import json
 from pathlib import Path

@@ -138,7 +138,7 @@ class TestTheObject:
     @given(st.integers(1, 8), st.lists(st.integers(-1, 9), max_size=8))
     @examples(60)
     def test_calls_are_steps_of_the_environment(self, secret, numbers):
-        """What a call answers and pays is what ``step`` does; after the end nothing is paid, and it is counted."""
+        """A call answers and pays as ``step`` does; after the end nothing is paid, and it is counted."""
         spec = guess(invalid_penalty=PENALTY)
         game, env = spec.environment_factory(), replace(spec.env_spec, action_format="plain").make(GUESS)
         game.reset(**row_of(spec, secret))
@@ -479,7 +479,7 @@ class TestTheTrainer:
                 assert sampled == mask
 
     def test_trl_asks_for_another_turn_when_the_game_is_over(self, steps):
-        """What TRL's loop cannot do: end with the episode (law 12). The words after it are sampled and trained."""
+        """TRL's loop cannot end with the episode (law 12): the words after it are sampled and trained."""
         for step in steps:
             for text in step["texts"][::4]:
                 assert text.rpartition("</tool_response>")[2] == "<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>"

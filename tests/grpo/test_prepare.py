@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""What a rehearsal refuses; what it does is in tests/compat/test_each_way.py."""
+"""Refusals of a rehearsal; what it does is in tests/compat/test_each_way.py."""
 
 from types import SimpleNamespace
 

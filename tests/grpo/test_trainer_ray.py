@@ -167,7 +167,7 @@ def rows(ranks, step):
 
 
 def machines(row):
-    """Where an episode was played, by what the environment said."""
+    """Return the place where an episode was played, by what the environment said."""
     said = " ".join(message["content"] for message in row["messages"] if message["role"] == "user")
     return {name for name in ("first", "second") if f"{name}:" in said}
 

@@ -73,7 +73,7 @@ class TestThreeProcesses:
 
 
 class Generation(SimpleNamespace):
-    """What a rollout reads of ``trainer.vllm_generation``."""
+    """The part of ``trainer.vllm_generation`` that a rollout reads."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""What keeps TRL from generating with vLLM is said before a model is loaded, with the command that helps."""
+"""Obstacles to TRL's generation with vLLM are named before a model is loaded, with the command that helps."""
 
 import sys
 from collections.abc import Iterator

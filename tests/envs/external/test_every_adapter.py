@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""What is asked of every adapter to other people's environments, with the real ones."""
+"""Requirements of every adapter to other people's environments, with the real ones."""
 
 import random
 import shutil

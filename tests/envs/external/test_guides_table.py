@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
-"""What the guide's table says of other people's environments is so."""
+"""The guide's table of other people's environments is true."""
 
 import json
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,7 @@ def rows():
 
 @pytest.fixture
 def folder(request, tmp_path, monkeypatch):
-    """Where the lines find what they name."""
+    """Prepare a place in which the lines find what they name."""
     monkeypatch.chdir(tmp_path)
     row = {"prompt": [{"role": "user", "content": "2 + 2?"}], "reward_spec": {"ground_truth": "4"}}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))

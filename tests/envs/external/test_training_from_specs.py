@@ -42,7 +42,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
-    """What was logged and played by the name, all trained in one process."""
+    """Return the logs and episodes by name, all trained in one process."""
     for package in ("textworld", "textarena"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
