@@ -82,7 +82,7 @@ def table():
 
 
 def total_guesses(table, price):
-    """Return the guesses for all codes of a strategy that minimises ``price``; ties go to possible ones, then the first."""
+    """Return the guesses for all codes if a strategy minimises ``price``; ties go to possible ones, then the first."""
     open_, total = [(np.arange(len(table)), 1)], 0
     while open_:
         possible, number = open_.pop()

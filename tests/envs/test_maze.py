@@ -49,7 +49,7 @@ class Seen:
         return found
 
     def walk(self) -> tuple[Any, int, int]:
-        """Return the chances of a random move from each square to each, the goal kept; the player's square; the goal's."""
+        """Return the chances of random moves from square to square, with the goal kept, and the squares of player and goal."""
         chances = np.zeros((len(self.open), len(self.open)))
         for number, square in enumerate(self.open):
             near = self.near(square) if square != self.goal else [square]
