@@ -49,7 +49,7 @@ class Seen:
         return found
 
     def walk(self) -> tuple[Any, int, int]:
-        """Return the chances of random moves from square to square, the goal kept, and the squares of player and goal."""
+        """Return the chances of random moves from square to square, the goal kept; the squares of player and goal."""
         chances = np.zeros((len(self.open), len(self.open)))
         for number, square in enumerate(self.open):
             near = self.near(square) if square != self.goal else [square]
