@@ -16,7 +16,20 @@ from gym_trl.cli.terminal import show_columns
 from gym_trl.records.files import read_records
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
-COMMANDS = ["list", "info", "play", "validate", "view", "serve", "eval", "compare", "replay", "export", "train"]
+COMMANDS = [
+    "list",
+    "info",
+    "play",
+    "validate",
+    "view",
+    "serve",
+    "eval",
+    "compare",
+    "replay",
+    "export",
+    "doctor",
+    "train",
+]
 QUICK = [
     ["--help"],
     ["list"],

@@ -9,6 +9,7 @@ from typer import Option
 import gym_trl
 from gym_trl.cli import (
     compare,
+    doctor,
     evaluate,
     export,
     info,
@@ -71,5 +72,6 @@ _add("eval", evaluate.evaluate, evaluate.EXAMPLES)
 _add("compare", compare.compare, compare.EXAMPLES)
 _add("replay", replay.replay, replay.EXAMPLES)
 _add("export", export.export, export.EXAMPLES)
+_add("doctor", doctor.doctor, doctor.EXAMPLES)
 _add("warm-start", warm_start.warm_start, warm_start.EXAMPLES)
 _add("train", train.train, train.EXAMPLES)

@@ -53,6 +53,10 @@ ActionFormatOption = Annotated[
 InvalidPenaltyOption = Annotated[
     float | None, Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, 0.2 (tiny).")
 ]
+LoRAOption = Annotated[
+    int | None, Option(min=1, help="Rank of a LoRA adapter that is trained. Default: train all weights.")
+]
+DTypeOption = Annotated[str | None, Option(help="Type of the weights: float32 (default), bfloat16 (with --lora), ...")]
 GRPOOption = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]

@@ -14,7 +14,9 @@ from gym_trl.cli.options import (
     LARGEST_SEED,
     ActionFormatOption,
     DebugOption,
+    DTypeOption,
     EnvOption,
+    LoRAOption,
     MaxCompletionOption,
     MaxTokensOption,
     SpecOption,
@@ -60,12 +62,8 @@ def warm_start(
     learning_rate: Annotated[
         float | None, Option(help="Learning rate at first; falls to 0. Default: 5e-4 (adapter), 2e-5, 2e-3 (tiny).")
     ] = None,
-    lora: Annotated[
-        int | None, Option(min=1, help="Rank of a LoRA adapter that is trained. Default: train all weights.")
-    ] = None,
-    dtype: Annotated[
-        str | None, Option(help="Type of the weights: float32 (default), bfloat16 (with --lora), ...")
-    ] = None,
+    lora: LoRAOption = None,
+    dtype: DTypeOption = None,
     max_tokens: MaxTokensOption = None,
     max_completion: MaxCompletionOption = None,
     action_format: ActionFormatOption = None,

@@ -213,12 +213,11 @@ def _with_transformers(model: Model) -> LoadedModel:
         weights = weights.to(torch.accelerator.current_accelerator())
     chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
     engine = transformers_engine(weights, tokenizer, chat, sampling=model.sampling, max_batch=model.concurrency)
-    context = getattr(weights.config.get_text_config(), "max_position_embeddings", None)
-    return LoadedModel(model, engine, chat, context, _with_cache(tokenizer.decode))
+    return LoadedModel(model, engine, chat, context_of(weights.config), _with_cache(tokenizer.decode))
 
 
 def transformers_engine(
-    weights: Any, tokenizer: Any, chat: TemplateChat, *, sampling: Mapping[str, Any], max_batch: int
+    weights: Any, tokenizer: Any, chat: TemplateChat, *, sampling: Mapping[str, Any], max_batch: int | None = None
 ) -> Engine:
     """Return the engine of a Transformers model that is in memory.
 
@@ -227,20 +226,31 @@ def transformers_engine(
         tokenizer: Its tokenizer.
         chat: Chat of the tokenizer, for the end of a response.
         sampling: Sampling options, such as ``{"temperature": 0.7}``.
-        max_batch: Maximum number of concurrent requests.
+        max_batch: Maximum number of concurrent requests. Default: no limit.
     """
     from gym_trl.engines.transformers import TransformersEngine
 
-    ids = getattr(weights.generation_config, "eos_token_id", None)
     return TransformersEngine(
         weights,
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-        eos_ids={*(ids if isinstance(ids, list) else [ids]), tokenizer.eos_token_id, *chat.stop_ids} - {None},
+        eos_ids=end_ids(weights.generation_config, tokenizer, chat),
         sampling=sampling,
         stop_strings=chat.stop_strings,
         decode=tokenizer.decode,
         max_batch=max_batch,
     )
+
+
+def end_ids(generation_config: Any, tokenizer: Any, chat: TemplateChat) -> set[int]:
+    """Return the ids that end a response: the model's, the tokenizer's and the chat template's."""
+    own = getattr(generation_config, "eos_token_id", None)
+    return {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id, *chat.stop_ids} - {None}
+
+
+def context_of(config: Any) -> int | None:
+    """Return the number of tokens that a model with this configuration can attend to; ``None`` if it has no limit."""
+    length = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return None if length is None else int(length)
 
 
 def _with_vllm(model: Model) -> LoadedModel:

@@ -105,14 +105,16 @@ class Memory:
     """Activations that the backward pass needs, of each row of a micro-batch."""
     scores: int
     """Scores over the vocabulary, of one chunk of sampled positions."""
+    cache: int = 0
+    """Keys and values of each row while it is generated."""
 
-    def needed(self, rows: int) -> int:
-        """Return the peak with a micro-batch of ``rows``.
+    def needed(self, rows: int, *, generated: int = 0) -> int:
+        """Return the peak with a micro-batch of ``rows``, after a rollout with ``generated`` rows at once.
 
-        >>> Memory(fixed=1000, row=10, scores=100).needed(8)
-        1180
+        >>> Memory(fixed=1000, row=10, scores=100, cache=5).needed(8, generated=64)
+        1320
         """
-        return self.fixed + rows * self.row + self.scores
+        return self.fixed + max(rows * self.row + self.scores, generated * self.cache)
 
 
 def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, reference: bool = False) -> Memory:
@@ -122,7 +124,8 @@ def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, re
     keeps about ``68 * hidden_size`` bytes of each token: 34 values of two bytes (Korthikanti et al. 2022,
     arXiv:2205.05198, without the attention's scores) and as much again for values of four bytes, or for an adapter's
     float32 copies of them. On a Llama with 135 million weights it was 78 in float32, and 65 with an adapter in
-    bfloat16. With gradient checkpointing only its input is kept.
+    bfloat16. With gradient checkpointing only its input is kept. The keys and values of a rollout have the type of the
+    weights.
 
     Args:
         choice: The model.
@@ -154,7 +157,10 @@ def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, re
         fixed = weights * (width + 12) + (weights * width if reference else 0)
     layer, layers = _LAYER_BYTES * text.hidden_size, text.num_hidden_layers
     kept = layer + layers * width * text.hidden_size if checkpointing else layers * layer
-    return Memory(fixed, tokens * kept, 3 * min(_CHUNK_BYTES, tokens * text.vocab_size * 4))
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head_width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    cache = 2 * layers * heads * head_width * width
+    return Memory(fixed, tokens * kept, 3 * min(_CHUNK_BYTES, tokens * text.vocab_size * 4), tokens * cache)
 
 
 def free_memory(*, cpu: bool = False) -> int:

@@ -1,0 +1,210 @@
+"""``gym-trl doctor``."""
+
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from gym_trl.cli.environments import make_text_env
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.options import (
+    LARGEST_SEED,
+    ActionFormatOption,
+    DebugOption,
+    DTypeOption,
+    EnvOption,
+    EpisodesOption,
+    GroupSizeOption,
+    GRPOOption,
+    InvalidPenaltyOption,
+    JsonOption,
+    LoRAOption,
+    MaxCompletionOption,
+    MaxTokensOption,
+    SpecOption,
+    SuccessOption,
+    SystemPromptOption,
+    read_pairs,
+    read_success,
+)
+from gym_trl.cli.terminal import coloured, say
+from gym_trl.policies.model import check_model
+from gym_trl.records.json_lines import to_json
+from gym_trl.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from gym_trl.training.doctor import Diagnosis
+    from gym_trl.training.findings import Finding
+    from gym_trl.types import EpisodeResult
+
+EXAMPLES = r"""
+gym-trl doctor TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B
+gym-trl doctor TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --action-format 'regex:(\d+)' --max-tokens 16
+gym-trl doctor TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --dtype bfloat16 --lora 16 --groups 4 --json
+"""
+_OWN = ("model", "groups", "as_json", "debug", "env_id")
+"""Parameters that the next command does not take over, or that stand at its beginning."""
+_OF_WARM_START = (
+    *("env", "action_format", "max_tokens", "max_completion", "success", "system_prompt", "spec", "lora", "dtype"),
+)
+"""Parameters that a warm start has, too."""
+_REPEATED = ("--env", "--spec", "--grpo")
+_GROUPS = 8
+_COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+@clear_errors
+def doctor(
+    context: typer.Context,
+    *,
+    env_id: Annotated[str, Argument(metavar="ID", help="Environment.", show_default=False)],
+    model: Annotated[str, Option(help="Path or hub id of the model to train.", show_default=False)],
+    env: EnvOption = None,
+    groups: Annotated[int, Option(min=1, help="Groups to play, each of --group-size episodes of one task.")] = _GROUPS,
+    group_size: GroupSizeOption = None,
+    episodes: EpisodesOption = None,
+    max_tokens: MaxTokensOption = None,
+    max_completion: MaxCompletionOption = None,
+    action_format: ActionFormatOption = None,
+    invalid_penalty: InvalidPenaltyOption = None,
+    success: SuccessOption = None,
+    system_prompt: SystemPromptOption = None,
+    spec: SpecOption = None,
+    lora: LoRAOption = None,
+    dtype: DTypeOption = None,
+    seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of tasks and sampling.")] = 0,
+    grpo: GRPOOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Play a few groups as a training would, and report what to change before it starts.
+
+    The options are those of gym-trl train. The report says how many responses contain a readable action, and which
+    other action format would have read more from the same responses; how many groups have different returns, without
+    which GRPO learns nothing; if turns and episodes fit their limits, and if the model ends its turns; what prompt the
+    model really sees; success beside random play, the blind baseline and the optimum; and an estimate of memory and
+    time. The last line is the command to run next. Nothing is trained or written.
+
+    Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error.
+    """
+    fields: dict[str, Any] = read_pairs(grpo)
+    if max_completion is not None:
+        fields["max_completion_length"] = max_completion
+    options = TrainOptions.choose(
+        env_id,
+        model=model,
+        env_kwargs=read_pairs(env),
+        seed=seed,
+        grpo=fields,
+        episodes=episodes,
+        group_size=group_size,
+        max_tokens_per_turn=max_tokens,
+        action_format=action_format,
+        invalid_penalty=invalid_penalty,
+        success=read_success(success),
+        system_prompt=system_prompt,
+        spec=read_pairs(spec),
+    )
+    # Before slow imports:
+    make_text_env(options.env, options.env_kwargs).close()
+    check_model(model)
+    found = _diagnose(options, dtype=dtype, lora=lora, groups=groups)
+    command = _next_command(context, found)
+    if as_json:
+        say(to_json({**found.as_dict(), "command": command}, indent=2))
+    else:
+        _show(found, command)
+    if not found.ready:
+        raise typer.Exit(1)
+
+
+def _diagnose(options: TrainOptions, *, dtype: str | None, lora: int | None, groups: int) -> "Diagnosis":
+    from gym_trl.training.progress import display_on, lasting_console
+
+    display = display_on(lasting_console(sys.stderr), groups * options.group_size, "episode")
+    display.note("Loading PyTorch and TRL")
+    from gym_trl.training.doctor import diagnose
+    from gym_trl.training.models import ModelChoice
+    from gym_trl.training.session import quiet_libraries
+
+    assert options.model is not None
+    finished = 0
+
+    def on_load() -> None:
+        display.note(f"Loading {options.model}")
+        display.begin(0)
+
+    def on_episode(one: "EpisodeResult") -> None:
+        nonlocal finished
+        finished += 1
+        display.log(finished, _metrics(one))
+
+    try:
+        with quiet_libraries():
+            choice = ModelChoice(path=options.model, dtype=dtype, lora=lora)
+            return diagnose(options, choice=choice, groups=groups, on_load=on_load, on_episode=on_episode)
+    finally:
+        display.end()
+
+
+def _metrics(one: "EpisodeResult") -> dict[str, Any]:
+    success = None if one.success is None else float(one.success)
+    return {"env/return": one.episode_return, "env/success": success, "env/turns": len(one.turns)}
+
+
+def _show(found: "Diagnosis", command: str) -> None:
+    for one in found.findings:
+        say(f"{coloured(f'{one.verdict:<8}', fg=_COLOURS[one.verdict])} {one.name}: {one.got}")
+        if one.fix:
+            say(f"         {_arrow(one)} {one.fix}")
+        for example in one.examples:
+            say(f"         e.g. {example!r}")
+    if found.prompt:
+        say(f"\nThe prompt that the model sees:\n{_indented(found.prompt)}")
+    if found.reply:
+        say(f"\nBetween its first two responses:\n{_indented(found.reply)}")
+    problems = [one.name for one in found.findings if one.verdict == "problem"]
+    verdict = "Ready to train." if found.ready else f"Not ready: {', '.join(problems)}."
+    say(f"\n{verdict}{' Next:' if command else ''}")
+    if command:
+        say(f"  {command}")
+
+
+def _arrow(one: "Finding") -> str:
+    return "->" if one.verdict != "ok" else "  "
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  | {line}" for line in text.splitlines())
+
+
+def _next_command(context: typer.Context, found: "Diagnosis") -> str:
+    """Return the command to run next, with the options that were given and those that a finding changes."""
+    if not found.next_step:
+        return ""
+    words = ["gym-trl", str(found.next_step), found.env, "--model", found.model]
+    if found.next_step == "warm-start":
+        adapter = [] if context.params["lora"] else ["--lora", "16"]
+        return shlex.join([*words, "--policy", "random", *_given(context, {}, only=_OF_WARM_START), *adapter])
+    words += _given(context, found.changes)
+    if found.next_step == "doctor" and context.params["groups"] != _GROUPS:
+        words += ["--groups", str(context.params["groups"])]
+    return shlex.join(words)
+
+
+def _given(context: typer.Context, changes: Mapping[str, str], *, only: tuple[str, ...] | None = None) -> list[str]:
+    """Return the options of the command line with some values replaced or, of repeated options, added."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        name, source = parameter.name or "", context.get_parameter_source(parameter.name or "")
+        if name in _OWN or (only is not None and name not in only) or source is None or source.name != "COMMANDLINE":
+            continue
+        option, value = parameter.opts[0], context.params[name]
+        if option in changes and option not in _REPEATED:
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [option, str(one)]
+    return words + [word for pair in changes.items() for word in pair]

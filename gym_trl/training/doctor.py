@@ -1,0 +1,357 @@
+"""Diagnosis before a training: a few groups of episodes, what was measured in them, and what to change first."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+from gym_trl.chat.template import TemplateChat
+from gym_trl.errors import ConfigError, check_counts
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.trainer_engine import SAMPLING
+from gym_trl.policies.model import context_of, end_ids, transformers_engine
+from gym_trl.policies.weights import load_tokenizer, load_weights
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
+from gym_trl.seeding import derive_seed
+from gym_trl.text.textify import counted
+from gym_trl.training.action_formats import Judge
+from gym_trl.training.findings import (
+    Finding,
+    Played,
+    Verdict,
+    ends_of_turns,
+    episode_length,
+    group_spread,
+    readable_actions,
+    scored_episodes,
+    scores,
+    shortened,
+    written,
+)
+from gym_trl.training.model_checks import Problem, estimate_memory, free_memory, model_problems
+from gym_trl.training.models import ModelChoice
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.run import grpo_config, make_spec, references
+from gym_trl.types import EpisodeResult, Message
+
+_GIB = 2**30
+_SECONDS_OF_JUDGING = 20.0
+_STEPPED_HERE = ("inline", "auto")
+
+
+class NextStep(StrEnum):
+    """Command to run next, by its name."""
+
+    TRAIN = "train"
+    """There is no problem."""
+    DOCTOR = "doctor"
+    """Again, with changed options."""
+    WARM_START = "warm-start"
+    """Demonstrations come first."""
+    NONE = ""
+    """The model or the machine must be changed first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """All findings on a model and an environment.
+
+    >>> lost = Finding(name="readable actions", verdict=Verdict.PROBLEM, got="2%", options={"--action-format": "boxed"})
+    >>> found = Diagnosis(env="TrlEnv/Echo-v0", model="Qwen/Qwen3-0.6B", findings=(lost,))
+    >>> found.ready, found.next_step, found.changes
+    (False, <NextStep.DOCTOR: 'doctor'>, {'--action-format': 'boxed'})
+    """
+
+    env: str
+    model: str
+    findings: tuple[Finding, ...]
+    """Findings, the most important first."""
+    prompt: str = ""
+    """Prompt of the first turn as the model sees it, with special tokens."""
+    reply: str = ""
+    """Text of the environment's tokens between the first two responses of an episode; empty if no episode had two."""
+
+    @property
+    def problems(self) -> list[Finding]:
+        """Findings with which a training would fail or teach nothing."""
+        return [one for one in self.findings if one.verdict is Verdict.PROBLEM]
+
+    @property
+    def ready(self) -> bool:
+        """True if there is no problem."""
+        return not self.problems
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """Command line options that solve the first problem that options solve."""
+        return next((dict(one.options) for one in self.problems if one.options), {})
+
+    @property
+    def next_step(self) -> NextStep:
+        """Command to run next."""
+        if self.ready:
+            return NextStep.TRAIN
+        if self.changes:
+            return NextStep.DOCTOR
+        return NextStep.WARM_START if any(one.warm_start for one in self.problems) else NextStep.NONE
+
+    def finding(self, name: str) -> Finding:
+        """Return the finding of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {one.name: one for one in self.findings}[name]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the diagnosis as plain JSON values."""
+        return {
+            "version": 1,
+            "env": self.env,
+            "model": self.model,
+            "ready": self.ready,
+            "next": str(self.next_step),
+            "changes": self.changes,
+            "findings": [one.as_dict() for one in self.findings],
+            "prompt": self.prompt,
+            "reply": self.reply,
+        }
+
+
+def diagnose(
+    options: TrainOptions,
+    *,
+    choice: ModelChoice | None = None,
+    groups: int = 8,
+    free: int | None = None,
+    on_load: Callable[[], None] | None = None,
+    on_episode: Callable[[EpisodeResult], None] | None = None,
+) -> Diagnosis:
+    """Play groups of training tasks as a training with these options would, and report what stands in its way.
+
+    ::
+
+        found = diagnose(TrainOptions.choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B"))
+        print(found.ready, found.finding("readable actions").got)
+
+    The episodes have the tasks, limits, sampling options and action format of the training. Nothing is trained or
+    written. The model is loaded by Transformers, also for a training with vLLM.
+
+    Args:
+        options: Options of the training; ``model`` is required.
+        choice: Model and the weights of it that would be trained. Default: all weights of ``options.model``.
+        groups: Number of groups, each of ``options.group_size`` episodes of one task.
+        free: Free memory in bytes. Default: ``free_memory()``.
+        on_load: Called before the model is loaded.
+        on_episode: Called with each finished episode.
+
+    Raises:
+        ConfigError: an option is invalid, there is no such model, or an adapter does not fit its base.
+        EngineError: the model cannot generate.
+    """
+    if options.model is None:
+        raise ConfigError("model must be a path or hub id, got None: the tiny model needs no diagnosis")
+    check_counts(groups=groups)
+    choice = choice or ModelChoice(path=options.model)
+    args = grpo_config(options)
+    spec = make_spec(options, args)
+    template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
+    about = [_about_model(one) for one in model_problems(choice, template)]
+    steps = _Steps(options, args, choice, free_memory(cpu=bool(args.use_cpu)) if free is None else free)
+    about += steps.too_large()
+    if any(one.verdict is Verdict.PROBLEM for one in about):
+        return Diagnosis(env=options.env, model=options.model, findings=tuple(about))
+    if on_load is not None:
+        on_load()
+    tokenizer = load_tokenizer(options.model)
+    chat = TemplateChat(tokenizer, **template)
+    weights = _placed(load_weights(options.model, dtype=choice.dtype or "float32"), args)
+    sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
+    engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
+    limits = spec.rollout_config.limits(args.max_completion_length, context=context_of(weights.config))
+    began = perf_counter()
+    with spec.make_pool() as pool:
+        results = run_episodes(
+            _episodes(options, spec, chat, limits, groups),
+            pool=pool,
+            engine=engine,
+            max_alive=spec.rollout_config.max_alive,
+            cutoff=spec.rollout_config.cutoff,
+            on_finish=lambda _, result: on_episode(result) if on_episode else None,
+        )
+    seconds = perf_counter() - began
+    ends = end_ids(weights.generation_config, tokenizer, chat)
+    played = Played(results, group_size=options.group_size, ends=ends)
+    known = references(options, spec.tasks("eval"))
+    with ExitStack() as stack:
+        here = spec.executor in _STEPPED_HERE
+        judge = stack.enter_context(Judge(spec.env_spec, seconds=_SECONDS_OF_JUDGING)) if here else None
+        readable = readable_actions(played, options.action_format, cut_actions=options.cut_actions, judge=judge)
+    shown = {id_: tokenizer.decode([id_]) for id_ in ends}
+    findings = [
+        *scored_episodes(played),
+        readable,
+        ends_of_turns(played, ends=shown, cut_actions=options.cut_actions, max_tokens=options.max_tokens_per_turn),
+        group_spread(played, best=known["return_optimum"], group_size=options.group_size, readable=readable.verdict),
+        episode_length(played, max_completion=args.max_completion_length),
+        steps.memory(played),
+        *about,
+        _system_message(tokenizer, template, options.system_prompt),
+        scores(played, known),
+        _speed(played, seconds, options.episodes),
+    ]
+    findings.sort(key=lambda one: one.verdict is not Verdict.PROBLEM)
+    first = next((one for one in results if one.turns), None)
+    return Diagnosis(
+        env=options.env,
+        model=options.model,
+        findings=tuple(findings),
+        prompt="" if first is None else tokenizer.decode(first.prompt_ids),
+        reply=next((text for one in results if (text := _reply(one, tokenizer))), ""),
+    )
+
+
+def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: Limits, groups: int) -> list[Episode]:
+    preamble = [] if options.system_prompt is None else [Message("system", options.system_prompt)]
+    tasks = islice(spec.tasks("train"), groups)
+    return [
+        Episode(task, chat=chat, limits=limits, preamble=preamble, seed=derive_seed(options.seed, "doctor", row))
+        for row, task in enumerate(task for task in tasks for _ in range(options.group_size))
+    ]
+
+
+def _placed(weights: Any, args: Any) -> Any:
+    import torch
+
+    if args.use_cpu or not torch.accelerator.is_available():
+        return weights
+    return weights.to(torch.accelerator.current_accelerator())
+
+
+def _reply(episode: EpisodeResult, tokenizer: Any) -> str:
+    if len(episode.turns) < 2:
+        return ""
+    return str(tokenizer.decode(episode.completion_ids[episode.turns[0].stop : episode.turns[1].start]))
+
+
+def _about_model(problem: Problem) -> Finding:
+    fix = "correct the files in the model's folder, or take the chat (instruct) version of the model"
+    verdict = Verdict.PROBLEM if problem.fatal else Verdict.WARNING
+    return Finding(name="model", verdict=verdict, got=problem.message, fix=fix)
+
+
+def _system_message(tokenizer: Any, template: Mapping[str, Any], system_prompt: str | None) -> Finding:
+    name = "system message"
+    if system_prompt is not None:
+        return Finding(name=name, verdict=Verdict.OK, got=f"yours: {shortened(system_prompt)!r}")
+    if own := default_system_message(tokenizer, **template):
+        fix = "--system-prompt TEXT replaces it"
+        return Finding(name=name, verdict=Verdict.OK, got=f"the template's own: {shortened(own)!r}", fix=fix)
+    return Finding(name=name, verdict=Verdict.OK, got="none")
+
+
+def default_system_message(tokenizer: Any, **template: Any) -> str:
+    """Return the system message that a chat template writes where a conversation has none; empty if it writes none.
+
+    It is what the template writes in the place of a given one.
+    """
+    said = {"role": "user", "content": "\ufdd1"}
+    given = {"role": "system", "content": "\ufdd2"}
+    options = {**template, "tokenize": False, "add_generation_prompt": True}
+    try:
+        alone, both = (str(tokenizer.apply_chat_template(messages, **options)) for messages in ([said], [given, said]))
+    except Exception:  # templates are programs and can raise anything, on a system message for example
+        return ""
+    before, _, after = both.partition("\ufdd1")[0].partition("\ufdd2")
+    written = alone.partition("\ufdd1")[0]
+    if not written.startswith(before) or not written.endswith(after) or len(written) < len(before) + len(after):
+        return ""
+    return written.removeprefix(before).removesuffix(after).strip()
+
+
+def _speed(played: Played, seconds: float, episodes: int) -> Finding:
+    tokens = sum(one.tokens for one in played.said)
+    step = seconds * episodes / max(1, len(played.results))
+    got = (
+        f"{counted(len(played.results), 'episode')} in {seconds:.0f} s, {tokens / max(seconds, 1e-9):.0f} sampled "
+        f"tokens a second; the {episodes} of a step take about {step:.0f} s, and the gradient comes on top"
+    )
+    numbers = {"seconds": seconds, "tokens": tokens, "rollout_seconds": step}
+    return Finding(name="speed", verdict=Verdict.OK, got=got, numbers=numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Training steps whose memory is compared with the free memory."""
+
+    options: TrainOptions
+    args: Any
+    choice: ModelChoice
+    free: int
+
+    def too_large(self) -> list[Finding]:
+        """Return a problem if not even one short row fits; the model is then not loaded."""
+        needed = self._needed(1, rows=1)
+        if needed <= self.free:
+            return []
+        got = f"weights, gradients and optimizer need about {needed / _GIB:.1f} GiB; {self._free} are free"
+        return [self._finding(Verdict.PROBLEM, got, 1, {"needed": needed, "free": self.free})]
+
+    def memory(self, played: Played) -> Finding:
+        """Return the estimate for episodes as long as those that were played, and for the longest that are allowed."""
+        prompt = max((len(one.prompt_ids) for one in played.results), default=0)
+        now = max((len(one.prompt_ids) + len(one.completion_ids) for one in played.results), default=0)
+        longest = max(now, prompt + self.args.max_completion_length)
+        rows = self.args.per_device_train_batch_size
+        needed, most = self._needed(now, rows=rows), self._needed(longest, rows=rows)
+        got = (
+            f"a step needs about {needed / _GIB:.1f} GiB with {counted(rows, 'row')} of {now} tokens, "
+            f"{most / _GIB:.1f} GiB with rows of {longest}, the longest allowed; {self._free} are free"
+        )
+        numbers = {"rows": rows, "tokens": now, "needed": needed, "longest": longest, "most": most, "free": self.free}
+        if most <= self.free:
+            return Finding(name="memory", verdict=Verdict.OK, got=got, numbers=numbers)
+        verdict = Verdict.PROBLEM if needed > self.free else Verdict.WARNING
+        return self._finding(verdict, got, longest if verdict is Verdict.WARNING else now, numbers)
+
+    @property
+    def _free(self) -> str:
+        return f"{self.free / _GIB:.1f} GiB"
+
+    def _finding(self, verdict: Verdict, got: str, tokens: int, numbers: Mapping[str, Any]) -> Finding:
+        options = self._smaller(tokens)
+        fix = written(options) or "take a smaller model or a larger machine, or shorten episodes (--max-completion)"
+        return Finding(name="memory", verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
+
+    def _smaller(self, tokens: int) -> dict[str, str]:
+        """Return options with which a step fits, the smallest change first; empty if none do."""
+        most = self.args.per_device_train_batch_size
+        changes: list[dict[str, str]] = [{}]
+        if not self.choice.trains_adapter:
+            changes += [{"--lora": "16"}, {"--lora": "16", "--dtype": "bfloat16"}]
+        elif self.choice.dtype in (None, "float32"):
+            changes += [{"--dtype": "bfloat16"}]
+        for change in changes:
+            lora = int(change["--lora"]) if "--lora" in change else self.choice.lora
+            choice = replace(self.choice, lora=lora, dtype=change.get("--dtype", self.choice.dtype))
+            rows = most
+            while rows:
+                if self._needed(tokens, rows=rows, choice=choice) <= self.free:
+                    fewer = {"--grpo": f"per_device_train_batch_size={rows}"} if rows < most else {}
+                    return {**change, **fewer}
+                rows //= 2
+        return {}
+
+    def _needed(self, tokens: int, *, rows: int, choice: ModelChoice | None = None) -> int:
+        memory = estimate_memory(
+            choice or self.choice,
+            tokens=tokens,
+            checkpointing=bool(self.args.gradient_checkpointing),
+            reference=bool(self.args.beta),
+        )
+        return memory.needed(rows, generated=0 if self.args.use_vllm else self.options.episodes)

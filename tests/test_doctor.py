@@ -1,0 +1,317 @@
+"""gym-trl doctor: each thing that stands in a training's way is found before it, with what to change."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("trl")
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gym_trl.cli.app import app
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.envspec import EnvSpec
+from gym_trl.errors import ConfigError
+from gym_trl.testing.tiny import save_tiny
+from gym_trl.training.action_formats import Judge, Response, candidate_formats, read_again
+from gym_trl.training.doctor import Diagnosis, NextStep, default_system_message, diagnose
+from gym_trl.training.findings import Verdict
+from gym_trl.training.model_checks import estimate_memory
+from gym_trl.training.models import ModelChoice
+from gym_trl.training.options import TrainOptions
+from gym_trl.types import Request, Task
+
+GUESS = "TrlEnv/GuessNumber-v0"
+Say = Callable[[Request], str]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tiny model."""
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny(folder, width=32, layers=1)
+    return folder
+
+
+@pytest.fixture
+def said(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Diagnosis]:
+    """Return a function that diagnoses a model which responds as a script says."""
+
+    def run(say: Say | str, *, groups: int = 2, free: int | None = None, **options: Any) -> Diagnosis:
+        script = (lambda request: say) if isinstance(say, str) else say
+        tokenizer = AutoTokenizer.from_pretrained(tiny)
+
+        def engine(*_: Any, **__: Any) -> ScriptedEngine:
+            return ScriptedEngine(lambda request: tokenizer.encode(script(request), add_special_tokens=False))
+
+        monkeypatch.setattr("gym_trl.training.doctor.transformers_engine", engine)
+        given = {"group_size": 4, "episodes": 8, "eval_episodes": 4, **options}
+        chosen = TrainOptions.choose(GUESS, model=str(tiny), env_kwargs={"high": 8, "turns": 4}, **given)
+        return diagnose(chosen, groups=groups, free=free)
+
+    return run
+
+
+def number(request: Request) -> int:
+    """Return a number from 1 to 8 that differs between the episodes of a group."""
+    return 1 + request.seed % 8
+
+
+def test_a_model_that_plays_legally_and_differently_is_ready(said: Callable[..., Diagnosis]) -> None:
+    found = said(lambda request: f"<action>{number(request)}</action><|end|>")
+    assert found.ready, [one.got for one in found.problems]
+    assert found.next_step is NextStep.TRAIN
+    assert found.changes == {}
+    assert found.finding("readable actions").numbers["legal"] == 1.0
+    assert found.finding("groups with spread").verdict is Verdict.OK
+
+
+def test_numbers_in_prose_are_unreadable_as_tags_and_the_proposed_format_reads_them(
+    said: Callable[..., Diagnosis],
+) -> None:
+    def prose(request: Request) -> str:
+        return f"I say {number(request)}, I think.<|end|>"
+
+    found = said(prose)
+    lost = found.finding("readable actions")
+    assert found.findings[0] is lost
+    assert lost.verdict is Verdict.PROBLEM
+    assert lost.numbers["readable"] == 0.0
+    assert lost.examples[0].startswith("I say ")
+    assert found.next_step is NextStep.DOCTOR
+    assert found.changes == {"--action-format": r"regex:(\d+)"}
+    again = said(prose, action_format=found.changes["--action-format"])
+    assert again.ready
+    assert again.finding("readable actions").numbers["legal"] == 1.0
+
+
+def test_words_without_an_action_ask_for_a_warm_start(said: Callable[..., Diagnosis]) -> None:
+    found = said("I cannot decide.<|end|>")
+    assert found.finding("readable actions").warm_start
+    assert found.next_step is NextStep.WARM_START
+
+
+def test_groups_whose_members_are_all_alike_teach_nothing(said: Callable[..., Diagnosis]) -> None:
+    found = said("<action>9</action><|end|>")  # out of range
+    flat = found.finding("groups with spread")
+    assert flat.verdict is Verdict.PROBLEM
+    assert flat.numbers["groups"] == 2
+    assert flat.numbers["spread"] == 0.0
+    assert flat.numbers["flat_returns"] == pytest.approx([-0.3])
+    alike = said("<action>4</action><|end|>").finding("groups with spread")
+    assert alike.verdict is Verdict.PROBLEM
+    assert "easier variant" in alike.fix
+
+
+def test_a_model_that_never_ends_its_turn_is_told_apart_from_one_that_is_cut_off_at_times(
+    said: Callable[..., Diagnosis],
+) -> None:
+    never = said("and then " * 4, max_tokens_per_turn=16).finding("length of a turn")
+    assert never.verdict is Verdict.PROBLEM
+    assert never.numbers["ended"] == 0.0
+    assert "almost never ends its turn with '<|end|>' (id 1)" in never.fix
+    assert never.warm_start
+
+    def at_times(request: Request) -> str:
+        action = f"<action>{number(request)}</action>"
+        return f"{action}{' because' * 9}" if request.seed % 3 == 0 else f"{action}<|end|>"
+
+    cut = said(at_times, max_tokens_per_turn=32).finding("length of a turn")
+    assert cut.verdict is Verdict.WARNING
+    assert cut.options == {"--max-tokens": "64"}
+
+
+def test_cut_responses_are_read_if_accepting_them_helps(said: Callable[..., Diagnosis]) -> None:
+    found = said(lambda request: f"{number(request)}", max_tokens_per_turn=1)
+    assert found.changes == {"--action-format": "plain", "--spec": "cut_actions=accept"}
+    again = said(
+        lambda request: f"{number(request)}", max_tokens_per_turn=1, action_format="plain", cut_actions="accept"
+    )
+    assert again.ready
+
+
+def test_episodes_without_room_are_counted_and_given_twice_the_tokens(said: Callable[..., Diagnosis]) -> None:
+    found = said("<action>1</action><|end|>", grpo={"max_completion_length": 20}, groups=8)
+    short = found.finding("length of an episode")
+    assert short.numbers["token_limit"] > 0.5
+    assert short.options == {"--max-completion": "40"}
+
+
+def test_a_step_that_does_not_fit_names_options_with_which_it_does(said: Callable[..., Diagnosis], tiny: Path) -> None:
+    def play(request: Request) -> str:
+        return f"<action>{number(request)}</action><|end|>"
+
+    roomy = said(play, free=1 << 40).finding("memory")
+    assert roomy.verdict is Verdict.OK
+    numbers = roomy.numbers
+    tight = said(play, free=numbers["needed"] + 1).finding("memory")
+    assert tight.verdict is Verdict.WARNING
+    assert numbers["most"] > numbers["needed"]
+    short = said(play, free=numbers["needed"] - 1)
+    assert not short.ready
+    assert short.finding("memory").verdict is Verdict.PROBLEM
+    assert short.changes == {"--grpo": "per_device_train_batch_size=4"}
+
+
+def test_weights_that_do_not_fit_are_not_loaded(
+    tiny: Path, said: Callable[..., Diagnosis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    found = said("7", free=1000)
+    assert [one.name for one in found.problems] == ["memory"]
+    assert found.prompt == ""
+    assert found.next_step is NextStep.NONE
+
+
+def test_a_model_without_a_chat_template_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_tiny(tmp_path, width=32, layers=1)
+    (tmp_path / "chat_template.jinja").unlink()
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    found = diagnose(TrainOptions.choose(GUESS, model=str(tmp_path)))
+    assert [one.verdict for one in found.findings] == [Verdict.PROBLEM]
+    assert "has no chat template" in found.findings[0].got
+    assert "instruct" in found.findings[0].fix
+
+
+def test_end_tokens_that_differ_are_named(tmp_path: Path) -> None:
+    save_tiny(tmp_path, width=32, layers=1)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "<|user|>"}))
+    options = TrainOptions.choose(GUESS, model=str(tmp_path), group_size=2, episodes=2, max_tokens_per_turn=4)
+    found = diagnose(options, groups=1)
+    warned = found.finding("model")
+    assert warned.verdict is Verdict.WARNING
+    assert "'<|user|>' (4)" in warned.got
+    assert "'<|end|>' (1)" in warned.got
+
+
+def test_the_prompt_is_shown_with_its_control_tokens_and_what_follows_a_response(
+    said: Callable[..., Diagnosis],
+) -> None:
+    found = said("<action>1</action><|end|>", system_prompt="Be brief.", groups=4)
+    assert found.prompt.startswith("<|system|>Be brief.<|end|><|user|>Find the secret integer from 1 to 8.")
+    assert found.prompt.endswith("Guess 1 to 8 in 4 tries.<|end|><|assistant|>")
+    assert found.reply == "<|user|>Higher.<|end|><|assistant|>"
+    assert found.finding("system message").got == "yours: 'Be brief.'"
+
+
+def test_a_system_message_that_a_template_adds_by_itself_is_found() -> None:
+    from gym_trl.testing.tiny import tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    assert default_system_message(tokenizer) == ""
+    tokenizer.chat_template = (
+        "{% if messages[0]['role'] != 'system' %}<|system|>You are Tiny.<|end|>{% endif %}" + tokenizer.chat_template
+    )
+    assert default_system_message(tokenizer) == "You are Tiny."
+    tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}x"
+    assert default_system_message(tokenizer) == ""
+
+
+def test_the_tiny_model_needs_no_diagnosis() -> None:
+    with pytest.raises(ConfigError, match="model must be a path or hub id, got None"):
+        diagnose(TrainOptions.choose(GUESS))
+
+
+def test_legality_depends_on_the_actions_before_a_response() -> None:
+    task = Task("TrlEnv/TicTacToe-v0", 0)
+    with Judge(EnvSpec("TrlEnv/TicTacToe-v0"), seconds=60) as judge:
+        first, later = (Response("5", False, task, before) for before in ((), ("5",)))
+        assert [judge.accepts(one, "5") for one in (first, later)] == [True, False]
+
+
+def test_a_judge_out_of_time_accepts_nothing_new() -> None:
+    response = Response("7", False, Task(GUESS, 0), ())
+    with Judge(EnvSpec(GUESS), seconds=0) as judge:
+        assert judge.exhausted
+        assert not judge.accepts(response, "7")
+
+
+def test_an_environment_that_raises_accepts_nothing() -> None:
+    with Judge(EnvSpec(GUESS, env_kwargs={"nope": 1}), seconds=9) as judge:
+        assert not judge.accepts(Response("7", False, Task(GUESS, 0), ()), "7")
+
+
+@pytest.mark.parametrize(
+    ("actions", "text", "action"),
+    [
+        (["3", "12"], "Between 1 and 9, I take 7.", "7"),
+        (["-3", "12"], "My answer is -4!", "-4"),
+        (["up", "upper"], "Then UPPER it is.", "UPPER"),
+        (["crane", "slate"] + [f"{one}rown" for one in "abcdefghijklmnopqrstuvwxyz"], "My word: frown!", "frown"),
+        ([f"{row} {column}" for row in range(6) for column in range(6)], "I open 3 4.", "3 4"),
+    ],
+)
+def test_a_pattern_reads_actions_of_the_same_kind_from_prose(actions: list[str], text: str, action: str) -> None:
+    formats = candidate_formats(actions, marked=True)
+    [reading] = read_again(formats[2:3], [Response(text, False, Task("", 0), ())], None)
+    assert reading.example == (text, action)
+
+
+def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--env", "high=8", "--group-size", "2", "--episodes", "2", "--max-tokens", "8", "--groups", "1"]
+    result = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small])
+    assert result.exit_code == 1, result.output
+    assert "problem  readable actions: 0% of " in result.stdout
+    assert "| <|user|>Find the secret integer from 1 to 8." in result.stdout
+    words = shlex.split(result.stdout.splitlines()[-1])
+    assert words[:5] == ["gym-trl", words[1], GUESS, "--model", str(tiny)]
+    assert words[5:7] == ["--env", "high=8"]
+    assert words[1] in {"doctor", "warm-start"}
+    assert list(tmp_path.iterdir()) == []  # nothing is written
+    found = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small, "--json"])
+    assert found.exit_code == 1
+    told = json.loads(found.stdout)
+    assert shlex.split(told["command"]) == words
+    assert told["ready"] is False
+    assert {one["name"] for one in told["findings"]} >= {"readable actions", "groups with spread", "memory", "speed"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [GUESS, "--model", "nope"],
+        ["Nope-v0", "--model", "Qwen/Qwen3-0.6B"],
+        [GUESS, "--model", "Qwen/Qwen3-0.6B", "--dtype", "bfloat16"],
+        [GUESS, "--model", "Qwen/Qwen3-0.6B", "--env", "high=x"],
+    ],
+)
+def test_what_cannot_be_examined_is_one_line_and_exit_status_2(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.lm
+def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_works(pretrained: Path) -> None:
+    torch.set_num_threads(2)
+    small: dict[str, Any] = {"group_size": 4, "episodes": 16, "eval_episodes": 4, "max_tokens_per_turn": 32}
+    found = diagnose(TrainOptions.choose(GUESS, model=str(pretrained), **small), groups=3, free=1 << 40)
+    lost = found.finding("readable actions")
+    assert lost.verdict is Verdict.PROBLEM
+    assert lost.numbers["legal"] < 0.1
+    assert found.next_step is NextStep.DOCTOR
+    assert found.changes["--action-format"].startswith("regex:")
+    spec = {"cut_actions": "accept"} if "--spec" in found.changes else {}
+    again = diagnose(
+        TrainOptions.choose(
+            GUESS, model=str(pretrained), action_format=found.changes["--action-format"], spec=spec, **small
+        ),
+        groups=3,
+        free=1 << 40,
+    )
+    assert again.finding("readable actions").numbers["legal"] > lost.numbers["legal"] + 0.25
+    assert found.finding("system message").got.startswith("the template's own: 'You are a helpful AI assistant")
+
+
+def test_the_cache_of_a_rollout_counts_where_it_is_larger_than_the_rows_of_the_backward_pass(tiny: Path) -> None:
+    memory = estimate_memory(ModelChoice(path=str(tiny)), tokens=100, checkpointing=True)
+    assert memory.cache == 2 * 1 * 32 * 4 * 100  # keys and values of one layer, 32 wide, four bytes each
+    assert memory.needed(1, generated=10_000) == memory.fixed + 10_000 * memory.cache
