@@ -89,8 +89,7 @@ class BlindBaseline:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
-        estimates = {name: getattr(self, name)._asdict() for name in ("success", "mean_return")}
-        return {**asdict(self), "actions": list(self.actions), **estimates}
+        return {**asdict(self), "actions": list(self.actions)}
 
 
 def describe(found: BlindBaseline) -> str:

@@ -189,8 +189,9 @@ def play_task(
 def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> Score | None:
     """Return the score of the environments' own ``random_policy``; ``None`` if one has none."""
     tasks, episode = list(tasks), itertools.count()
-    if not _all_play_at_random(make, tasks):
-        return None
+    with Instances(make) as instances:
+        if not all(instances.of(task).has_wrapper_attr("random_policy") for task in tasks):
+            return None
     return play_policy(
         make, tasks, lambda env: env.get_wrapper_attr("random_policy")(derive_seed(seed, "random", next(episode)))
     )
@@ -212,17 +213,6 @@ def optimum(env: TextEnvironment) -> Optimum:
     """
     known = [attribute_of(env, name) for name in ("optimal_success", "optimal_return")]
     return Optimum(*(None if number is None else float(number) for number in known))
-
-
-def _all_play_at_random(make: EnvFactory, tasks: list[Task]) -> bool:
-    for env_id in {task.env_id for task in tasks}:
-        env = make(env_id)
-        try:
-            if not env.has_wrapper_attr("random_policy"):
-                return False
-        finally:
-            env.close()
-    return True
 
 
 def _result(turns: list[PlayedTurn | Exception]) -> Result:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import to_json
@@ -16,16 +16,17 @@ _Z = NormalDist().inv_cdf(0.975)
 _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
 
 
-class Estimate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Estimate:
     """Mean and its 95% interval; ``None`` if they cannot be computed.
 
-    >>> str(Estimate(0.62, 0.574, 0.664)), str(Estimate(1.0, None, None)), str(Estimate(None, None, None))
+    >>> str(Estimate(0.62, 0.574, 0.664)), str(Estimate(1.0)), str(Estimate())
     ('0.620 [0.574, 0.664]', '1.000', '-')
     """
 
-    mean: float | None
-    low: float | None
-    high: float | None
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     def __str__(self) -> str:
         if self.mean is None:
@@ -48,10 +49,10 @@ def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
     tasks = [task for task in tasks if task]
     values = [value for task in tasks for value in task]
     if not values:
-        return Estimate(None, None, None)
+        return Estimate()
     mean = math.fsum(values) / len(values)
     if len(tasks) < 2:
-        return Estimate(mean, None, None)
+        return Estimate(mean)
     reach = _student(len(tasks) - 1) * _clustered_error(tasks, mean)
     return Estimate(mean, mean - reach, mean + reach)
 
@@ -72,10 +73,10 @@ def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
     tasks = [task for task in tasks if task]
     values = [value for task in tasks for value in task]
     if not values:
-        return Estimate(None, None, None)
+        return Estimate()
     share = sum(values) / len(values)
     if len(tasks) < 2:
-        return Estimate(share, None, None)
+        return Estimate(share)
     most = max(map(len, tasks))
     more = [*tasks, [True] * most, [False] * most]
     count = sum(map(len, more))
@@ -159,7 +160,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain JSON values, estimates as ``{"mean", "low", "high"}``."""
-        return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
+        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -246,7 +247,8 @@ class Scoreboard:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
-        self._returns, self._successes = _Sum(), _Sum()
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
         for record in records:
             self.add(record)
 
@@ -258,10 +260,10 @@ class Scoreboard:
         if key not in self._tallies:
             self._tallies[key] = _Tally(env_id, task["env_kwargs"], policy)
         self._tallies[key].add(record)
-        if record["return"] is not None:
-            self._returns.add(record["return"])
-            if record["success"] is not None:
-                self._successes.add(record["success"])
+        for name in ("success", "return") if record["return"] is not None else ():
+            if (value := record[name]) is not None:
+                self._sums[name] += value
+                self._counts[name] += 1
 
     def rows(self) -> list[Row]:
         """Return a row for each policy on each environment, sorted by environment, then by policy."""
@@ -274,18 +276,7 @@ class Scoreboard:
 
     def means(self) -> dict[str, float]:
         """Return mean success and return over all episodes so far, for a progress bar, if there are any."""
-        sums = {"success": self._successes, "return": self._returns}
-        return {name: sum_.total / sum_.count for name, sum_ in sums.items() if sum_.count}
-
-
-@dataclass(slots=True)
-class _Sum:
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.count += 1
+        return {name: self._sums[name] / self._counts[name] for name in ("success", "return") if self._counts[name]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +297,7 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the difference as plain JSON values."""
-        return {**asdict(self), **{name: getattr(self, name)._asdict() for name in ("success", "mean_return")}}
+        return asdict(self)
 
 
 def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> list[Difference]:
