@@ -262,6 +262,14 @@ def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
     )
 
 
+def test_a_race_of_a_model_that_never_gives_an_action_ends() -> None:
+    talks = TextPolicy("talker", lambda env, seed: lambda observation: "Well, ...", marks=True)
+    other = beside("TrlEnv/GuessNumber-v0", talks)
+    other.play()
+    assert (len(other.actions), other.over) == (3, True)
+    other.close()
+
+
 @pytest.mark.trl
 @pytest.mark.parametrize("instructions", ["", "Say a number."])
 def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions: str) -> None:

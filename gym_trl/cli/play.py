@@ -182,7 +182,9 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
         """Make the environment as the policy sees it: models get instructions and an action format."""
         if not policy.marks:
             return make_text_env(env_id, {**kwargs, **more})
-        options = {"action_format": "tag", **(policy.spec if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
+        # A response without an action uses no turn of the environment, so nothing else would end its episode.
+        usual = {"action_format": "tag", "end_after_invalid": 3}
+        options = {**usual, **(policy.spec if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
         spec = EnvSpec.from_options(lambda: make_text_env(env_id, kwargs), options)
         return spec.make(next(iter(spec.weights)))
 
