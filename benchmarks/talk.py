@@ -1,14 +1,14 @@
 # mypy: allow-untyped-calls
-"""Short talks with the real vLLM on a CPU, which the simulation predicts and the tests of the engine play."""
+"""Short talks with the real vLLM, for the simulation, the tests of the engine, and ``bench_gpu.py``."""
 
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -21,14 +21,15 @@ from report import QUICK
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.vllm import VLLMEngine
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import EnvFailure, EpisodeResult, StepResult, Task
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
 
 EPISODES = 64
 LATENCIES_MS = (0, 20) if QUICK else (0, 20, 100)
+LIMITS = Limits(tokens_per_turn=40, context=512)
 
 
 class Talk(gym.Env[str, str]):
@@ -85,17 +86,23 @@ def delays(index: int, latency_s: float) -> list[float]:
 
 @dataclass(frozen=True)
 class Model:
-    """Real vLLM with a tiny model."""
+    """Real vLLM with a model, by default for turns of up to 40 tokens."""
 
     llm: Any
-    tokenizer: Any
     chat: TemplateChat
+    eos_ids: frozenset[int]
+    limits: Limits = LIMITS
+
+    @classmethod
+    def tiny(cls, llm: Any, tokenizer: Any) -> Self:
+        """Return the tiny model, for which ten ids of a hundred end a turn, so that turns have one to forty tokens."""
+        chat = TemplateChat(tokenizer)
+        return cls(llm, chat, chat.stop_ids | {*tokenizer.encode("etaoinshr", add_special_tokens=False)})
 
     def episodes(self, indices: Iterable[int] = range(EPISODES)) -> list[Episode]:
-        """Return episodes of 1 to 10 turns of up to 40 tokens."""
-        limits = Limits(tokens_per_turn=40, context=512)
+        """Return episodes of 1 to 10 turns."""
         return [
-            Episode(Task("Talk", index), chat=self.chat, limits=limits, seed=derive_seed("talk", index))
+            Episode(Task("Talk", index), chat=self.chat, limits=self.limits, seed=derive_seed("talk", index))
             for index in indices
         ]
 
@@ -108,9 +115,7 @@ class Model:
         """Return the episodes, the seconds and the engine steps, from an empty prefix cache."""
         self.llm.reset_prefix_cache()
         episodes = self.episodes(indices)
-        # Ten ids of a hundred end a turn, so that turns have one to forty tokens.
-        ends = self.tokenizer.encode("etaoinshr", add_special_tokens=False)
-        engine = VLLMEngine(self.llm, eos_ids={*self.chat.stop_ids, *ends})
+        engine = VLLMEngine(self.llm, eos_ids=self.eos_ids)
         with pool:
             began = time.perf_counter()
             played = scheduler(episodes, pool=pool, engine=engine)
@@ -119,11 +124,39 @@ class Model:
 
 @contextmanager
 def real_model() -> Iterator[Model]:
-    """Provide the model, warmed up."""
+    """Provide the tiny model, warmed up."""
     vllm_cpu.prepare()
     with tempfile.TemporaryDirectory() as folder:
         _, tokenizer = vllm_cpu.save_model(Path(folder))
         with vllm_cpu.small_llm(Path(folder), max_num_seqs=EPISODES) as llm:
-            model = Model(llm, tokenizer, TemplateChat(tokenizer))
+            model = Model.tiny(llm, tokenizer)
             model.play(SlowPool(0.0))
             yield model
+
+
+def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngine) -> list[EpisodeResult]:
+    """Play turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
+    finished: dict[str, EpisodeResult] = {}
+    for index, episode in enumerate(episodes):
+        pool.reset(str(index), episode.task)
+    todo = {key: episodes[int(key)].started(reply) for key, reply in _all(pool, len(episodes))}
+    while asked := {key: what for key, what in todo.items() if isinstance(what, Sample)}:
+        for key, what in asked.items():
+            engine.submit(Request(key, what.prompt_ids, what.max_tokens, what.seed))
+        answers: list[Completion] = []
+        while len(answers) < len(asked):
+            answers += engine.collect(block=True)
+        for answer in answers:
+            act = episodes[int(answer.request_id)].sampled(answer)
+            assert isinstance(act, Act)
+            pool.step(answer.request_id, act.action)
+        todo = {key: episodes[int(key)].stepped(reply) for key, reply in _all(pool, len(asked))}
+        finished |= {key: what for key, what in todo.items() if isinstance(what, EpisodeResult)}
+    return [finished[str(index)] for index in range(len(episodes))]
+
+
+def _all(pool: InlinePool, count: int) -> list[tuple[str, StepResult | EnvFailure]]:
+    replies: list[tuple[str, StepResult | EnvFailure]] = []
+    while len(replies) < count:
+        replies += pool.collect(block=True)
+    return replies

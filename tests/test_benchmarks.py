@@ -4,6 +4,7 @@
 import json
 from pathlib import Path
 
+import bench_gpu
 import pytest
 import report
 import suite
@@ -88,3 +89,75 @@ def test_cells_are_shown_with_three_digits():
     assert [report.shown(cell) for cell in ("a", 1234.5, 0.0123, 16384, 2.0, None)] == [
         "a", "1,230", "0.0123", "16,384", "2", "",
     ]  # fmt: skip
+
+
+GPU_FIGURES = {
+    "colocated": {
+        "rows": [
+            {
+                "latency_ms": 100,
+                "continuous": {"tokens_per_s": 900.0, "turns_per_s": 30.0, "steps": 139},
+                "lockstep": {"tokens_per_s": 450.0, "turns_per_s": 15.0, "steps": 303},
+            }
+        ]
+    },
+    "server": {"tokens_per_s": {"ours": 95.0, "bare": 100.0, "by turns": 80.0}},
+    "fidelity": {
+        "engine": "bfloat16",
+        "rows": [{"trainer": "float32", "mean": 0.0123, "max": 0.5, "tokens": 800}],
+    },
+    "learning": {
+        "steps": 2,
+        "seconds": 50.0,
+        "success_before": 0.25,
+        "success_random": None,
+        "success_after": 0.5,
+        "ratio_mean_lowest": 0.999,
+        "curve": [{"step": 1, "success": 0.25}, {"step": 2, "success": None}],
+    },
+    "learning-server": {"failed": "Traceback ...\nRuntimeError: one GPU | no"},
+}
+
+
+def test_the_results_of_a_gpu_are_named_after_it_and_have_a_row_for_each_figure(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "README", tmp_path / "README.md")
+    monkeypatch.setattr(bench_gpu, "gpu_name", lambda: "NVIDIA H100 80GB HBM3")
+    report.README.write_text("<!-- table: gpu -->\n<!-- /table -->\n", encoding="utf-8")
+    bench_gpu._write("NVIDIA H100 80GB HBM3", "models/qwen", GPU_FIGURES, part=False)
+    result = json.loads((tmp_path / "gpu-nvidia-h100-80gb-hbm3.json").read_text(encoding="utf-8"))
+    assert (result["gpu"], result["model"], result["sections"]) == ("NVIDIA H100 80GB HBM3", "qwen", GPU_FIGURES)
+    assert (tmp_path / "gpu-nvidia-h100-80gb-hbm3.png").read_bytes().startswith(b"\x89PNG")
+    rows = [" ".join(map(report.shown, row)) for row in result["tables"][0]["rows"]]
+    assert "colocated tokens/s, environments of 100 ms 900 lockstep: 450" in rows
+    assert "server tokens/s 95 bare: 100, by turns: 80" in rows
+    assert "learning success after 2 steps 0.5 before: 0.25" in rows
+    assert "learning seconds of a step 25 " in rows
+    assert "learning-server failed: RuntimeError: one GPU / no  " in rows
+
+
+def test_a_section_that_fails_is_written_down_and_the_others_go_on(monkeypatch):
+    def fail(folder):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(bench_gpu, "SECTIONS", {"server": fail, "fidelity": lambda folder: {"rows": [], "of": folder}})
+    written = []
+    figures = bench_gpu.measure("model", ["server", "fidelity"], lambda found: written.append(dict(found)))
+    assert figures == {"server": {"failed": "no room"}, "fidelity": {"rows": [], "of": "model"}}
+    assert [list(found) for found in written] == [["server"], ["server", "fidelity"]]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "said"),
+    [
+        (None, ["model"], "needs a GPU, and PyTorch finds none"),
+        ("NVIDIA H100", [], r"give one model: make bench-gpu MODEL=FOLDER"),
+        ("NVIDIA H100", ["one", "two"], r"got \['one', 'two'\]"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_a_line(gpu, words, said, monkeypatch):
+    monkeypatch.setattr(bench_gpu, "gpu_name", lambda: gpu)
+    monkeypatch.setattr("sys.argv", ["bench_gpu.py", *words])
+    with pytest.raises(SystemExit, match=said) as ended:
+        bench_gpu.main()
+    assert "\n" not in str(ended.value)

@@ -28,13 +28,17 @@ TRL = [
 
 
 class Server:
-    """``vllm serve`` of the model in ``folder``, on one port across restarts."""
+    """``vllm serve`` of the model in ``folder``, on one port across restarts.
 
-    def __init__(self, folder, *flags):
+    ``flags`` override ``FLAGS``, ``settings`` are environment variables, and ``logs`` is the folder of its log.
+    """
+
+    def __init__(self, folder, *flags, settings=vllm_cpu.SETTINGS, logs=None):
+        self._settings = settings
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._client = httpx.Client(timeout=30)  # made once: its TLS context takes longer than some answers
-        self._log = (folder.parent / f"{self.port}.log").open("w")
+        self._log = ((logs or folder.parent) / f"{self.port}.log").open("w")
         self._command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
         self._command += [
             "--served-model-name",
@@ -52,7 +56,7 @@ class Server:
             self._command,
             env={
                 **os.environ,
-                **vllm_cpu.SETTINGS,
+                **self._settings,
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
                 "VLLM_SERVER_DEV_MODE": str(int("--weight-transfer-config" in self._command)),
             },
@@ -61,8 +65,8 @@ class Server:
             start_new_session=True,  # the engine is a process of its own, and is to be killed with the server
         )
 
-    def wait(self):
-        deadline = time.monotonic() + 250  # a busy machine takes two minutes
+    def wait(self, seconds=250):  # a busy machine takes two minutes
+        deadline = time.monotonic() + seconds
         while not self.answers():
             assert self.process.poll() is None, "the server ended: see its log"
             assert time.monotonic() < deadline

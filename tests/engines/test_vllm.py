@@ -11,23 +11,22 @@ from collections import Counter
 from importlib.util import find_spec
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import gymnasium as gym
 import pytest
 import torch
 import vllm_cpu
-from talk import Model, SlowPool
+from talk import Model, SlowPool, lockstep
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.vllm import VLLMEngine, context_length
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import EpisodeResult, FinishReason, Request, Task
+from gym_trl.types import FinishReason, Request, Task
 from gym_trl.wrappers import ParseAction
 
 pytestmark = [
@@ -428,36 +427,8 @@ def test_the_members_of_a_group_share_their_first_prompt(llm, tiny, outputs):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def lockstep(episodes, *, pool, engine):
-    """Play turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
-
-    def replies(count):
-        found: list[Any] = []
-        while len(found) < count:
-            found += pool.collect(block=True)
-        return found
-
-    finished: dict[str, EpisodeResult] = {}
-    for index, episode in enumerate(episodes):
-        pool.reset(str(index), episode.task)
-    todo = {key: episodes[int(key)].started(reply) for key, reply in replies(len(episodes))}
-    while asked := {key: what for key, what in todo.items() if isinstance(what, Sample)}:
-        for key, what in asked.items():
-            engine.submit(Request(key, what.prompt_ids, what.max_tokens, what.seed))
-        answers: list[Any] = []
-        while len(answers) < len(asked):
-            answers += engine.collect(block=True)
-        for answer in answers:
-            act = episodes[int(answer.request_id)].sampled(answer)
-            assert isinstance(act, Act)
-            pool.step(answer.request_id, act.action)
-        todo = {key: episodes[int(key)].stepped(reply) for key, reply in replies(len(asked))}
-        finished |= {key: what for key, what in todo.items() if isinstance(what, EpisodeResult)}
-    return [finished[str(index)] for index in range(len(episodes))]
-
-
 def test_the_loop_takes_the_steps_of_its_longest_episode(llm, tiny):
-    model = Model(llm, tiny.tokenizer, tiny.chat)
+    model = Model.tiny(llm, tiny.tokenizer)
     played, _, steps = model.play(SlowPool(0.0))
     waited, _, waiting_steps = model.play(SlowPool(0.0), lockstep)
     assert [game.completion_ids for game in waited] == [game.completion_ids for game in played]  # the same work
@@ -468,13 +439,13 @@ def test_the_loop_takes_the_steps_of_its_longest_episode(llm, tiny):
 
 def test_more_episodes_than_slots_fill_every_slot(llm, tiny):
     """Graham's bound for a schedule that leaves no slot idle: the work through all slots, then the longest episode."""
-    played, _, steps = Model(llm, tiny.tokenizer, tiny.chat).play(SlowPool(0.0), indices=range(160))
+    played, _, steps = Model.tiny(llm, tiny.tokenizer).play(SlowPool(0.0), indices=range(160))
     tokens = [sum(game.mask) for game in played]
     assert steps <= sum(tokens) / 64 + max(tokens)
 
 
 def test_slow_environments_do_not_stop_the_others(llm, tiny):
     """Whoever waits for an environment takes no part in a step, and the steps go on."""
-    model = Model(llm, tiny.tokenizer, tiny.chat)
+    model = Model.tiny(llm, tiny.tokenizer)
     slow, fast = (model.play(SlowPool(latency_s), indices=range(32))[0] for latency_s in (0.01, 0.0))
     assert [game.completion_ids for game in slow] == [game.completion_ids for game in fast]

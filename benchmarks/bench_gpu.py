@@ -1,0 +1,332 @@
+# mypy: allow-untyped-calls
+"""Measure a real model on a machine with a GPU: throughput with vLLM colocated and on a server, fidelity, learning.
+
+$ make bench-gpu MODEL=FOLDER             # a folder, or an id on the hub
+$ make bench-gpu ARGS=--quick             # a rehearsal without a GPU: vLLM's CPU build and the pretrained model
+$ make bench-gpu MODEL=FOLDER ARGS="colocated fidelity"       # these sections, printed only
+
+Each section is a process of its own; the reason of one that fails is its row, and the others go on. The figures are
+written after each section to ``results/gpu-NAME.json``, where NAME is that of the GPU.
+"""
+
+import os
+import re
+import statistics
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from report import QUICK, Cell, Table, bars, in_process, processor, publish, run
+
+EPISODES = 8 if QUICK else 256
+ROUNDS = 1 if QUICK else 3
+LATENCIES_MS = (50,) if QUICK else (0, 100)
+TURN = 8 if QUICK else 128
+"""Most tokens of a turn."""
+CONTEXT = 512 if QUICK else 4096
+SERVED_TOKENS = 8 if QUICK else 48
+"""Most tokens of a turn from the server, whose context is that of ``vllm_serve``."""
+LEARNING = ["TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=4"] + (
+    ["--steps=2", "--episodes=4", "--group-size=2", "--max-tokens=6", "--eval-episodes=2", "--grpo=save_strategy=no"]
+    if QUICK
+    else ["--steps=40", "--episodes=128", "--group-size=16", "--max-tokens=64", "--eval-episodes=128"]
+)
+ONE_GPU = "one GPU: TRL sends a server its weights over NCCL, which a trainer and a server cannot do on the same GPU"
+PATIENCE_S = 480.0 if QUICK else 5400.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sections, each called in a process of its own
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def colocated(folder: str) -> dict[str, Any]:
+    """Compare continuous and lockstep scheduling in the same engine."""
+    from talk import SlowPool, lockstep
+
+    from gym_trl.rollout.loop import run_episodes
+
+    schedulers: dict[str, Any] = {"continuous": run_episodes, "lockstep": lockstep}
+    rows = []
+    with model_on_vllm(folder) as model:
+        model.play(SlowPool(0.0), indices=range(EPISODES))  # warm up
+        for latency_ms in LATENCIES_MS:
+            took: dict[str, list[dict[str, float]]] = {name: [] for name in schedulers}
+            for number in range(ROUNDS):
+                for name in list(schedulers)[:: -1 if number % 2 else 1]:
+                    pool, indices = SlowPool(latency_ms / 1000), range(EPISODES)
+                    played, seconds, steps = model.play(pool, schedulers[name], indices)
+                    sampled, turns = sum(sum(one.mask) for one in played), sum(len(one.turns) for one in played)
+                    took[name].append(
+                        {"tokens_per_s": sampled / seconds, "turns_per_s": turns / seconds, "steps": steps}
+                    )
+            medians = {
+                name: {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+                for name, rounds in took.items()
+            }
+            rows.append({"latency_ms": latency_ms, **medians})
+    return {"episodes": EPISODES, "tokens_per_turn": TURN, "rows": rows}
+
+
+def server(folder: str) -> dict[str, Any]:
+    """Compare our engine with a bare client of the server that TRL expects."""
+    import bench_server
+    import vllm_cpu
+    from transformers import AutoTokenizer
+    from vllm_serve import TRL, Server
+
+    from gym_trl.chat.template import TemplateChat
+
+    bench_server.EPISODES, bench_server.ROUNDS, bench_server.TOKENS = EPISODES, ROUNDS, SERVED_TOKENS
+    flags = ["--max-num-seqs", str(EPISODES)]
+    flags += ["--dtype", "bfloat16"] if QUICK else ["--dtype", "auto", "--no-enforce-eager", "--block-size", "16"]
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = vllm_cpu.SETTINGS if QUICK else {}
+        started = Server(folder, *TRL, *flags, settings=settings, logs=Path(scratch))
+        try:
+            started.start()
+            started.wait(PATIENCE_S / 3)
+            chat = TemplateChat(AutoTokenizer.from_pretrained(folder))
+            requests, rounds = bench_server.measure(started, chat, only=["ours", "bare", "by turns"])
+        except AssertionError as error:
+            log = next(Path(scratch).glob("*.log")).read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"{error}: {log[-2000:]}") from error
+        finally:
+            started.close()
+    ways = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in rounds.items()}
+    return {"requests": requests, "tokens_per_turn": SERVED_TOKENS, "tokens_per_s": ways, "rounds": rounds}
+
+
+def fidelity(folder: str) -> dict[str, Any]:
+    """Compare the engine's logprobs with those of the model in Transformers, in both its types."""
+    import torch
+    from bench_fidelity import Scorer
+    from talk import SlowPool
+
+    device = str(torch.accelerator.current_accelerator() or "cpu")
+    few = min(EPISODES, 32)
+    # Half of the memory is for the other model.
+    with model_on_vllm(folder, dtype="float32" if QUICK else "auto", gpu_memory_utilization=0.4) as model:
+        played, _, _ = model.play(SlowPool(0.0), indices=range(few))
+        rows = []
+        for dtype in ("float32", "bfloat16"):
+            scorer = Scorer(folder, dtype=dtype)
+            scorer.model.to(device)
+            apart = [
+                difference for one in played for difference in scorer.differences(one.trace, one.logprobs, one.mask)
+            ]
+            rows.append({"trainer": dtype, "mean": statistics.fmean(apart), "max": max(apart), "tokens": len(apart)})
+        engine = str(model.llm.llm_engine.model_config.dtype).removeprefix("torch.")
+    return {"engine": engine, "episodes": few, "turns": sum(len(one.turns) for one in played), "rows": rows}
+
+
+def learning(folder: str, mode: str) -> dict[str, Any]:
+    """Train for some steps with vLLM in the trainer's process, or on a server with a GPU of its own."""
+    import torch
+    from bench_learning import ratios, run_training
+    from vllm_serve import TRL, Server
+
+    words = [*LEARNING, "--model", folder, "--vllm", mode, *adapter()]
+    if mode == "colocate":
+        summary, logs = run_training(words, vllm_on_cpu=QUICK)
+    else:
+        if torch.accelerator.device_count() < 2:
+            raise RuntimeError(ONE_GPU)
+        with tempfile.TemporaryDirectory() as scratch:
+            last = str(torch.accelerator.device_count() - 1)
+            settings, flags = {"CUDA_VISIBLE_DEVICES": last}, ["--dtype", "auto", "--max-model-len", str(CONTEXT)]
+            started = Server(folder, *TRL, *flags, settings=settings, logs=Path(scratch))
+            try:
+                started.start()
+                started.wait(PATIENCE_S / 3)
+                os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+                words.append(f"--grpo=vllm_server_base_url={started.url}")
+                summary, logs = run_training(words, vllm_on_cpu=False)
+            finally:
+                started.close()
+    curve = [{"step": one["step"], "seconds": one["seconds"], "success": one.get("env/success")} for one in logs]
+    return {"words": words, **summary, **ratios(logs), "curve": curve}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What they share
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def model_on_vllm(folder: str, **options: Any) -> Iterator[Any]:
+    """Provide a ``talk.Model`` with the model in ``folder``, in this process as TRL has it."""
+    import vllm_cpu
+    from talk import Model
+
+    from gym_trl.chat.template import TemplateChat
+    from gym_trl.rollout.limits import Limits
+
+    def made(llm: Any) -> Model:
+        tokenizer = llm.get_tokenizer()
+        chat = TemplateChat(tokenizer)
+        ends = chat.stop_ids | ({tokenizer.eos_token_id} - {None})
+        return Model(llm, chat, ends, Limits(tokens_per_turn=TURN, context=CONTEXT))
+
+    given = {"dtype": "bfloat16" if QUICK else "auto", "max_model_len": CONTEXT, "max_num_seqs": EPISODES, **options}
+    if QUICK:
+        given.pop("gpu_memory_utilization", None)
+        with vllm_cpu.small_llm(Path(folder), **given) as llm:
+            yield made(llm)
+        return
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM
+
+    yield made(LLM(folder, **{"logprobs_mode": "processed_logprobs", "gpu_memory_utilization": 0.8, **given}))
+
+
+def adapter() -> list[str]:
+    """Return the options that train a LoRA adapter instead of all weights, where that is possible."""
+    from gym_trl.cli.train import train
+
+    return ["--lora", "16"] if find_spec("peft") and "lora" in signature(train).parameters else []
+
+
+def gpu_name() -> str | None:
+    """Return the name of the first GPU, or ``None`` without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return str(torch.cuda.get_device_name(0))
+
+
+def file_name(machine: str) -> str:
+    """Return the name of the results of a machine.
+
+    >>> file_name("NVIDIA H100 80GB HBM3")
+    'gpu-nvidia-h100-80gb-hbm3'
+    """
+    return "gpu-" + re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+
+
+SECTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "colocated": lambda folder: in_process(colocated, folder, timeout_s=PATIENCE_S),
+    "server": lambda folder: in_process(server, folder, timeout_s=PATIENCE_S),
+    "fidelity": lambda folder: in_process(fidelity, folder, timeout_s=PATIENCE_S),
+    "learning": lambda folder: in_process(learning, folder, "colocate", timeout_s=PATIENCE_S),
+    "learning-server": lambda folder: in_process(learning, folder, "server", timeout_s=PATIENCE_S),
+}
+
+
+def measure(folder: str, names: Sequence[str], write: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    """Run sections one after the other, and pass all figures so far to ``write`` after each."""
+    figures: dict[str, Any] = {}
+    for name in names:
+        try:
+            figures[name] = SECTIONS[name](folder)
+        except Exception as error:
+            traceback.print_exc()
+            figures[name] = {"failed": str(error).strip()[-2000:]}
+        write(figures)
+    return figures
+
+
+def table(figures: Mapping[str, Any]) -> Table:
+    """Return a row for each figure, with what it is compared with in the same run."""
+    rows: list[list[Cell]] = []
+    for name, section in figures.items():
+        rows += [[name, f"failed: {_last_line(section['failed'])}", None, None]] if "failed" in section else []
+    for row in _section(figures, "colocated").get("rows", ()):
+        ours, other = row["continuous"], row["lockstep"]
+        for key, what in (("tokens_per_s", "tokens/s"), ("turns_per_s", "turns/s"), ("steps", "engine steps")):
+            where = f"environments of {row['latency_ms']} ms"
+            rows.append(["colocated", f"{what}, {where}", ours[key], f"lockstep: {other[key]:.4g}"])
+    if ways := _section(figures, "server").get("tokens_per_s"):
+        beside = ", ".join(f"{name}: {ways[name]:.4g}" for name in ways if name != "ours")
+        rows.append(["server", "tokens/s", ways["ours"], beside])
+    fidelity = _section(figures, "fidelity")
+    for row in fidelity.get("rows", ()):
+        what = f"logprobs, engine in {fidelity['engine']}, trainer in {row['trainer']}: mean difference"
+        rows.append(["fidelity", what, f"{row['mean']:.2g}", f"largest of {row['tokens']}: {row['max']:.2g}"])
+    for name in ("learning", "learning-server"):
+        if "steps" in (found := _section(figures, name)):
+            rows.append([name, f"success after {found['steps']} steps", found["success_after"], _before(found)])
+            rows.append([name, "seconds of a step", found["seconds"] / max(1, found["steps"]), None])
+            rows.append([name, "importance ratio, lowest mean of a step", found["ratio_mean_lowest"], None])
+    return Table("gpu", ["section", "figure", "gym-trl", "beside it, in the same run"], rows)
+
+
+def draw(figures: Mapping[str, Any], figure: Any) -> None:
+    """Draw the throughputs, and the learning curve."""
+    left, right = figure.subplots(1, 2)
+    rows = _section(figures, "colocated").get("rows", ())
+    speeds = {f"{name}, {row['latency_ms']} ms": row[name]["tokens_per_s"] for row in rows for name in list(row)[1:]}
+    ways = _section(figures, "server").get("tokens_per_s", {})
+    bars(left, speeds | {f"server: {name}": speed for name, speed in ways.items()}, "tokens/s")
+    for name in ("learning", "learning-server"):
+        if curve := _section(figures, name).get("curve"):
+            right.plot([one["step"] for one in curve], [one["success"] for one in curve], label=name)
+    right.set(xlabel="step", ylabel="success in training", ylim=(0, 1))
+
+
+def _section(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = figures.get(name, {})
+    return found
+
+
+def _before(found: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{what}: {found[key]:.3g}"
+        for what, key in (("before", "success_before"), ("random play", "success_random"))
+        if found.get(key) is not None
+    )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1][:200].replace("|", "/")
+
+
+def main() -> None:
+    words = [word for word in sys.argv[1:] if word != "--quick"]
+    names = [word for word in words if word in SECTIONS]
+    folders = [word for word in words if word not in SECTIONS]
+    machine = gpu_name() or (processor() if QUICK else None)
+    if machine is None:
+        raise SystemExit(
+            "bench-gpu needs a GPU, and PyTorch finds none on this machine: run it where there is one, or rehearse it "
+            "with vLLM's CPU build and the pretrained model: make bench-gpu ARGS=--quick"
+        )
+    if len(folders) != (not QUICK) and not (QUICK and len(folders) == 1):
+        raise SystemExit(f"give one model: make bench-gpu MODEL=FOLDER [ARGS='{' '.join(SECTIONS)}'], got {folders}")
+    if folders:
+        from gym_trl.policies.model import check_model
+
+        check_model(folders[0])
+    else:
+        from gym_trl.testing import pretrained_folder
+
+        folders = [str(pretrained_folder())]
+    write = partial(_write, machine, folders[0], part=bool(names))
+    figures = measure(folders[0], names or list(SECTIONS), write)
+    failed = [name for name, section in figures.items() if "failed" in section and ONE_GPU not in section["failed"]]
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def _write(machine: str, folder: str, figures: Mapping[str, Any], *, part: bool) -> None:
+    publish(
+        file_name(machine),
+        {"gpu": gpu_name(), "model": Path(folder).name, "sections": figures},
+        tables=[table(figures)],
+        picture=lambda figure: draw(figures, figure),
+        part=part,
+    )
+
+
+if __name__ == "__main__":
+    run(main)
