@@ -612,6 +612,7 @@ class GymRolloutProcessor:
             turns: list[Turn] = []
             results = [StepResult(observation, declares_success=await in_thread(read_declares_success, env))]
             reason: StopReason | None = None
+            error: str | None = None
             while reason is None:
                 answer = ask([message.as_dict() for message in said])
                 response = await answer if isawaitable(answer) else str(answer)
@@ -623,14 +624,8 @@ class GymRolloutProcessor:
                     if not result.reason.scored:
                         raise InfrastructureError(result.error)
                     turns.append(Turn(observation, spoken, owed, False, 0, 0))
-                    return EpisodeResult(
-                        task,
-                        result.reason,
-                        tuple(turns),
-                        tuple(said),
-                        error=result.error,
-                        declared=declared_success(results, result.reason),
-                    )
+                    reason, error = result.reason, result.error
+                    break
                 results.append(result)
                 add_reward(math.fsum(turn.reward for turn in turns), result.reward)
                 owed, reason = result.settlement, _reason(result, len(turns) + 1, steps)
@@ -640,7 +635,7 @@ class GymRolloutProcessor:
                 observation = result.observation
                 said.append(Message("user", observation))
             declared = declared_success(results, reason)
-            return EpisodeResult(task, reason, tuple(turns), tuple(said), declared=declared)
+            return EpisodeResult(task, reason, tuple(turns), tuple(said), error=error, declared=declared)
         finally:
             await in_thread(env.close)
 

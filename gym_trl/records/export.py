@@ -76,16 +76,8 @@ class _Side(NamedTuple):
 def _said(record: Record, *, thinking: bool) -> list[MessageRecord]:
     """Return the conversation up to the model's last response that the environment executed."""
     messages = messages_of({**record, "last_observation": None, "unanswered": None})
-    if thinking:
-        thoughts = iter([turn["thinking"] for turn in record["turns"]])
-        messages = [_with_thought(message, next(thoughts)) if _is_said(message) else message for message in messages]
+    responses = messages[len(record["opening"]) :: 2]  # an observation stands between two of them
+    for message, turn in zip(responses, record["turns"], strict=True):
+        if thinking and turn["thinking"]:
+            message["content"] = f"<think>\n{turn['thinking']}\n</think>\n\n{message['content']}"
     return messages
-
-
-def _is_said(message: MessageRecord) -> bool:
-    return message["role"] == "assistant"
-
-
-def _with_thought(message: MessageRecord, thought: str) -> MessageRecord:
-    said = f"<think>\n{thought}\n</think>\n\n{message['content']}" if thought else message["content"]
-    return {"role": "assistant", "content": said}

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, needs
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import take_step
+from gym_trl.integrations.openenv.session import is_loopback
 from gym_trl.registration import make_env
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.credentials import bearer
@@ -114,7 +114,7 @@ def serve(
         ConfigError: the address is not available, or a header cannot contain the token.
     """
     made = None
-    if token is None and not _is_loopback(host):
+    if token is None and not is_loopback(host):
         token = made = secrets.token_urlsafe(24)
     # Otherwise a web page whose name resolves to this machine (DNS rebinding) would count as this server's own.
     hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
@@ -143,13 +143,6 @@ def serve(
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[Any], type[Any], type[Any]]:

@@ -200,7 +200,7 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
     if scheme not in ("http", "https"):
         raise ConfigError(f"base_url must begin with http, https, ws or wss, got {url!r}")
     address = parts._replace(scheme=scheme, path=f"{parts.path.rstrip('/')}/{path}").geturl()
-    opener = build_opener(ProxyHandler({})) if _is_here(parts.hostname) else build_opener()
+    opener = build_opener(ProxyHandler({})) if is_loopback(parts.hostname) else build_opener()
     try:
         with opener.open(Request(address, headers=dict(headers or {})), timeout=timeout) as answer:  # noqa: S310 -- checked
             found = json.loads(answer.read(2**20))
@@ -228,7 +228,12 @@ def _is_refusal(error: BaseException | None) -> bool:
     return False
 
 
-def _is_here(host: str | None) -> bool:
+def is_loopback(host: str | None) -> bool:
+    """Return whether a host is this machine's loopback.
+
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("example.org")
+    (True, True, False)
+    """
     try:
         return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:
