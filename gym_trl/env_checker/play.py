@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_step
+from gym_trl.executors.step import read_step, text_of
 from gym_trl.text.textify import counted
 
 MOST_TURNS = 1_000
@@ -73,7 +73,7 @@ def play_one(env: TextEnvironment, seed: int, act: Actor | Sequence[str], most: 
         began = perf_counter()
         observation, info = env.reset(seed=seed, options=None)
         game.reset_s = perf_counter() - began
-        game.seen.append((None, checked_text(observation), 0.0, False, False, None, None))
+        game.seen.append((None, text_of(observation), 0.0, False, False, None, None))
         for _ in range(most):
             action = act(observation, info) if callable(act) else next(actions or iter(()), None)
             if action is None:
@@ -92,13 +92,6 @@ def play_one(env: TextEnvironment, seed: int, act: Actor | Sequence[str], most: 
     except Exception as error:
         game.error = describe_error(error)
     return game
-
-
-def checked_text(observation: Any) -> str:
-    """Return an observation that is text."""
-    if not isinstance(observation, str):
-        raise TypeError(f"the observation must be text, got {kind_of(observation)}")
-    return observation
 
 
 def difference(first: Sequence[list[Seen]], second: Sequence[list[Seen]]) -> str | None:

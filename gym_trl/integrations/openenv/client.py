@@ -143,12 +143,7 @@ class EnvClient(Closing):
         self.patience_s = patience_s
         self._client = client_class(None)
         self._settings = client_settings(
-            self._client,
-            {
-                "connect_timeout_s": connect_timeout_s,
-                "message_timeout_s": message_timeout_s,
-                "headers": headers and dict(headers),
-            },
+            self._client, connect_timeout_s=connect_timeout_s, message_timeout_s=message_timeout_s, headers=headers
         )
         self._server: StartedServer | None = None
         self._session: Session | None = None

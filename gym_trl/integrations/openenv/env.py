@@ -161,12 +161,7 @@ class OpenEnv(gym.Env[str, str]):
         self.patience_s = patience_s
         self._client = client_class(client)
         self._settings = client_settings(
-            self._client,
-            {
-                "connect_timeout_s": connect_timeout_s,
-                "message_timeout_s": message_timeout_s,
-                "headers": headers and dict(headers),
-            },
+            self._client, connect_timeout_s=connect_timeout_s, message_timeout_s=message_timeout_s, headers=headers
         )
         self._timeout, self._headers = connect_timeout_s, headers
         self._image = image_of_space(hub) if hub is not None else docker_image

@@ -164,7 +164,7 @@ def client_class(client: type[Any] | str | None) -> type[Any]:
     return GenericEnvClient if any(kind.__name__ == "MCPClientBase" for kind in client.__mro__) else client
 
 
-def client_settings(client: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def client_settings(client: type[Any], **given: Any) -> dict[str, Any]:
     """Return the given settings that are not ``None``, after checking that this client version takes them.
 
     Raises:
