@@ -18,7 +18,7 @@ from gym_trl.chat.template import TemplateChat
 from gym_trl.chat.transcript import Transcript
 from gym_trl.errors import ChatTemplateError, TranscriptError
 from gym_trl.text.parsing import split_thinking
-from gym_trl.types import Answer, Logprobs, Message, TokenIds
+from gym_trl.types import Answer, Logprobs, Message, TokenIds, TokenTrace
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The templates that TRL ships, on a small tokenizer
@@ -634,12 +634,7 @@ def test_a_turn_that_does_not_add_up_is_refused_and_leaves_no_trace(ids: TokenId
     transcript = Transcript([1])
     with pytest.raises(TranscriptError):
         transcript.commit([2], ids, given_logprobs)
-    assert (len(transcript), transcript.trace.completion_ids, transcript.trace.mask, transcript.trace.logprobs) == (
-        1,
-        [],
-        [],
-        [],
-    )
+    assert (len(transcript), transcript.trace) == (1, TokenTrace([1]))
 
 
 def test_nobody_else_can_change_a_transcript() -> None:

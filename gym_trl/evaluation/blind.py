@@ -686,7 +686,7 @@ class _Search:
             place = 0 if self.rng.random() < 0.5 else self.rng.randrange(len(climbers))
             parent = climbers[place]
             name = self._operator()
-            changed = getattr(self, f"_by_{name}")(parent, climbers)
+            changed = self._changed(name, parent, climbers)
             self._tries[name] += 1
             again += 1
             if changed is None or (changed, len(parent.played)) in tried:
@@ -737,10 +737,29 @@ class _Search:
             return [parent.actions[turn % len(parent.actions)] for turn in range(min(turns, _LONGEST))]
         return list(parent.actions)
 
-    def _by_replace(self, parent: _Climber, _: list[_Climber]) -> Actions:
-        actions = self._unrolled(parent)
-        actions[self.rng.randrange(len(actions))] = self._drawn(1)[0]
-        return tuple(actions)
+    def _changed(self, name: str, parent: _Climber, climbers: list[_Climber]) -> Actions | None:
+        """Return the actions of a climber, changed by an operator; ``None`` if it cannot change them."""
+        if name in ("end", "splice", "join", "regrow"):
+            actions: Actions | None = getattr(self, f"_by_{name}")(parent, climbers)
+            return actions
+        changed = self._unrolled(parent)
+        if name in ("delete", "swap", "move") and len(changed) < 2:
+            return None
+        match name:
+            case "replace":
+                changed[self.rng.randrange(len(changed))] = self._drawn(1)[0]
+            case "insert":
+                changed.insert(self.rng.randint(0, len(changed)), self._drawn(1)[0])
+            case "delete":
+                start = self.rng.randrange(len(changed))
+                del changed[start : start + self.rng.choice((1, 1, 2, 3))]
+            case "swap":
+                one, other = self.rng.sample(range(len(changed)), 2)
+                changed[one], changed[other] = changed[other], changed[one]
+            case "move":
+                taken = changed.pop(self.rng.randrange(len(changed)))
+                changed.insert(self.rng.randint(0, len(changed)), taken)
+        return tuple(changed) or None
 
     def _by_end(self, parent: _Climber, _: list[_Climber]) -> Actions:
         """Change an action shortly before the end of an episode in which the parent failed."""
@@ -753,35 +772,6 @@ class _Search:
         """Draw a training episode that the parent did not solve; if there is none, any."""
         bad = [place for place, one in enumerate(parent.played) if not one.success]
         return self.rng.choice(bad or range(len(parent.played)))
-
-    def _by_insert(self, parent: _Climber, _: list[_Climber]) -> Actions:
-        actions = self._unrolled(parent)
-        actions.insert(self.rng.randint(0, len(actions)), self._drawn(1)[0])
-        return tuple(actions)
-
-    def _by_delete(self, parent: _Climber, _: list[_Climber]) -> Actions | None:
-        actions = self._unrolled(parent)
-        if len(actions) < 2:
-            return None
-        start = self.rng.randrange(len(actions))
-        del actions[start : start + self.rng.choice((1, 1, 2, 3))]
-        return tuple(actions) or None
-
-    def _by_swap(self, parent: _Climber, _: list[_Climber]) -> Actions | None:
-        actions = self._unrolled(parent)
-        if len(actions) < 2:
-            return None
-        one, other = self.rng.sample(range(len(actions)), 2)
-        actions[one], actions[other] = actions[other], actions[one]
-        return tuple(actions)
-
-    def _by_move(self, parent: _Climber, _: list[_Climber]) -> Actions | None:
-        actions = self._unrolled(parent)
-        if len(actions) < 2:
-            return None
-        taken = actions.pop(self.rng.randrange(len(actions)))
-        actions.insert(self.rng.randint(0, len(actions)), taken)
-        return tuple(actions)
 
     def _by_splice(self, parent: _Climber, _: list[_Climber]) -> Actions | None:
         """Insert a part of an episode of the survey, or of the sequence itself."""
