@@ -191,13 +191,13 @@ def test_a_transcript_equals_one_rendering_of_the_whole_conversation(
 ) -> None:
     system = [] if name in REFUSES_SYSTEM else [Message("system", "Play well.")]
     transcript, messages = play(name, [*system, Message("user", question)], turns)
-    assert transcript.trace.prompt_ids + transcript.trace.completion_ids[:-1] == tokenize(name, messages)
+    assert transcript.prompt_ids + transcript.completion_ids[:-1] == tokenize(name, messages)
 
 
 @every_template
 def test_which_templates_keep_what_was_sampled(name: str) -> None:
     transcript, messages = play(name, OPENING, TURNS)
-    whole = transcript.trace.prompt_ids + transcript.trace.completion_ids[:-1]
+    whole = transcript.prompt_ids + transcript.completion_ids[:-1]
     assert (whole == tokenize(name, messages)) == (name in KEEPS_HISTORY)
 
 
@@ -609,8 +609,8 @@ def replay(opening: TokenIds, turns: list[tuple[TokenIds, list[tuple[int, float 
 @given(opening=token_ids, turns=deltas_and_samples)
 def test_every_prompt_is_a_prefix_of_the_transcript(opening: TokenIds, turns: Any) -> None:
     transcript, prompts = replay(opening, turns)
-    whole = transcript.trace.prompt_ids + transcript.trace.completion_ids
-    assert transcript.trace.prompt_ids == opening
+    whole = transcript.prompt_ids + transcript.completion_ids
+    assert transcript.prompt_ids == opening
     assert whole == opening + [i for delta, sampled in turns for i in [*delta, *(i for i, _ in sampled)]]
     for prompt, (_, sampled) in zip(prompts, turns, strict=True):
         assert whole[: len(prompt) + len(sampled)] == prompt + [i for i, _ in sampled]
@@ -619,12 +619,12 @@ def test_every_prompt_is_a_prefix_of_the_transcript(opening: TokenIds, turns: An
 @given(opening=token_ids, turns=deltas_and_samples)
 def test_the_mask_is_one_exactly_where_the_engine_sampled(opening: TokenIds, turns: Any) -> None:
     transcript, _ = replay(opening, turns)
-    assert transcript.trace.mask == [bit for delta, sampled in turns for bit in [0] * len(delta) + [1] * len(sampled)]
-    lengths = {len(transcript.trace.completion_ids), len(transcript.trace.mask), len(transcript.trace.logprobs)}
+    assert transcript.mask == [bit for delta, sampled in turns for bit in [0] * len(delta) + [1] * len(sampled)]
+    lengths = {len(transcript.completion_ids), len(transcript.mask), len(transcript.logprobs)}
     assert lengths == {transcript.completion_length}
     assert len(transcript) == len(opening) + transcript.completion_length
-    assert not transcript.trace.mask or transcript.trace.mask[-1] == 1
-    pairs = list(zip(transcript.trace.mask, transcript.trace.logprobs, strict=True))
+    assert not transcript.mask or transcript.mask[-1] == 1
+    pairs = list(zip(transcript.mask, transcript.logprobs, strict=True))
     assert all(logprob == 0.0 for bit, logprob in pairs if not bit)
     assert all(logprob is None or logprob <= 0 for bit, logprob in pairs if bit)
 
@@ -641,11 +641,11 @@ def test_nobody_else_can_change_a_transcript() -> None:
     opening, delta = [1], [2]
     transcript = Transcript(opening)
     transcript.commit(delta, [3], [-1.0])
-    for outside in (opening, delta, transcript.prompt([]), transcript.trace.completion_ids, transcript.trace.mask):
+    for outside in (opening, delta, transcript.prompt([]), transcript.completion_ids, transcript.mask):
         outside.append(9)
-    transcript.trace.logprobs.clear()
-    assert transcript.trace.prompt_ids + transcript.trace.completion_ids == [1, 2, 3]
-    assert (transcript.trace.mask, transcript.trace.logprobs) == ([0, 1], [0.0, -1.0])
+    transcript.logprobs.clear()
+    assert transcript.prompt_ids + transcript.completion_ids == [1, 2, 3]
+    assert (transcript.mask, transcript.logprobs) == ([0, 1], [0.0, -1.0])
 
 
 def test_both_chats_are_chats() -> None:

@@ -16,12 +16,11 @@ class Transcript:
     >>> transcript.prompt([8, 9])  # asking commits to nothing
     [1, 2, 3, 8, 9]
     >>> transcript.commit([8, 9], [4, 5], [-0.25, -1.0])
-    >>> trace = transcript.trace
-    >>> trace.completion_ids, trace.mask, trace.logprobs
+    >>> transcript.completion_ids, transcript.mask, transcript.logprobs
     ([3, 8, 9, 4, 5], [1, 0, 0, 1, 1], [-0.5, 0.0, 0.0, -0.25, -1.0])
 
     The engine's prompts are prefixes of ``prompt_ids + completion_ids``, which always ends on a sampled id. Each call
-    of ``prompt`` copies the ids once, as does ``trace``; no other operation depends on their number.
+    of ``prompt`` copies the ids once; no other operation depends on their number. The properties return copies.
     """
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
@@ -39,9 +38,29 @@ class Transcript:
         return len(self._mask)
 
     @property
+    def prompt_ids(self) -> TokenIds:
+        """Ids that the episode was opened with."""
+        return self._ids[: self._start]
+
+    @property
+    def completion_ids(self) -> TokenIds:
+        """Ids after the prompt: sampled ids and the environment's ids between them."""
+        return self._ids[self._start :]
+
+    @property
+    def mask(self) -> list[int]:
+        """Mask with one entry per completion id: 1 if it was sampled, else 0."""
+        return self._mask.copy()
+
+    @property
+    def logprobs(self) -> Logprobs:
+        """Logprobs in nats with one entry per completion id; 0.0 if it was not sampled."""
+        return self._logprobs.copy()
+
+    @property
     def trace(self) -> TokenTrace:
-        """Copies of the prompt, the completion, the mask and the logprobs so far."""
-        return TokenTrace(self._ids[: self._start], self._ids[self._start :], self._mask.copy(), self._logprobs.copy())
+        """Prompt, completion, mask and logprobs so far."""
+        return TokenTrace(self.prompt_ids, self.completion_ids, self.mask, self.logprobs)
 
     def prompt(self, delta: TokenIds) -> TokenIds:
         """Return all ids so far followed by ``delta``, as a new list; the transcript is not changed."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.protocol import ModelStopped
 from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
+from gym_trl.wrappers.inner import attribute_of
 
 
 class Response(NamedTuple):
@@ -39,9 +40,7 @@ class Opponent:
         self.responses: list[Response] = []
         """Responses since this list was last cleared."""
         self._make_policy = make_policy
-        self._parse: Callable[[str], str | None] = _unparsed
-        if env.has_wrapper_attr("find_action"):
-            self._parse = env.get_wrapper_attr("find_action")
+        self._parse: Callable[[str], str | None] = attribute_of(env, "find_action", _unparsed)
         self._stored: dict[tuple[str, ...], Response] = {}
         """Responses by the observations so far."""
         self._policy = make_policy()
