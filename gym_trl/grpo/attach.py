@@ -7,7 +7,8 @@ TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches wi
   row no advantage and excludes it from its group's mean and deviation;
 * excludes the rows that accelerate repeats to fill the last batch from an evaluation's rewards and metrics;
 * logs the metrics of all processes as one exact value, which TRL's averaging leaves unchanged;
-* sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off.
+* sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off;
+* computes log-probabilities at sampled positions only, where TRL would compute more (``sampled_logprobs``).
 """
 
 import warnings
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.checkpoints import BATCHES, batches, check_batches
+from gym_trl.grpo.sampled_logprobs import attach_sampled_logprobs
 from gym_trl.grpo.totals import UNFINISHED, Row, StepTotals, rows_of
 from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason
@@ -87,6 +89,7 @@ class Attachment:
             trainer, settle=self._settle, mask=self._mask_environments, evaluates=self._evaluate
         ):
             return
+        attach_sampled_logprobs(trainer)
         # Before the callbacks that restore a checkpoint. A new list, because one of these may be the caller.
         handler = trainer.callback_handler
         handler.callbacks = [_callback(self), *handler.callbacks]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
+from gym_trl.grpo.adapters import merged_adapter
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling options of TRL's configurations."""
@@ -91,6 +92,8 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
         )
         stack.enter_context(no_grad())
         stack.enter_context(trl_versions.whole_weights(trainer))
+        if not trl_versions.shards_weights(trainer):
+            stack.enter_context(merged_adapter(model))
         if trainer.use_transformers_continuous_batching:
             from gym_trl.engines.continuous import ContinuousBatchingEngine
 

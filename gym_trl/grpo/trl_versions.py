@@ -11,10 +11,12 @@ from functools import wraps
 from inspect import getsource
 from textwrap import dedent
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError, MissingDependencyError
 
+_SCORE, _LOSS = "_get_per_token_logps_and_entropies", "_compute_loss"
+_OTHER_LOGPROBS = ("old_per_token_logps", "ref_per_token_logps")
 OLDEST_TRL = (1, 14)
 """Older releases score unscored episodes as 0, and their metrics can deadlock."""
 
@@ -90,6 +92,12 @@ def sharding(trainer: Any) -> str | None:
     return "FSDP" if getattr(trainer, "is_fsdp_enabled", False) else None
 
 
+def shards_weights(trainer: Any) -> bool:
+    """Return True if the weights are sharded over processes during training."""
+    deepspeed = getattr(getattr(trainer.accelerator, "state", None), "deepspeed_plugin", None)
+    return (deepspeed is not None and deepspeed.zero_stage == 3) or bool(getattr(trainer, "is_fsdp_enabled", False))
+
+
 def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
     """Return a context in which the weights outside FSDP's blocks are whole (``GRPOTrainer._generate_single_turn``)."""
     distributed = getattr(trainer, "_dist", None)  # a stand-in has none
@@ -156,6 +164,90 @@ def intercept_trainer(
     intercept(trainer, "_generate", generate)
     intercept(trainer, "evaluation_loop", evaluation)
     return True
+
+
+class ScoredRows(NamedTuple):
+    """Rows of a batch whose log-probabilities the trainer needs."""
+
+    ids: Any
+    """Token ids of prompts and completions, shape (rows, length); prompts are padded on the left."""
+    attended: Any
+    """1 where there is a token, shape (rows, length)."""
+    sampled: Any
+    """True where a token was sampled, shape (rows, completion length)."""
+    at_once: int | None
+    """Number of rows of one forward pass; ``None`` for all."""
+    entropy: bool
+    """True if entropies are needed, too."""
+    entropy_gradient: bool
+    """True if the loss depends on them."""
+
+
+def scores_all_positions(trainer: Any) -> bool:
+    """Return True if the trainer applies the head to tokens that were not sampled, and this can be changed.
+
+    TRL 1.16 does not where it has a Triton kernel. A wrapped model (DDP, FSDP, DeepSpeed, DataParallel), Liger's kernel
+    and a subclass's own computation cannot be changed.
+    """
+    if not hasattr(trainer, _SCORE):
+        return False
+    from trl import GRPOTrainer
+    from trl.trainer import utils
+
+    if any(getattr(type(trainer), name, None) is not getattr(GRPOTrainer, name) for name in (_SCORE, _LOSS)):
+        return False
+    fused = getattr(utils, "_use_triton", None)
+    wrapped = trainer.accelerator.num_processes > 1 or trainer.args.n_gpu > 1 or shards_weights(trainer)
+    liger = fused is None and getattr(trainer, "use_liger_kernel", False)
+    return not (wrapped or liger or (fused is not None and fused(trainer.accelerator.device)))
+
+
+def intercept_scores(trainer: Any, score: Callable[[Any, ScoredRows], tuple[Any, Any]]) -> None:
+    """Replace the trainer's log-probabilities and entropies by those of ``score``, which are 0 where none is sampled.
+
+    The old and the reference model's log-probabilities are set to 0 there, too: their ratios, which TRL masks
+    afterwards, are then 1 and never infinite. Images and auxiliary losses of mixtures of experts are left to TRL.
+    """
+    now: dict[str, Any] = {}  # the mask of this loss, or those of the last generation
+
+    def generate(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        played = method(*given, **named)  # prompt ids, completion ids, tool mask, completions, ...
+        now["generated"] = played[2]
+        return played
+
+    def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        known = {name: inputs[name] for name in _OTHER_LOGPROBS if inputs.get(name) is not None}
+        inputs = {**inputs, **{name: values.masked_fill(mask == 0, 0.0) for name, values in known.items()}}
+        now["loss"] = mask.bool()
+        try:
+            return method(model, inputs, *given, **named)
+        finally:
+            del now["loss"]
+
+    def logprobs(method: Callable[..., Any], model: Any, ids: Any, attended: Any, length: int, **named: Any) -> Any:
+        at_once, entropy = named.pop("batch_size", None), named.pop("compute_entropy", False)
+        if any(value is not None and value is not False for value in named.values()):
+            return method(model, ids, attended, length, batch_size=at_once, compute_entropy=entropy, **named)
+        sampled = now.get("loss")
+        if sampled is None:
+            sampled = _generated_mask(now.get("generated"), attended[:, -length:].bool())
+        bonus = bool(getattr(trainer.args, "entropy_coef", 0.0) or getattr(trainer.args, "use_adaptive_entropy", False))
+        return *score(model, ScoredRows(ids, attended, sampled, at_once, entropy, bonus)), None
+
+    intercept(trainer, "_generate", generate)
+    intercept(trainer, _LOSS, loss)
+    intercept(trainer, _SCORE, logprobs)
+
+
+def _generated_mask(masks: list[list[int]] | None, attended: Any) -> Any:
+    """Return the sampled tokens of a generation, or all of its tokens if its masks are unknown."""
+    if masks is None or [len(mask) for mask in masks] != attended.sum(1).tolist():
+        return attended
+    sampled = attended.clone()
+    for row, mask in zip(sampled, masks, strict=True):
+        row[: len(mask)] = row.new_tensor(mask)
+    return sampled
 
 
 def calling_trainer() -> Any:

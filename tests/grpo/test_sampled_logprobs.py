@@ -1,0 +1,199 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Losses at sampled positions only are TRL's; an adapter is merged for a rollout and leaves no trace."""
+
+import json
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import oldest_trl
+import pytest
+import warm
+
+torch = pytest.importorskip("torch")
+peft = pytest.importorskip("peft")
+
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel  # noqa: E402 -- it needs torch
+
+from gym_trl.grpo import sampled_logprobs  # noqa: E402
+from gym_trl.grpo.adapters import merged_adapter  # noqa: E402
+from gym_trl.grpo.sampled_logprobs import is_plain, score_sampled  # noqa: E402
+from gym_trl.grpo.trl_versions import ScoredRows  # noqa: E402
+from gym_trl.testing.tiny import tiny_model, tiny_tokenizer  # noqa: E402
+
+SCRIPT = Path(__file__).parent / "train_beside_trl.py"
+pytestmark = [pytest.mark.trl, pytest.mark.processes]
+
+# Fields of GRPOConfig with which the loss uses log-probabilities or entropies in another way.
+CASES = {
+    "plain": {},
+    "adapter": {"lora": 4},
+    "temperature": {"grpo": {"temperature": 0.7}},
+    "reference": {"grpo": {"beta": 0.1, "num_iterations": 2}, "lora": 4},
+    "entropy": {"grpo": {"entropy_coef": 0.1}},
+    "quantile": {"grpo": {"top_entropy_quantile": 0.5}},
+    "sequence": {"grpo": {"importance_sampling_level": "sequence", "num_iterations": 2}},
+    "checkpointing": {"grpo": {"gradient_checkpointing": True}, "lora": 4},
+    "twice": {"grpo": {"num_iterations": 2, "loss_type": "bnpo", "delta": 1.5}},
+    "off-policy": {"grpo": {"num_iterations": 2, "off_policy_mask_threshold": 0.1}},
+    **{name: {"grpo": {"loss_type": name, "num_iterations": 2}} for name in ("cispo", "grpo", "sapo", "vespo")},
+    "luspo": {"grpo": {"loss_type": "luspo", "importance_sampling_level": "sequence"}},
+    "masked": {"masked": True},
+    "bfloat16": {"lora": 4, "dtype": "bfloat16"},
+    "scaled": {"scaled": True},
+}
+EQUAL = [name for name in CASES if name not in ("scaled", "bfloat16")]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return warm.run_ranks(SCRIPT, tmp_path_factory.mktemp("beside"), json.dumps(CASES))[0]
+
+
+def equal(ours, theirs, tolerance=1e-5):
+    assert math.isclose(ours["loss"], theirs["loss"], rel_tol=tolerance, abs_tol=tolerance)
+    size = max(theirs["norm"], 1e-3)
+    apart = math.dist(ours["gradient"], theirs["gradient"])
+    assert apart < 20 * tolerance * size
+    assert ours["logged"].keys() == theirs["logged"].keys()
+    for name, value in theirs["logged"].items():
+        assert ours["logged"][name] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), name
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_losses_gradients_and_metrics_are_those_of_trl(report, case):
+    losses = report[case]["losses"]
+    assert len(losses) >= 4
+    for loss in losses:
+        equal(**loss)
+    assert (max(loss["ours"]["norm"] for loss in losses) > 0) == (case != "masked")
+
+
+def test_in_bfloat16_they_are_equal_up_to_its_rounding(report):
+    for loss in report["bfloat16"]["losses"]:
+        equal(**loss, tolerance=5e-3)
+
+
+def test_the_head_is_applied_to_sampled_positions_only(report):
+    for case in EQUAL:
+        counted = [loss["ours"]["head"] for loss in report[case]["losses"]]
+        assert counted == [[sampled] for sampled in report[case]["sampled"]]
+
+
+def test_a_model_whose_scores_are_changed_after_its_head_is_left_to_trl(report):
+    assert report["scaled"]["intercepted"] == []
+    assert report["plain"]["intercepted"]
+
+
+def test_rollouts_of_a_merged_adapter_have_the_logprobs_of_the_unmerged_one(report):
+    found = report["adapter"]
+    assert max(found["differences"]) < 1e-4  # law 4 asks for 2e-3
+    assert len(found["differences"]) == 2
+
+
+@pytest.mark.parametrize("case", ["adapter", "bfloat16", "reference"])
+def test_a_rollout_leaves_every_weight_as_it_was_to_the_last_bit(report, case):
+    assert report[case]["weights_kept"] == [True] * len(report[case]["weights_kept"])
+
+
+@oldest_trl.installed
+@pytest.mark.full
+def test_the_oldest_trl_has_the_same_losses(tmp_path):
+    names = ("plain", "adapter", "reference", "entropy", "quantile", "checkpointing", "cispo")
+    report = oldest_trl.run(SCRIPT, tmp_path, json.dumps({name: CASES[name] for name in names}))
+    for name in names:
+        assert report[name]["intercepted"]
+        for loss in report[name]["losses"]:
+            equal(**loss)
+
+
+def adapted(dtype="float32"):
+    """Return a tiny model with an adapter that changes its scores."""
+    model = tiny_model(tiny_tokenizer(), width=32).to(getattr(torch, dtype))
+    config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return peft.get_peft_model(model, config)
+
+
+def weights_of(model):
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_merging_in_bfloat16_leaves_every_bit_also_after_an_exception(raises):
+    model = adapted("bfloat16")
+    before, ids = weights_of(model), torch.arange(8)[None]
+    with torch.no_grad():
+        unmerged = model(ids).logits
+        with pytest.raises(ZeroDivisionError) if raises else nullcontext(), merged_adapter(model):
+            inside, merged = weights_of(model), model(ids).logits
+            if raises:
+                _ = 1 / 0
+        assert torch.equal(model(ids).logits, unmerged)
+    torch.testing.assert_close(merged, unmerged, rtol=0.05, atol=0.1)
+    assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+    changed = {name for name in before if not torch.equal(before[name], inside[name])}
+    assert changed == {name for name in before if name.endswith("base_layer.weight")}
+    # Without copies they would not be:
+    model.merge_adapter()
+    model.unmerge_adapter()
+    assert any(not torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+
+
+def test_what_has_no_adapter_or_a_merged_or_disabled_one_is_left_alone():
+    whole = tiny_model(tiny_tokenizer(), width=32)
+    before = weights_of(whole)
+    with merged_adapter(whole):
+        assert all(torch.equal(before[name], weight) for name, weight in weights_of(whole).items())
+    model = adapted()
+    before = weights_of(model)
+    with model.disable_adapter(), merged_adapter(model):
+        assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+    model.merge_adapter()
+    before = weights_of(model)
+    with merged_adapter(model):
+        pass
+    assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+
+
+def test_in_small_pieces_scores_and_gradients_are_the_same(monkeypatch):
+    model = tiny_model(tiny_tokenizer(), width=32)
+    ids = torch.arange(40).reshape(4, 10)
+    attended = torch.ones_like(ids)
+    attended[0, :3], attended[:, -1] = 0, 0
+    sampled = torch.zeros(4, 5, dtype=torch.bool)
+    sampled[:, 1:3], sampled[2, 0] = True, True
+
+    def scored(at_once):
+        rows = ScoredRows(ids, attended, sampled, at_once, entropy=True, entropy_gradient=True)
+        found = score_sampled(model, rows, temperature=0.5, autocast=nullcontext)
+        model.zero_grad()
+        (found.logprobs.sum() + found.entropies.sum()).backward()
+        return found, torch.cat([weight.grad.flatten() for weight in model.parameters()])
+
+    found, gradient = scored(None)
+    assert ((found.logprobs != 0) == sampled).all()
+    assert ((found.entropies != 0) == sampled).all()
+    monkeypatch.setattr(sampled_logprobs, "_CHUNK", 3 * 102)  # three positions
+    for at_once in (None, 1):
+        again, its = scored(at_once)
+        torch.testing.assert_close(again, found)
+        torch.testing.assert_close(its, gradient)
+
+
+def test_models_are_plain_unless_their_scores_are_changed_after_the_head():
+    small = {"vocab_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    small |= {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
+    assert is_plain(adapted())
+    assert not is_plain(Gemma2ForCausalLM(Gemma2Config(**small, final_logit_softcapping=0.1)))
+    assert is_plain(Gemma2ForCausalLM(Gemma2Config(**small, final_logit_softcapping=None)))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=32, n_layer=1, n_head=2, n_embd=16, bos_token_id=0, eos_token_id=0)
+    )  # with dropout
+    assert model.training
+    state = torch.get_rng_state()
+    assert is_plain(model)
+    assert all(part.training for part in model.modules())
+    assert torch.equal(state, torch.get_rng_state())
+    assert not is_plain(object())
