@@ -14,31 +14,28 @@ from systems import SYSTEMS
 from systems.worker import Worker, compared, each_system
 
 TURNS = (2, 16, 64) if QUICK else (2, 16, 64, 256)
-VOCABULARIES = (1_000, 150_000)
-MIDDLE, LARGEST = 64, VOCABULARIES[-1]
+VOCABULARY, MIDDLE = 150_000, 64
 REPEATS = 2
 PATIENCE_US = 30_000
 """A system that needs more for a turn is not measured with longer episodes."""
 
 
 def measure(worker: Worker, name: str) -> dict[str, Any]:
-    """Return microseconds per turn: by turns with the largest vocabulary, and by vocabulary with a middle number."""
+    """Return microseconds per turn: by the number of turns, and of each turn more."""
     by_turns: dict[int, float] = {}
     for turns in TURNS:
-        by_turns[turns] = microseconds(worker, name, turns, LARGEST)
+        by_turns[turns] = microseconds(worker, name, turns)
         if turns >= MIDDLE and by_turns[turns] > PATIENCE_US:
             break
-    by_vocabulary = {size: microseconds(worker, name, MIDDLE, size) for size in VOCABULARIES[:-1]}
-    by_vocabulary[LARGEST] = by_turns[MIDDLE]
     # Without the fixed costs of a rollout: per turn beyond the first two.
     more = (by_turns[MIDDLE] * MIDDLE - by_turns[TURNS[0]] * TURNS[0]) / (MIDDLE - TURNS[0])
-    return {"by_turns": by_turns, "by_vocabulary": by_vocabulary, "each_turn_more": more}
+    return {"by_turns": by_turns, "each_turn_more": more}
 
 
-def microseconds(worker: Worker, name: str, turns: int, vocabulary: int) -> float:
+def microseconds(worker: Worker, name: str, turns: int) -> float:
     alone = worker.call("free", "game_alone", turns, REPEATS)
     repeats = REPEATS if turns <= MIDDLE else 1
-    spent = worker.call("free", "play", SYSTEMS[name].module, turns, vocabulary, repeats)
+    spent = worker.call("free", "play", SYSTEMS[name].module, turns, VOCABULARY, repeats)
     return float(max(spent - alone, 0.0))
 
 
@@ -46,8 +43,8 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
     """Return a row per system; failed ones have their reason in the first column of figures."""
     ours = figures.get("gym_trl", {})
 
-    def by(kind: str, number: int) -> Any:
-        return lambda row: row.get(kind, {}).get(number)
+    def by(turns: int) -> Any:
+        return lambda row: row.get("by_turns", {}).get(turns)
 
     def of_ours(get: Any) -> Any:
         return lambda row: get(row) / get(ours) if "by_turns" in row and "by_turns" in ours else None
@@ -55,9 +52,8 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
     columns: list[Column] = [
         ("", "title"),
         (f"{TURNS[0]} turns", lambda row: row.get("why_not") or row["by_turns"][TURNS[0]]),
-        *((f"{turns} turns", by("by_turns", turns)) for turns in TURNS[1:]),
-        *((f"{MIDDLE} turns, {size:,} tokens", by("by_vocabulary", size)) for size in VOCABULARIES[:-1]),
-        (f"of ours at {MIDDLE}", of_ours(by("by_turns", MIDDLE))),
+        *((f"{turns} turns", by(turns)) for turns in TURNS[1:]),
+        (f"of ours at {MIDDLE}", of_ours(by(MIDDLE))),
         ("each turn more", "each_turn_more"),
         ("of ours", of_ours(lambda row: row["each_turn_more"])),
     ]
@@ -66,17 +62,14 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
 
 
 def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:
-    left, right = figure.subplots(1, 2, width_ratios=[3, 2], sharey=True)
+    axes = figure.subplots()
     for name, found in figures.items():
         if "why_not" not in found:
             style = {"linewidth": 2.5, "color": "black"} if name == "gym_trl" else {"linewidth": 1.2}
-            curve(right, found["by_vocabulary"], SYSTEMS[name].title, **style)
-            curve(left, found["by_turns"], SYSTEMS[name].title, **style)
-    left.set_xticks(TURNS, [str(turns) for turns in TURNS])
-    left.set(yscale="log", xlabel=f"turns of an episode (vocabulary {LARGEST:,})")
-    left.set_ylabel("microseconds of the processor a turn")
-    right.set(xlabel=f"vocabulary ({MIDDLE} turns)")
-    right.legend(fontsize=6)
+            curve(axes, found["by_turns"], SYSTEMS[name].title, **style)
+    axes.set_xticks(TURNS, [str(turns) for turns in TURNS])
+    axes.set(yscale="log", xlabel="turns of an episode", ylabel="microseconds of the processor a turn")
+    figure.legend(loc="outside right center", fontsize=7)
 
 
 def main() -> None:
@@ -84,7 +77,7 @@ def main() -> None:
     figures = each_system(names, measure)
     publish(
         "adapter_overhead",
-        {"vocabulary": LARGEST, "systems": figures},
+        {"vocabulary": VOCABULARY, "systems": figures},
         tables=[table(figures)],
         picture=lambda figure: draw(figures, figure),
         part=part,

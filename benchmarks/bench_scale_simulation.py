@@ -18,7 +18,6 @@ import math
 import random
 import shutil
 import statistics
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,8 +26,6 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import report
 from report import QUICK, Column, Table, curve, publish, require, run
@@ -93,8 +90,6 @@ H100 = EngineModel(
 TRAINED_TOKENS_S = 7500 * 3 / 4
 # The weights go to the servers after each step: 400 Gb/s, half of it used. An assumption.
 SYNC_S = WEIGHT_BYTES / (0.5 * 50e9)
-NODE_BYTES_S = 400e9 / 8
-"""Bandwidth of a node's network, for comparison with the bytes of prompts and responses."""
 BYTES_PER_TOKEN = 8
 """Bytes of a token id in a JSON body: six digits, a comma and a blank."""
 

@@ -6,7 +6,6 @@ Run as a program, this module is ``vllm serve`` itself and appends each finished
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ _SETTLE_S = 10.0
 @contextmanager
 def served(folder: Path, context: int, *flags: str) -> Iterator["RecordedServer"]:
     """Serve the model in ``folder`` until the ``with`` block ends."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
     import vllm_serve  # type: ignore[import-not-found, unused-ignore]
 
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
