@@ -3,7 +3,9 @@
 import io
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from gym_trl.policies.functions import as_policy
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.weights import Adapter, load_tokenizer, read_adapter
 from gym_trl.records.files import RecordWriter, read_records
+from gym_trl.records.json_lines import read_json_lines
 from gym_trl.records.schema import as_record
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
@@ -363,6 +366,36 @@ def test_the_trainers_batches_are_the_transcripts_with_a_loss_where_the_mask_is_
             assert set(labels[size:]) <= {-100}
             rows.append((ids[:size], labels[:size]))
     assert sorted(rows) == expected
+
+
+@pytest.mark.trl
+def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: list[dict[str, Any]]
+) -> None:
+    utils = pytest.importorskip("trl.trainer.utils")
+    if not hasattr(utils, "_ChunkedLogProbFunction"):
+        pytest.skip("only TRL 1.16 applies the head to all positions")
+    scored: list[int] = []
+    apply = utils._ChunkedLogProbFunction.apply
+
+    def counted(hidden: Any, *rest: Any) -> Any:
+        scored.append(len(hidden))
+        return apply(hidden, *rest)
+
+    monkeypatch.setattr(utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=counted))
+    warm_start(options_of(), out=tmp_path / "some", console=silent())
+    labels = [sum(label != -100 for row in batch["labels"] for label in row) for batch in batches]
+    assert scored == labels
+    scored.clear()
+    monkeypatch.setattr("gym_trl.training.supervised.head_at_labels", lambda trainer: nullcontext())
+    warm_start(options_of(), out=tmp_path / "all", console=silent())
+    assert min(scored) > 2 * max(labels)
+    some, every = (read_losses(tmp_path / name) for name in ("some", "all"))
+    assert some == pytest.approx(every, rel=1e-4)
+
+
+def read_losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in read_json_lines(folder / "metrics.jsonl")]
 
 
 @pytest.mark.trl

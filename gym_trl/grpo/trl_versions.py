@@ -372,3 +372,29 @@ def set_trained_groups(trainer: Any, before: int, saved: Mapping[str, Any] | Non
     if saved is not None:
         trainer._trained_groups.clear()
         trainer.model_version = saved["model_version"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# SFTTrainer
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def head_at_labels(trainer: Any) -> Iterator[None]:
+    """Apply the head to the positions with a label only, also on a CPU.
+
+    TRL 1.16 applies it to all positions where there is no Triton, because some compilers (of Neuron) compile anew for
+    each number of positions; PyTorch on a CPU compiles nothing. Older releases leave out the other positions anyway.
+    """
+    from trl.trainer import utils
+
+    choice = "_use_triton"  # read by the patched forward (add_fused_lm_head) and nothing else of this module
+    known = getattr(utils, choice, None)
+    if known is None or trainer.accelerator.device.type != "cpu":
+        yield
+        return
+    setattr(utils, choice, lambda device: True)
+    try:
+        yield
+    finally:
+        setattr(utils, choice, known)

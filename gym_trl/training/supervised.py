@@ -17,6 +17,7 @@ from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ConfigError, GymTRLError, check_counts, needs
 from gym_trl.evaluation.play import Result, Score
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.trl_versions import head_at_labels
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import context_length, load_tokenizer
 from gym_trl.rollout.limits import Limits
@@ -327,7 +328,8 @@ class _Work:
         folder.save_summary()
         self._began = time.monotonic() - folder.summary["seconds"]
         display.begin(self._start.step)
-        trainer.train(resume_from_checkpoint=str(self._start.path) if self._start.path else None)
+        with head_at_labels(trainer):
+            trainer.train(resume_from_checkpoint=str(self._start.path) if self._start.path else None)
         done = trainer.state.global_step
         display.note("Saving the model")
         trainer.save_model(str(folder.path / "model"))
