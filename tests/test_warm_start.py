@@ -43,6 +43,7 @@ SFTTrainer = pytest.importorskip("trl").SFTTrainer
 
 from safetensors.torch import load_file  # noqa: E402 -- it needs torch
 
+from gym_trl.training.model_checks import Memory  # noqa: E402
 from gym_trl.training.run import resume  # noqa: E402
 from gym_trl.training.supervised import (  # noqa: E402
     WarmStart,
@@ -373,7 +374,7 @@ def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: list[dict[str, Any]]
 ) -> None:
     utils = pytest.importorskip("trl.trainer.utils")
-    if not hasattr(utils, "_ChunkedLogProbFunction"):
+    if not hasattr(utils, "add_fused_lm_head"):
         pytest.skip("only TRL 1.16 applies the head to all positions")
     scored: list[int] = []
     apply = utils._ChunkedLogProbFunction.apply
@@ -511,6 +512,31 @@ def test_a_bad_argument_is_told_in_one_line_and_leaves_no_folder(
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.trl
+def test_micro_batches_fit_into_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: list[Any]) -> None:
+    base = tmp_path / "base"
+    save_tiny(base)
+    memory = Memory(fixed=100, row=10, scores=0)
+    monkeypatch.setattr("gym_trl.training.supervised.estimate_memory", lambda *given, **named: memory)
+    monkeypatch.setattr("gym_trl.training.supervised.free_memory", lambda cpu: 135)
+    warm_start(options_of(str(base)), out=tmp_path / "run", console=silent())
+    assert [len(batch["input_ids"]) for batch in batches] == [2] * 12  # 8 rows a step
+    monkeypatch.setattr("gym_trl.training.supervised.free_memory", lambda cpu: 105)
+    with pytest.raises(ConfigError, match=r"training needs about .*--lora"):
+        warm_start(options_of(str(base)), out=tmp_path / "other", console=silent())
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.trl
+def test_a_model_without_a_chat_template_is_refused_before_anything_is_played(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    save_tiny(base)
+    (base / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match="has no chat template"):
+        warm_start(options_of(str(base)), out=tmp_path / "run", console=silent())
     assert not (tmp_path / "run").exists()
 
 

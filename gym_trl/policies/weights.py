@@ -117,24 +117,6 @@ def load_tokenizer(path: str, **options: Any) -> Any:
         raise ConfigError(f"cannot load the tokenizer of {source!r}: {first_line(error)}") from error
 
 
-def context_length(path: str) -> int | None:
-    """Return the context of the model in a folder or on the hub, in tokens, without loading its weights.
-
-    Raises:
-        ConfigError: there is no such model.
-    """
-    with needs("train", "a model"):
-        from transformers import AutoConfig
-
-    adapter = read_adapter(path)
-    source = _whole_path(path if adapter is None else adapter.base)
-    try:
-        config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load {source!r}: {first_line(error)}") from error
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
 def save_merged(path: str, out: Path, *, dtype: Any = "auto") -> None:
     """Write the model in ``path`` as a folder with whole weights and a tokenizer, which vLLM loads.
 

@@ -19,12 +19,20 @@ from gym_trl.evaluation.play import Result, Score
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
 from gym_trl.policies.model import transformers_engine
-from gym_trl.policies.weights import context_length, load_tokenizer
+from gym_trl.policies.weights import load_tokenizer
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
+from gym_trl.training.model_checks import (
+    check_memory,
+    estimate_memory,
+    free_memory,
+    load_config,
+    model_problems,
+    refuse,
+)
 from gym_trl.training.models import ModelChoice, load_model
 from gym_trl.training.options import TrainOptions, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
@@ -239,7 +247,7 @@ def _warm_start(
             min_return=options.min_return,
             episodes=options.episodes,
         )
-        for line in _remarks(found):
+        for line in [*_remarks(found), *work.warnings]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         steps = options.steps or math.ceil(len(found.kept) / options.batch_size)
         display = display_on(console, steps)
@@ -294,14 +302,18 @@ class _Work:
         )
         self.args = grpo_config(planned)
         self.spec: GymSpec = make_spec(planned, self.args)
-        if run.model is None:
+        config = self.spec.rollout_config
+        template = {**(self.args.chat_template_kwargs or {}), **config.chat_template_kwargs}
+        self.warnings: list[str] = []
+        """Properties of the model that the training may suffer from."""
+        if options.choice is None:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
         else:
-            self.tokenizer = load_tokenizer(run.model)
-            context = context_length(run.model)
-        config = self.spec.rollout_config
-        template = {**(self.args.chat_template_kwargs or {}), **config.chat_template_kwargs}
+            self.warnings = refuse(model_problems(options.choice, template))
+            self.tokenizer = load_tokenizer(options.choice.path)
+            text = load_config(options.choice.path).get_text_config()
+            context = getattr(text, "max_position_embeddings", None)
         self.chat = TemplateChat(self.tokenizer, **template)
         self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
 
@@ -358,7 +370,7 @@ class _Work:
         rows, rest = divmod(min(options.batch_size, len(found.kept)), self._processes)
         if rest:
             raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self._processes} processes")
-        size = rows if options.choice is None else math.gcd(rows, _ROWS_AT_ONCE)
+        size = self._rows_at_once(rows, found)
         config = SFTConfig(
             output_dir=str(self._folder.path / "checkpoints"),
             max_steps=steps,
@@ -373,7 +385,7 @@ class _Work:
             use_cpu=args.use_cpu,
             bf16=args.bf16,
             fp16=args.fp16,
-            gradient_checkpointing=args.gradient_checkpointing and not args.use_cpu,
+            gradient_checkpointing=self._checkpointing,
             seed=options.run.seed,
             logging_steps=1,
             save_strategy="no",
@@ -389,6 +401,22 @@ class _Work:
         )
         trainer.remove_callback(PrinterCallback)
         return trainer
+
+    @property
+    def _checkpointing(self) -> bool:
+        return bool(self.args.gradient_checkpointing and not self.args.use_cpu)
+
+    def _rows_at_once(self, rows: int, found: Demonstrations) -> int:
+        """Return the size of a micro-batch: as many rows as fit into the memory, at most ``_ROWS_AT_ONCE``."""
+        choice = self.options.choice
+        if choice is None:
+            return rows
+        longest = max(len(episode.prompt_ids) + len(episode.completion_ids) for episode in found.kept)
+        memory = estimate_memory(choice, tokens=longest, checkpointing=self._checkpointing)
+        free = free_memory(cpu=self.args.use_cpu)
+        check_memory(memory, free)
+        sizes = (size for size in range(_ROWS_AT_ONCE, 0, -1) if rows % size == 0)
+        return next(size for size in sizes if memory.needed(size) <= free)
 
     def _evaluate(self, trainer: Any, step: int, display: Display) -> Sequence[EpisodeResult]:
         """Play the evaluation's tasks with the model."""
