@@ -1,7 +1,9 @@
 """Helpers for wrappers: attributes of the inner environment, and checks of arguments."""
 
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -76,12 +78,16 @@ def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
     >>> load_function("math:sqrt")(9.0)
     3.0
 
+    Modules in the working directory are found, also by an installed command.
+
     Raises:
         ConfigError: The function does not exist.
     """
     if isinstance(function, str):
         if function.count(":") != 1:
             raise ConfigError(f"a function is named as 'package.module:function', got {function!r}")
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
         try:
             function = load_env_creator(function)
         except (ImportError, AttributeError, ValueError) as error:

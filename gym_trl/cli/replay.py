@@ -1,6 +1,5 @@
 """``gym-trl replay``."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,8 +39,6 @@ def replay(
     from gym_trl.records.json_lines import write_json_lines
     from gym_trl.wrappers.inner import load_function
 
-    if reward is not None and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
     function = None if reward is None else load_function(reward)
     different = count = 0
     before, after = Scoreboard(), Scoreboard()

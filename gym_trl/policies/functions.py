@@ -1,6 +1,5 @@
 """Policies by name: an environment's own, Python functions, a person, models."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -44,8 +43,6 @@ def function_policy(name: str) -> TextPolicy:
     Raises:
         ConfigError: there is no function of this name.
     """
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
     function = load_function(name)
     return TextPolicy(name, lambda env, seed: function(env))
 

@@ -32,8 +32,7 @@ def run_episodes(
     >>> import gymnasium as gym
     >>> from gym_trl.rollout import Limits
     >>> from gym_trl.executors import InlinePool
-    >>> from gym_trl.testing import ByteChat
-    >>> from gym_trl.testing import ScriptedEngine
+    >>> from gym_trl.testing import ByteChat, ScriptedEngine
     >>> from gym_trl.types import Task
     >>> chat = ByteChat()
     >>> episodes = [Episode(Task("TrlEnv/Echo-v0", i), chat=chat, limits=Limits(tokens_per_turn=9)) for i in range(3)]
@@ -87,8 +86,7 @@ def stream_episodes(
     >>> import gymnasium as gym
     >>> from gym_trl.rollout import Limits
     >>> from gym_trl.executors import InlinePool
-    >>> from gym_trl.testing import ByteChat
-    >>> from gym_trl.testing import ScriptedEngine
+    >>> from gym_trl.testing import ByteChat, ScriptedEngine
     >>> from gym_trl.types import Task
     >>> chat, limits = ByteChat(), Limits(tokens_per_turn=9)
     >>> arriving = ((name, Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=limits)) for name in "ab")
