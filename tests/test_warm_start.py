@@ -138,6 +138,26 @@ def test_a_demonstration_is_the_transcript_of_a_rollout_that_samples_it(
         assert all(ids[-1] in used.stop_ids for ids in sampled(result))
 
 
+@pytest.mark.trl
+@pytest.mark.parametrize("action_format", ["tag", "plain"])
+def test_the_trainers_rollout_of_the_same_responses_has_the_same_columns(
+    action_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tiny_trainer
+
+    spec = spec_of(action_format=action_format, system_prompt="Play well.", max_tokens_per_turn=32, num_tasks=4)
+    settings = {"per_device_train_batch_size": 4, "max_completion_length": 256}
+    trainer = tiny_trainer.make(tmp_path, spec, grpo=settings)  # type: ignore[no-untyped-call]
+    kept = play("solver", spec, limits=Limits(32, 256, 2048), episodes=4).kept
+    responses = [sampled(result) for result in kept]
+    engine = ScriptedEngine(lambda request: responses[int(request.episode_id)][request.turn - 1])
+    monkeypatch.setattr("gym_trl.grpo.rollout_func.trainer_engine", lambda *given: nullcontext(engine))
+    columns = spec.rollout_func(list(spec.train_dataset["prompt"]), trainer)
+    assert columns["prompt_ids"] == [result.prompt_ids for result in kept]
+    assert columns["completion_ids"] == [result.completion_ids for result in kept]
+    assert columns["env_mask"] == [result.mask for result in kept]
+
+
 def test_logprobs_of_what_was_not_sampled_are_unknown() -> None:
     [result] = play("solver", spec_of(), episodes=1).kept
     assert {logprob for logprob, bit in zip(result.logprobs, result.mask, strict=True) if bit} == {None}

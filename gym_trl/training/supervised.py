@@ -47,6 +47,7 @@ with needs("train", "gym-trl warm-start"):
 
 _ROWS_AT_ONCE = 8
 _SAVE_S = 600.0
+_SAY_S = 15.0
 _SHOWN = 64
 """Number of demonstrations in ``rollouts.jsonl``."""
 _NOT_TRAINED = -100
@@ -237,7 +238,7 @@ def _warm_start(
         stack.callback(folder.close)
         work = _Work(options, folder, start or Checkpoint(None, 0), processes)
         said = counted(options.episodes or EPISODES, "episode") if not isinstance(source, Path) else "recorded episodes"
-        console.print(f"Playing {said} of {options.policy}", markup=False, highlight=False, style="dim")
+        played = _Played(console, f"{said} of {options.policy}")
         found = collect(
             source,
             work.spec,
@@ -246,6 +247,7 @@ def _warm_start(
             keep=options.keep,
             min_return=options.min_return,
             episodes=options.episodes,
+            on_finish=played,
         )
         for line in [*_remarks(found), *work.warnings]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -269,6 +271,22 @@ def _warm_start(
     if rank == 0:
         report_warm_start(console, path, folder.summary, {"before": result.before, "after": result.after})
     return result
+
+
+class _Played:
+    """Callback that says now and then how many demonstrations have been played."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self._console, self._what, self._said = console, what, time.monotonic()
+        self._say(f"Playing {what}")
+
+    def __call__(self, index: int, result: EpisodeResult) -> None:
+        if time.monotonic() - self._said > _SAY_S:
+            self._said = time.monotonic()
+            self._say(f"{index + 1} of {self._what}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
 def _remarks(found: Demonstrations) -> list[str]:
