@@ -8,7 +8,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
-from gym_trl.engines.transformers import evaluating
+from gym_trl.engines.lockstep import evaluating
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.types import Completion, FinishReason, Request
 

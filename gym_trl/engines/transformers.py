@@ -1,62 +1,43 @@
-"""Generation with a Transformers model: batches of all pending requests, one seed per request, measured logprobs."""
+"""Generation with a Transformers model: each turn computes what is new in it, with one seed per request."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.types import Completion, FinishReason, Request, TokenIds
+from gym_trl.engines.kv_cache import KVCache, attending, support
+from gym_trl.engines.lockstep import Lockstep, evaluating
+from gym_trl.engines.running_batch import EngineStats, RunningBatch
+from gym_trl.engines.sampler import End, Sampler
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.types import Completion, Request, TokenIds
 
 try:
     import torch
-    from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
-    from transformers.cache_utils import DynamicLayer
-    from transformers.generation import logits_process
 except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
 
-# Transformers applies these in this order (GenerationMixin._get_logits_processor, transformers 5.17).
-_PENALTIES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "repetition_penalty": ("RepetitionPenaltyLogitsProcessor", lambda value: value != 1.0),
-}
-_WARPERS: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "temperature": ("TemperatureLogitsWarper", lambda value: value != 1.0),
-    "top_h": ("TopHLogitsWarper", lambda _: True),
-    "top_k": ("TopKLogitsWarper", lambda value: value > 0),
-    "top_p": ("TopPLogitsWarper", lambda value: value < 1.0),
-    "min_p": ("MinPLogitsWarper", lambda _: True),
-    "typical_p": ("TypicalLogitsWarper", lambda value: value < 1.0),
-    "epsilon_cutoff": ("EpsilonLogitsWarper", lambda value: 0.0 < value < 1.0),
-    "eta_cutoff": ("EtaLogitsWarper", lambda value: 0.0 < value < 1.0),
-}
-_REFUSED = (
-    *("num_beams", "num_return_sequences", "watermarking_config", "assistant_model"),
-    *("prompt_lookup_num_tokens", "guidance_scale"),
-)
-_CACHES_REFUSED = {
-    "paged": "it is continuous batching: set use_transformers_continuous_batching=True",
-    "quantized": "what is sampled from a quantized cache is not what the model in training would say",
-}
-_SET_ELSEWHERE = {
-    "max_new_tokens": "a request says how many tokens it may have (max_tokens_per_turn, max_completion_length)",
-    "max_length": "a request says how many tokens it may have (max_tokens_per_turn, max_completion_length)",
-    "min_new_tokens": "the engine finds out by itself where an answer ends, wherever that is",
-    "min_length": "the engine finds out by itself where an answer ends, wherever that is",
-    "eos_token_id": "the model's and the chat template's own are used; add stop strings",
-    "pad_token_id": "the tokenizer's own is used",
-}
+_OTHER_DEVICES_BYTES = 2 * 2**30
 
 
 class TransformersEngine:
-    """Engine that samples with ``model.generate``: each ``collect`` runs one batch of the pending requests to its end.
+    """Engine that samples with a Transformers model in this process.
+
+    Requests join the running batch and leave it at any step, and ``collect`` runs steps until one has finished, or one
+    step if it may not block. The keys and values of a prompt stay in memory: the next turn of an episode, the other
+    episodes of its group and all that begin alike compute only the tokens that are new. Models for which that is not
+    tested (windowed, chunked or linear attention, ALiBi, and types other than those in
+    ``gym_trl.engines.kv_cache.FAMILIES``), and options that only ``model.generate`` has, such as
+    ``cache_implementation``, are generated in lockstep instead: ``collect`` then runs one batch of all pending requests
+    with their whole prompts to its end. The attribute ``lockstep`` says why.
 
     Every request is sampled from its own seed, so a completion does not depend on the other requests of its batch (up
     to the rounding of batched arithmetic), and the global generators are not used. Logprobs are those of the
     distribution that was sampled from, after temperature, top-k and so on. A model in training mode is switched to
-    evaluation mode for the call.
+    evaluation mode for the call, and has its own attention function again afterwards.
+
+    Keys and values are dropped when a weight has changed (in place, or replaced); running responses go on with the new
+    weights. What changes the model without changing a parameter's version, such as another active adapter or an adapter
+    merged through ``.data``, needs a call of ``reset_cache``.
 
     Args:
         model: A decoder-only Transformers model.
@@ -64,11 +45,13 @@ class TransformersEngine:
         eos_ids: Ids that end a response; they are kept in it.
         sampling: Sampling options by their names in ``GenerationConfig`` (``temperature``, ``top_p``, ``top_k``,
             ``min_p``, ``repetition_penalty``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` selects the most
-            probable token. ``cache_implementation`` is also accepted: with a cache other than ``"dynamic"``, a prompt
-            that several requests share is computed for each of them.
+            probable token. ``cache_implementation`` is also accepted.
         stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
         decode: Function from ids to text, for ``stop_strings``.
-        max_batch: Maximum number of requests in a batch. Default: no limit.
+        max_batch: Maximum number of running requests. Default: no limit.
+        cache_bytes: Maximum memory of the keys and values in bytes, taken as it is needed; requests wait when it is
+            full. One that cannot fit at all is generated alone with memory of its own. Default: a quarter of the memory
+            that is free at the first request, on a GPU half of it.
 
     Raises:
         ConfigError: an unsupported option, such as one that changes the sampling in a way that cannot be measured.
@@ -84,243 +67,102 @@ class TransformersEngine:
         stop_strings: Sequence[str] = (),
         decode: Callable[[TokenIds], str] | None = None,
         max_batch: int | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
-        options = {name: value for name, value in (sampling or {}).items() if value is not None}
-        for name in _REFUSED:
-            if options.pop(name, 1) not in (1, 1.0):
-                raise ConfigError(f"TransformersEngine samples one response per request and cannot use {name}")
-        for name, why in _SET_ELSEWHERE.items():
-            if name in options:
-                raise ConfigError(f"{name} cannot shape the sampling: {why}")
-        if options.get("cache_implementation") == "dynamic":
-            del options["cache_implementation"]  # the default: _shared_prefill passes it to generate
-        self._own_cache = _check_cache(options.get("cache_implementation"), model.device)
-        if stop_strings and decode is None:
-            raise ConfigError("stop_strings need decode=tokenizer.decode")
         if max_batch is not None and max_batch < 1:
             raise ConfigError(f"max_batch must be at least 1, got {max_batch}")
+        if cache_bytes is not None and cache_bytes < 0:
+            raise ConfigError(f"cache_bytes must be at least 0, got {cache_bytes}")
         self.model = model
-        self._pad_id = pad_id
-        self._eos_ids = sorted(eos_ids)
-        self._greedy = not options.pop("do_sample", True) or options.get("temperature") == 0
-        shaping = _PENALTIES if self._greedy else _PENALTIES | _WARPERS
-        self._warpers = _warpers(shaping, options, model.device)
-        self._options = {name: value for name, value in options.items() if name not in _PENALTIES | _WARPERS}
-        if unknown := [name for name in self._options if not hasattr(GenerationConfig(), name)]:
-            raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
-        self._stop_strings = tuple(stop_strings)
-        self._decode = decode
+        self.stats = EngineStats()
+        """Counts of the work; in lockstep they stay zero."""
+        self.lockstep: str | None = None
+        """Reason for which whole prompts are generated in lockstep, or ``None``; known after the first ``collect``."""
+        self._sampler = Sampler(sampling or {}, model.device)
+        self._end = End(eos_ids, stop_strings, decode)
+        options = self._sampler.other
+        self._whole = Lockstep(model, pad_id=pad_id, sampler=self._sampler, end=self._end, options=options)
+        if options:
+            self.lockstep = f"only model.generate has {min(options)}"
         self._max_batch = max_batch
+        self._cache_bytes = cache_bytes
+        self._cache: KVCache | None = None
+        self._batch: RunningBatch | None = None
         self._pending: deque[Request] = deque()
+        self._parameters = list(model.parameters())
+        self._weights = 0
 
     def submit(self, request: Request) -> None:
         """Accept a request."""
         self._pending.append(request)
 
     def cancel(self, request_id: str) -> None:
-        """Drop a request that is not in a batch yet."""
+        """Drop a request and free its place."""
         self._pending = deque(request for request in self._pending if request.id != request_id)
+        if self._batch is not None:
+            self._batch.cancel(request_id)
 
     def collect(self, *, block: bool) -> list[Completion]:
-        """Run one batch of the pending requests."""
-        size = min(len(self._pending), self._max_batch or len(self._pending))
-        return self._generate([self._pending.popleft() for _ in range(size)]) if size else []
+        """Run steps until a request has finished; if not ``block``, run one step."""
+        if not self._pending and not self._batch:
+            return []
+        with evaluating(self.model):
+            batch = self._running()
+            if batch is None:
+                size = min(len(self._pending), self._max_batch or len(self._pending))
+                return self._whole.generate([self._pending.popleft() for _ in range(size)])
+            while self._pending:
+                request = self._pending.popleft()
+                if not batch.takes(request):
+                    return self._whole.generate([request])
+                batch.submit(request)
+            with attending(self.model):
+                while len(batch):
+                    if (ended := batch.step()) or not block:
+                        return ended
+        return []
 
-    def _generate(self, batch: list[Request]) -> list[Completion]:
-        width = max(len(request.prompt_ids) for request in batch)
-        padding = [width - len(request.prompt_ids) for request in batch]
-        prompts = [[self._pad_id] * pad + request.prompt_ids for pad, request in zip(padding, batch, strict=True)]
-        mask = [[0] * pad + [1] * (width - pad) for pad in padding]
-        device = self.model.device
-        sampler = _Sampler(batch, padding, self._warpers, greedy=self._greedy)
-        finished = _Finished(batch, width, self._eos_ids, self._stop_strings, self._decode)
-        config = GenerationConfig(
-            max_new_tokens=max(request.max_tokens for request in batch),
-            do_sample=False,  # the sampler leaves one token to choose from
-            pad_token_id=self._pad_id,
-            **{**self._options, "repetition_penalty": 1.0},  # the sampler applies it
-            disable_compile=True,
-        )
-        with torch.no_grad(), evaluating(self.model), _configured(self.model, config):
-            ids = self.model.generate(
-                torch.tensor(prompts, device=device),
-                attention_mask=torch.tensor(mask, device=device),
-                past_key_values=self._shared_prefill(prompts, mask),
-                generation_config=config,
-                logits_processor=LogitsProcessorList([sampler]),
-                stopping_criteria=[finished],
-                synced_gpus=False,  # processes play different episodes and must not wait for each other
-            )
-        lengths = finished.lengths.tolist()
-        sampled = ids[:, width:].tolist()
-        logprobs = torch.stack(sampler.logprobs, dim=1).tolist()
-        return [
-            Completion(request.id, row[:length], nats[:length], reason)
-            for request, row, nats, length, reason in zip(
-                batch, sampled, logprobs, lengths, finished.reasons(), strict=True
-            )
-        ]
+    def reset_cache(self) -> None:
+        """Drop all keys and values, because the model has changed; running responses continue."""
+        if self._batch is not None:
+            self._batch.reset_cache()
 
-    def _shared_prefill(self, prompts: list[TokenIds], mask: list[list[int]]) -> Any:
-        """Return the keys and values of all but the last token, computed once for equal prompts, or ``None``.
-
-        The episodes of a GRPO group begin with the same prompt, and many continue alike: without this, a batch of 256
-        episodes of a small game would compute most of its prompts dozens of times.
-        """
-        rows: dict[tuple[int, ...], int] = {}
-        places = [rows.setdefault(tuple(prompt), len(rows)) for prompt in prompts]
-        if not self._own_cache or len(prompts[0]) == 1 or len(rows) > len(prompts) // 2:
+    def _running(self) -> RunningBatch | None:
+        """Return the running batch, or ``None`` for a model or options that need lockstep."""
+        if self.lockstep is not None:
             return None
-        first = [places.index(row) for row in range(len(rows))]
-        device = self.model.device
-        cache = DynamicCache(config=self.model.config)
-        if not all(type(layer) is DynamicLayer for layer in cache.layers):
-            return None  # copying sliding windows and recurrent states is untested
-        attended = torch.tensor([mask[place][:-1] for place in first], device=device)
-        self.model(
-            torch.tensor([prompts[place][:-1] for place in first], device=device),
-            attention_mask=attended,
-            position_ids=(attended.cumsum(dim=1) - 1).clamp(min=0),  # like generate: padding has no position
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache.batch_select_indices(torch.tensor(places, device=device))
-        return cache
+        if self._batch is None:
+            verdict = support(self.model)
+            if verdict.why_not is not None:
+                self.lockstep = verdict.why_not
+                return None
+            limit = _free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
+            self._batch = RunningBatch(
+                KVCache(self.model, limit // verdict.token_bytes),
+                sampler=self._sampler,
+                end=self._end,
+                max_running=self._max_batch,
+                stats=self.stats,
+            )
+        weights = hash(tuple(map(_version, self._parameters)))
+        if weights != self._weights:
+            self._batch.reset_cache()
+            self._weights = weights
+        return self._batch
 
 
-def _check_cache(name: str | None, device: Any) -> bool:
-    """Return whether the engine fills the cache itself.
-
-    Raises:
-        ConfigError: a cache that the engine or Transformers does not support.
-    """
-    if name is None:
-        return True
-    why_not = _CACHES_REFUSED.get(name)
-    if "offloaded" in name and device.type == "cpu":
-        why_not = "the model is on the CPU already"
-    try:
-        GenerationConfig(cache_implementation=name).validate()
-    except ValueError as error:
-        why_not = why_not or str(error)
-    if why_not is not None:
-        raise ConfigError(f"TransformersEngine cannot use cache_implementation={name!r}: {why_not}")
-    return False
+def _version(parameter: Any) -> tuple[int, int]:
+    """Return what changes with a parameter's values, unless they are written through ``.data``."""
+    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
 
 
-def _warpers(
-    known: Mapping[str, tuple[str, Callable[[float], bool]]], options: Mapping[str, Any], device: Any
-) -> list[Any]:
-    chosen = []
-    for name, (class_name, applies) in known.items():
-        value = options.get(name)
-        if value is not None and applies(value):
-            extra = {"device": str(device)} if name == "eta_cutoff" else {}
-            chosen.append(getattr(logits_process, class_name)(value, **extra))
-    return chosen
+def _free_bytes(device: Any) -> int:
+    """Return the default memory of keys and values on a device."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + unused) // 2
+    if device.type == "cpu":
+        from psutil import virtual_memory  # accelerate needs it, so [train] installs it
 
-
-class _Sampler(LogitsProcessor):  # type: ignore[misc]  # Transformers is untyped
-    """Logits processor that samples each row's next token from the row's own seed and masks all others."""
-
-    def __init__(self, batch: list[Request], padding: list[int], warpers: list[Any], *, greedy: bool) -> None:
-        self.logprobs: list[Any] = []
-        self._padding = torch.tensor(padding)[:, None]
-        self._first = torch.tensor([request.prompt_ids[0] for request in batch])[:, None]
-        self._warpers = warpers
-        steps = max(request.max_tokens for request in batch)
-        self._uniform = None if greedy else torch.tensor(np.array([_uniform(request, steps) for request in batch]))
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        if self._warpers:
-            # Padding must not count as earlier tokens, or a completion would depend on the lengths of the other
-            # prompts.
-            places = torch.arange(input_ids.shape[1], device=input_ids.device)
-            padded = places < self._padding.to(input_ids.device)
-            said = torch.where(padded, self._first.to(input_ids.device), input_ids)
-            for warp in self._warpers:
-                scores = warp(said, scores)
-        logprobs = scores.float().log_softmax(dim=-1)
-        if torch.isnan(logprobs).any():
-            raise EngineError("the model's logits are NaN; the training has diverged")
-        chosen = logprobs.argmax(dim=-1, keepdim=True) if self._uniform is None else self._choose(logprobs)
-        self.logprobs.append(logprobs.gather(1, chosen)[:, 0])
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
-
-    def _choose(self, logprobs: Any) -> Any:
-        assert self._uniform is not None
-        # Single precision would round away rare tokens of a large vocabulary; Apple's GPUs have nothing else.
-        precision = torch.float32 if logprobs.device.type == "mps" else torch.float64
-        cumulative = logprobs.to(precision).exp().cumsum(dim=-1)
-        point = self._uniform[:, len(self.logprobs), None].to(logprobs.device, precision)
-        # Slightly below the total, so that rounding never selects an index after the last token with a positive
-        # probability.
-        return torch.searchsorted(cumulative, point * cumulative[:, -1:] * (1 - 1e-7), right=True)
-
-
-def _uniform(request: Request, steps: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Return the request's random numbers in [0, 1), one per token; a longer list begins with the same numbers."""
-    return np.random.default_rng(request.seed).random(steps)
-
-
-class _Finished(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
-    """Stopping criterion that ends each row separately: at an end id, at a stop string, or at its ``max_tokens``."""
-
-    def __init__(
-        self,
-        batch: list[Request],
-        width: int,
-        eos_ids: list[int],
-        stop_strings: tuple[str, ...],
-        decode: Callable[[TokenIds], str] | None,
-    ) -> None:
-        self.lengths = torch.tensor([request.max_tokens for request in batch])
-        self._stopped = torch.zeros(len(batch), dtype=torch.bool)
-        self._done = torch.zeros(len(batch), dtype=torch.bool)
-        self._width = width
-        self._eos_ids = torch.tensor(eos_ids, dtype=torch.long)
-        self._stop_strings = stop_strings
-        self._decode = decode
-
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        used = input_ids.shape[1] - self._width
-        stopped = torch.isin(input_ids[:, -1].cpu(), self._eos_ids) | self._says_stop(input_ids)
-        new = stopped & ~self._done
-        self._stopped |= new
-        self.lengths[new] = used
-        self._done |= stopped | (self.lengths <= used)
-        return self._done.to(input_ids.device)
-
-    def reasons(self) -> list[FinishReason]:
-        return [FinishReason.STOP if stopped else FinishReason.LENGTH for stopped in self._stopped.tolist()]
-
-    def _says_stop(self, input_ids: Any) -> Any:
-        said = torch.zeros_like(self._done)
-        if self._stop_strings and self._decode:
-            for row in (~self._done).nonzero()[:, 0].tolist():
-                text = self._decode(input_ids[row, self._width :].tolist())
-                said[row] = any(stop in text for stop in self._stop_strings)
-        return said
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Switch all modules in training mode to evaluation mode, and back at the end."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
-def _configured(model: Any, config: Any) -> Iterator[None]:
-    """Replace the model's generation config, from which Transformers takes options that a config leaves open."""
-    previous, model.generation_config = model.generation_config, config
-    try:
-        yield
-    finally:
-        model.generation_config = previous
+        return int(virtual_memory().available) // 4
+    return _OTHER_DEVICES_BYTES

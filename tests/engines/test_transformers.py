@@ -48,11 +48,12 @@ def recomputed(request, completion, temperature=1.0):
     return [logprobs[start + i, id_].item() for i, id_ in enumerate(completion.ids)]
 
 
+@pytest.mark.parametrize("whole", [{}, {"cache_implementation": "dynamic"}])
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
-def test_logprobs_agree_with_the_training_model(temperature):
+def test_logprobs_agree_with_the_training_model(temperature, whole):
     """Law 4, with prompts of unlike lengths in one batch, and with prompts that share a prefill."""
     asked = requests(WORDS * 4)
-    completions = sample(asked, sampling={"temperature": temperature})
+    completions = sample(asked, sampling={"temperature": temperature} | whole)
     for request in asked:
         completion = completions[request.id]
         assert completion.logprobs == pytest.approx(recomputed(request, completion, temperature), abs=1e-4)
@@ -62,7 +63,7 @@ def test_logprobs_agree_with_the_training_model(temperature):
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), st.integers(0, 2**40))
 def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(texts, seed):
     asked = requests(texts, seed=seed)
-    together = sample(asked)
+    together = sample(asked, sampling={"cache_implementation": "dynamic"})
     alone = {request.id: sample([request])[request.id] for request in asked}
     assert {key: c.ids for key, c in together.items()} == {key: c.ids for key, c in alone.items()}
 
@@ -135,24 +136,31 @@ def test_a_model_in_training_is_in_training_again_afterwards():
     assert all(parameter.grad is None for parameter in MODEL.parameters())
 
 
-def test_a_cancelled_request_is_not_generated():
-    made = engine()
+WHOLE = {"cache_implementation": "dynamic"}
+"""Makes the engine use ``model.generate``."""
+
+
+@pytest.mark.parametrize("sampling", [{}, WHOLE])
+def test_a_cancelled_request_is_not_generated(sampling):
+    made = engine(sampling=sampling)
     for request in requests(WORDS):
         made.submit(request)
     made.cancel("1")
-    assert sorted(c.request_id for c in made.collect(block=True)) == ["0", "2", "3"]
+    answered = [*made.collect(block=True), *made.collect(block=True), *made.collect(block=True)]
+    assert sorted(c.request_id for c in answered) == ["0", "2", "3"]
 
 
 def test_batches_are_no_larger_than_allowed():
-    made = engine(max_batch=3)
+    made = engine(max_batch=3, sampling=WHOLE)
     for request in requests(WORDS * 2):
         made.submit(request)
     assert [len(made.collect(block=True)) for _ in range(4)] == [3, 3, 2, 0]
 
 
-def test_a_repetition_penalty_does_not_count_the_padding():
+@pytest.mark.parametrize("whole", [{}, WHOLE])
+def test_a_repetition_penalty_does_not_count_the_padding(whole):
     asked = requests(WORDS, max_tokens=8)
-    options = {"sampling": {"repetition_penalty": 5.0}, "pad_id": EOS}
+    options = {"sampling": {"repetition_penalty": 5.0} | whole, "pad_id": EOS}
     together = sample(asked, **options)
     for request in asked:
         alone = sample([request], **options)[request.id]
@@ -182,6 +190,7 @@ def test_a_model_that_has_diverged_is_named_and_not_sampled():
     "options",
     [
         {"max_batch": 0},
+        {"cache_bytes": -1},
         {"stop_strings": ["x"]},
         *(
             {"sampling": {name: 4}}

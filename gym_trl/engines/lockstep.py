@@ -1,0 +1,205 @@
+"""Generation with ``model.generate``: whole prompts in one batch that runs to its end; works with every model."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from gym_trl.engines.sampler import End, Sampler
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.types import Completion, FinishReason, Request, TokenIds
+
+try:
+    import torch
+    from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+    from transformers.cache_utils import DynamicLayer
+except ImportError as error:
+    raise MissingDependencyError("TransformersEngine", extra="train") from error
+
+_CACHES_REFUSED = {
+    "paged": "it is continuous batching: set use_transformers_continuous_batching=True",
+    "quantized": "what is sampled from a quantized cache is not what the model in training would say",
+}
+
+
+class Lockstep:
+    """Batches of requests through ``model.generate``, one after the other.
+
+    Args:
+        model: A decoder-only Transformers model.
+        pad_id: Id for padding on the left; never attended to.
+        sampler: Chooses the tokens.
+        end: Says where a response ends.
+        options: Further options of ``GenerationConfig``. With a ``cache_implementation`` other than ``"dynamic"``, a
+            prompt that several requests share is computed for each of them.
+
+    Raises:
+        ConfigError: an option that the model or Transformers does not have.
+    """
+
+    def __init__(self, model: Any, *, pad_id: int, sampler: Sampler, end: End, options: Mapping[str, Any]) -> None:
+        options = dict(options)
+        if options.get("cache_implementation") == "dynamic":
+            del options["cache_implementation"]  # the default: _shared_prefill passes it to generate
+        self._own_cache = _check_cache(options.get("cache_implementation"), model.device)
+        if unknown := [name for name in options if not hasattr(GenerationConfig(), name)]:
+            raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
+        self._model = model
+        self._pad_id = pad_id
+        self._sampler = sampler
+        self._end = end
+        self._options = options
+
+    def generate(self, batch: list[Request]) -> list[Completion]:
+        """Return the completions of a batch, when all have ended."""
+        width = max(len(request.prompt_ids) for request in batch)
+        padding = [width - len(request.prompt_ids) for request in batch]
+        prompts = [[self._pad_id] * pad + request.prompt_ids for pad, request in zip(padding, batch, strict=True)]
+        mask = [[0] * pad + [1] * (width - pad) for pad in padding]
+        device = self._model.device
+        processor = _Processor(batch, padding, self._sampler)
+        finished = _Finished(batch, width, self._end)
+        config = GenerationConfig(
+            max_new_tokens=max(request.max_tokens for request in batch),
+            do_sample=False,  # the processor leaves one token to choose from
+            pad_token_id=self._pad_id,
+            **{**self._options, "repetition_penalty": 1.0},  # the sampler applies it
+            disable_compile=True,
+        )
+        with torch.no_grad(), _configured(self._model, config):
+            ids = self._model.generate(
+                torch.tensor(prompts, device=device),
+                attention_mask=torch.tensor(mask, device=device),
+                past_key_values=self._shared_prefill(prompts, mask),
+                generation_config=config,
+                logits_processor=LogitsProcessorList([processor]),
+                stopping_criteria=[finished],
+                synced_gpus=False,  # processes play different episodes and must not wait for each other
+            )
+        sampled = ids[:, width:].tolist()
+        logprobs = torch.stack(processor.logprobs, dim=1).tolist()
+        return [
+            Completion(request.id, row[:length], nats[:length], reason)
+            for request, row, nats, length, reason in zip(
+                batch, sampled, logprobs, finished.lengths, finished.reasons, strict=True
+            )
+        ]
+
+    def _shared_prefill(self, prompts: list[TokenIds], mask: list[list[int]]) -> Any:
+        """Return the keys and values of all but the last token, computed once for equal prompts, or ``None``.
+
+        The episodes of a GRPO group begin with the same prompt, and many continue alike: without this, a batch of 256
+        episodes of a small game would compute most of its prompts dozens of times.
+        """
+        rows: dict[tuple[int, ...], int] = {}
+        places = [rows.setdefault(tuple(prompt), len(rows)) for prompt in prompts]
+        if not self._own_cache or len(prompts[0]) == 1 or len(rows) > len(prompts) // 2:
+            return None
+        first = [places.index(row) for row in range(len(rows))]
+        device = self._model.device
+        cache = DynamicCache(config=self._model.config)
+        if not all(type(layer) is DynamicLayer for layer in cache.layers):
+            return None  # copying sliding windows and recurrent states is untested
+        attended = torch.tensor([mask[place][:-1] for place in first], device=device)
+        self._model(
+            torch.tensor([prompts[place][:-1] for place in first], device=device),
+            attention_mask=attended,
+            position_ids=(attended.cumsum(dim=1) - 1).clamp(min=0),  # like generate: padding has no position
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache.batch_select_indices(torch.tensor(places, device=device))
+        return cache
+
+
+def _check_cache(name: str | None, device: Any) -> bool:
+    """Return whether the cache is filled here.
+
+    Raises:
+        ConfigError: a cache that the engine or Transformers does not support.
+    """
+    if name is None:
+        return True
+    why_not = _CACHES_REFUSED.get(name)
+    if "offloaded" in name and device.type == "cpu":
+        why_not = "the model is on the CPU already"
+    try:
+        GenerationConfig(cache_implementation=name).validate()
+    except ValueError as error:
+        why_not = why_not or str(error)
+    if why_not is not None:
+        raise ConfigError(f"TransformersEngine cannot use cache_implementation={name!r}: {why_not}")
+    return False
+
+
+class _Processor(LogitsProcessor):  # type: ignore[misc]  # Transformers is untyped
+    """Logits processor that samples each row's next token and masks all others."""
+
+    def __init__(self, batch: list[Request], padding: list[int], sampler: Sampler) -> None:
+        self.logprobs: list[Any] = []
+        self._sampler = sampler
+        self._padding = torch.tensor(padding)[:, None]
+        self._first = torch.tensor([request.prompt_ids[0] for request in batch])[:, None]
+        steps = max(request.max_tokens for request in batch)
+        self._points = None if sampler.greedy else torch.zeros(len(batch), steps, dtype=torch.float64)
+        for row, request in enumerate(batch):
+            if self._points is not None:
+                self._points[row, : request.max_tokens] = torch.from_numpy(sampler.points(request))
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        earlier = input_ids
+        if self._sampler.reads_earlier_ids:
+            # Padding must not count as earlier tokens, or a completion would depend on the lengths of the other
+            # prompts.
+            padded = torch.arange(input_ids.shape[1], device=input_ids.device) < self._padding.to(input_ids.device)
+            earlier = torch.where(padded, self._first.to(input_ids.device), input_ids)
+        points = None if self._points is None else self._points[:, len(self.logprobs)]
+        chosen, logprobs = self._sampler.choose(scores, earlier, points)
+        self.logprobs.append(logprobs)
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
+
+
+class _Finished(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
+    """Stopping criterion that ends each row separately, or at its ``max_tokens``."""
+
+    def __init__(self, batch: list[Request], width: int, end: End) -> None:
+        self.lengths = [request.max_tokens for request in batch]
+        self.reasons = [FinishReason.LENGTH] * len(batch)
+        self._running = set(range(len(batch)))
+        self._width = width
+        self._end = end
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        sampled = input_ids[:, self._width :].tolist()
+        for row in list(self._running):
+            used = len(sampled[row])
+            if self._end.reached(sampled[row]):
+                self.lengths[row], self.reasons[row] = used, FinishReason.STOP
+            if used >= self.lengths[row]:
+                self._running.remove(row)
+        done = [row not in self._running for row in range(len(sampled))]
+        return torch.tensor(done, device=input_ids.device)
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Switch all modules in training mode to evaluation mode, and back at the end."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def _configured(model: Any, config: Any) -> Iterator[None]:
+    """Replace the model's generation config, from which Transformers takes options that a config leaves open."""
+    if hasattr(model, "get_base_model"):  # PEFT generates with the wrapped model's
+        model = model.get_base_model()
+    previous, model.generation_config = model.generation_config, config
+    try:
+        yield
+    finally:
+        model.generation_config = previous
