@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 pytest.importorskip("trl")
 
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_trl.cli.app import app
@@ -107,6 +106,16 @@ def test_groups_whose_members_are_all_alike_teach_nothing(said: Callable[..., Di
     alike = said("<action>4</action><|end|>").finding("groups with spread")
     assert alike.verdict is Verdict.PROBLEM
     assert "easier variant" in alike.fix
+
+
+def test_groups_that_differ_in_penalties_only_are_a_warning(said: Callable[..., Diagnosis]) -> None:
+    found = said(lambda request: "<action>4</action><|end|>" if int(request.episode_id) % 2 else "What?<|end|>")
+    spread = found.finding("groups with spread")
+    assert (spread.numbers["spread"], spread.numbers["mixed"]) == (1.0, 0)
+    assert spread.verdict is Verdict.WARNING
+    assert spread.got.endswith("in 0 of them some succeed and some do not")
+    assert found.ready
+    assert found.warnings
 
 
 def test_a_model_that_never_ends_its_turn_is_told_apart_from_one_that_is_cut_off_at_times(
@@ -269,7 +278,7 @@ def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: 
     found = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small, "--json"])
     assert found.exit_code == 1
     told = json.loads(found.stdout)
-    assert shlex.split(told["command"]) == words
+    assert shlex.split(told["commands"][0]) == words
     assert told["ready"] is False
     assert {one["name"] for one in told["findings"]} >= {"readable actions", "groups with spread", "memory", "speed"}
 
@@ -291,24 +300,21 @@ def test_what_cannot_be_examined_is_one_line_and_exit_status_2(arguments: list[s
 
 @pytest.mark.lm
 def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_works(pretrained: Path) -> None:
-    torch.set_num_threads(2)
-    small: dict[str, Any] = {"group_size": 4, "episodes": 16, "eval_episodes": 4, "max_tokens_per_turn": 32}
-    found = diagnose(TrainOptions.choose(GUESS, model=str(pretrained), **small), groups=3, free=1 << 40)
+    def examine(**options: Any) -> Diagnosis:
+        small: dict[str, Any] = {"group_size": 4, "episodes": 8, "eval_episodes": 4, "max_tokens_per_turn": 24}
+        return diagnose(TrainOptions.choose(GUESS, model=str(pretrained), **small, **options), groups=2, free=1 << 40)
+
+    found = examine()
     lost = found.finding("readable actions")
     assert lost.verdict is Verdict.PROBLEM
-    assert lost.numbers["legal"] < 0.1
+    assert lost.numbers["readable"] < 0.1
     assert found.next_step is NextStep.DOCTOR
     assert found.changes["--action-format"].startswith("regex:")
+    assert "template's own: 'You are a helpful AI assistant" in found.finding("system message").got
     spec = {"cut_actions": "accept"} if "--spec" in found.changes else {}
-    again = diagnose(
-        TrainOptions.choose(
-            GUESS, model=str(pretrained), action_format=found.changes["--action-format"], spec=spec, **small
-        ),
-        groups=3,
-        free=1 << 40,
-    )
-    assert again.finding("readable actions").numbers["legal"] > lost.numbers["legal"] + 0.25
-    assert found.finding("system message").got.startswith("the template's own: 'You are a helpful AI assistant")
+    again = examine(action_format=found.changes["--action-format"], spec=spec).finding("readable actions")
+    assert again.numbers["readable"] > lost.numbers["readable"] + 0.3
+    assert again.numbers["legal"] > lost.numbers["legal"] + 0.1
 
 
 def test_the_cache_of_a_rollout_counts_where_it_is_larger_than_the_rows_of_the_backward_pass(tiny: Path) -> None:

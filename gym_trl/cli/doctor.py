@@ -36,7 +36,7 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import TrainOptions
 
 if TYPE_CHECKING:
-    from gym_trl.training.doctor import Diagnosis
+    from gym_trl.training.doctor import Diagnosis, NextStep
     from gym_trl.training.findings import Finding
     from gym_trl.types import EpisodeResult
 
@@ -86,7 +86,7 @@ def doctor(
     other action format would have read more from the same responses; how many groups have different returns, without
     which GRPO learns nothing; if turns and episodes fit their limits, and if the model ends its turns; what prompt the
     model really sees; success beside random play, the blind baseline and the optimum; and an estimate of memory and
-    time. The last line is the command to run next. Nothing is trained or written.
+    time. It ends with the command to run next. Nothing is trained or written.
 
     Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error.
     """
@@ -112,11 +112,11 @@ def doctor(
     make_text_env(options.env, options.env_kwargs).close()
     check_model(model)
     found = _diagnose(options, dtype=dtype, lora=lora, groups=groups)
-    command = _next_command(context, found)
+    commands = _commands(context, found)
     if as_json:
-        say(to_json({**found.as_dict(), "command": command}, indent=2))
+        say(to_json({**found.as_dict(), "commands": list(commands.values())}, indent=2))
     else:
-        _show(found, command)
+        _show(found, commands)
     if not found.ready:
         raise typer.Exit(1)
 
@@ -155,7 +155,7 @@ def _metrics(one: "EpisodeResult") -> dict[str, Any]:
     return {"env/return": one.episode_return, "env/success": success, "env/turns": len(one.turns)}
 
 
-def _show(found: "Diagnosis", command: str) -> None:
+def _show(found: "Diagnosis", commands: Mapping[str, str]) -> None:
     for one in found.findings:
         say(f"{coloured(f'{one.verdict:<8}', fg=_COLOURS[one.verdict])} {one.name}: {one.got}")
         if one.fix:
@@ -166,11 +166,19 @@ def _show(found: "Diagnosis", command: str) -> None:
         say(f"\nThe prompt that the model sees:\n{_indented(found.prompt)}")
     if found.reply:
         say(f"\nBetween its first two responses:\n{_indented(found.reply)}")
-    problems = [one.name for one in found.findings if one.verdict == "problem"]
-    verdict = "Ready to train." if found.ready else f"Not ready: {', '.join(problems)}."
-    say(f"\n{verdict}{' Next:' if command else ''}")
-    if command:
-        say(f"  {command}")
+    if not found.ready:
+        verdict = f"Not ready: {_names(found.problems)}."
+    elif found.warnings:
+        verdict = f"Ready to train, with warnings: {_names(found.warnings)}."
+    else:
+        verdict = "Ready to train."
+    say(f"\n{verdict}")
+    for when, command in commands.items():
+        say(f"{when}:\n  {command}")
+
+
+def _names(findings: "list[Finding]") -> str:
+    return ", ".join(one.name for one in findings)
 
 
 def _arrow(one: "Finding") -> str:
@@ -181,16 +189,26 @@ def _indented(text: str) -> str:
     return "\n".join(f"  | {line}" for line in text.splitlines())
 
 
-def _next_command(context: typer.Context, found: "Diagnosis") -> str:
-    """Return the command to run next, with the options that were given and those that a finding changes."""
-    if not found.next_step:
-        return ""
-    words = ["gym-trl", str(found.next_step), found.env, "--model", found.model]
-    if found.next_step == "warm-start":
+def _commands(context: typer.Context, found: "Diagnosis") -> dict[str, str]:
+    """Return the command to run next, and for warnings that a warm start would remove also that of a warm start."""
+    from gym_trl.training.doctor import NextStep
+
+    commands = {}
+    if found.next_step is not NextStep.NONE:
+        commands["Next"] = _command(context, found, found.next_step)
+    if found.ready and any(one.warm_start for one in found.warnings):
+        commands["Better after a warm start"] = _command(context, found, NextStep.WARM_START)
+    return commands
+
+
+def _command(context: typer.Context, found: "Diagnosis", step: "NextStep") -> str:
+    """Return a command with the options that were given and, for the doctor, those that a finding changes."""
+    words = ["gym-trl", str(step), found.env, "--model", found.model]
+    if step == "warm-start":
         adapter = [] if context.params["lora"] else ["--lora", "16"]
         return shlex.join([*words, "--policy", "random", *_given(context, {}, only=_OF_WARM_START), *adapter])
     words += _given(context, found.changes)
-    if found.next_step == "doctor" and context.params["groups"] != _GROUPS:
+    if step == "doctor" and context.params["groups"] != _GROUPS:
         words += ["--groups", str(context.params["groups"])]
     return shlex.join(words)
 

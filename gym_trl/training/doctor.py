@@ -87,6 +87,11 @@ class Diagnosis:
         return not self.problems
 
     @property
+    def warnings(self) -> list[Finding]:
+        """Findings with which a training works, but worse than it could."""
+        return [one for one in self.findings if one.verdict is Verdict.WARNING]
+
+    @property
     def changes(self) -> dict[str, str]:
         """Command line options that solve the first problem that options solve."""
         return next((dict(one.options) for one in self.problems if one.options), {})

@@ -163,8 +163,8 @@ def readable_actions(played: Played, action_format: str | None, *, cut_actions: 
             name=name, verdict=verdict, got=got, fix=fix, options=options, examples=examples, numbers=numbers
         )
     fix = (
-        "no other format reads more from the same responses: start from demonstrations, or show an example in "
-        "--system-prompt"
+        "no other format reads more from the same responses: a warm start (gym-trl warm-start), or an example of a "
+        "response in --system-prompt"
     )
     return Finding(name=name, verdict=verdict, got=got, fix=fix, warm_start=True, examples=examples, numbers=numbers)
 
@@ -208,10 +208,22 @@ def group_spread(played: Played, *, best: float | None, group_size: int, readabl
     flat = [group[0] for group in returns if max(group) == min(group)]
     if flat:
         got += f"; all members of the others have {', '.join(f'{value:g}' for value in sorted(set(flat))[:4])}"
-    numbers = {"groups": len(returns), "spread": share, "flat_returns": sorted(set(flat))}
+    outcomes = [{one.success for one in group} - {None} for group in played.groups]
+    mixed = sum(len(one) == 2 for one in outcomes)
+    numbers = {"groups": len(returns), "spread": share, "flat_returns": sorted(set(flat)), "mixed": mixed}
+    if spread and any(outcomes):
+        got += f"; in {mixed} of them some succeed and some do not"
     verdict = graded(share, SPREAD)
-    if verdict is Verdict.OK:
+    if verdict is Verdict.OK and (mixed or not any(outcomes)):
         return Finding(name="groups with spread", verdict=verdict, got=got, numbers=numbers)
+    if verdict is Verdict.OK:
+        fix = (
+            "only penalties or partial rewards differ, so a training first learns to act legally; take an easier "
+            "variant of the environment, a curriculum or a warm start if success stays as it is"
+        )
+        return Finding(
+            name="groups with spread", verdict=Verdict.WARNING, got=got, fix=fix, warm_start=True, numbers=numbers
+        )
     if readable is Verdict.PROBLEM:
         fix = "follows from the unreadable actions: change these first"
         return Finding(name="groups with spread", verdict=verdict, got=got, fix=fix, numbers=numbers)
