@@ -460,6 +460,11 @@ class TransformerTokenizer:
     def __init__(self, processing_class: Any) -> None:
         self.processing_class = processing_class
 
+    @property
+    def tokenizer(self) -> Any:
+        """Alias of ``processing_class``, the name up to trl-env 0.1.19."""
+        return self.processing_class
+
     def encode(self, text: str) -> TokenIds:
         """Return the ids of ``text``, without special tokens."""
         return list(self.processing_class.encode(text, add_special_tokens=False))
@@ -700,6 +705,10 @@ class TransformerDecoder:
         return answer.ids, answer.logprobs
 
 
+TransformerRolloutDecoder = TransformerDecoder
+"""Name of ``TransformerDecoder`` up to trl-env 0.1.19."""
+
+
 @dataclass
 class TransformerDecoderFactory:
     """Sampling options for training; the trainer's own engine samples, including vLLM if the trainer uses it."""
@@ -747,14 +756,18 @@ class VLLMDecoderFactory:
                 raise ConfigError(f"VLLMDecoderFactory asks for {wanted}, the trainer has GRPOConfig({name}={has})")
 
 
+_DecoderMaker: TypeAlias = Callable[[Any], TransformerDecoder]
+
+
 def make_rollout_func(
     processor: Processor,
     tokenizer: Any,
-    decoder_factory: TransformerDecoderFactory | VLLMDecoderFactory,
-    env_factory: EnvFactory,
+    decoder_factory: TransformerDecoderFactory | VLLMDecoderFactory | _DecoderMaker | None = None,
+    env_factory: EnvFactory | None = None,
     system_prompt: str = "",
     max_conversation_length: int | None = None,
     *,
+    make_decoder: _DecoderMaker | None = None,
     on_rollout: Callable[[grpo.Rollout], None] | None = None,
 ) -> grpo.RolloutFunc:
     """Return a ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
@@ -771,29 +784,53 @@ def make_rollout_func(
         system_prompt: First message.
         max_conversation_length: Maximum tokens of prompt and completion together; the trainer's
             ``max_completion_length`` bounds the completion.
+        make_decoder: Replacement of ``decoder_factory`` up to trl-env 0.1.19: a function from the model to a
+            ``TransformerRolloutDecoder``, of which only the options are used; the trainer's own engine samples.
         on_rollout: Callback that receives every finished rollout.
 
     Raises:
-        ConfigError: ``decoder_factory`` has another type.
+        ConfigError: ``env_factory`` is missing, or not exactly one of ``decoder_factory`` and ``make_decoder`` is
+            given, or it has another type; a decoder of another type is reported at the first rollout.
     """
-    if not isinstance(decoder_factory, TransformerDecoderFactory | VLLMDecoderFactory):
+    if env_factory is None or (decoder_factory is None) == (make_decoder is None):
+        raise ConfigError("make_rollout_func needs an env_factory, and either a decoder_factory or a make_decoder")
+    chosen = decoder_factory or make_decoder
+    if not callable(chosen) and not isinstance(chosen, TransformerDecoderFactory | VLLMDecoderFactory):
         raise ConfigError(
             "decoder_factory must be a TransformerDecoderFactory or a VLLMDecoderFactory, got "
-            f"{type(decoder_factory).__name__}: the trainer's own engine samples, so that its weights are the newest"
+            f"{type(chosen).__name__}: the trainer's own engine samples, so that its weights are the newest"
         )
-    return _trainer_rollout(
-        ProcessorChat(processor, tokenizer),
-        env_factory,
-        system_prompt,
-        check=decoder_factory.check,
-        sampling={
-            "temperature": decoder_factory.temperature,
-            "stop_token_ids": sorted(decoder_factory.eos_token_set),
-        },
-        max_tokens_per_turn=decoder_factory.max_completion_length,
-        max_context=max_conversation_length,
-        on_rollout=on_rollout,
-    )
+
+    def made(numbers: Any, check: Callable[[Any], None]) -> grpo.RolloutFunc:
+        return _trainer_rollout(
+            ProcessorChat(processor, tokenizer),
+            env_factory,
+            system_prompt,
+            check=check,
+            sampling={"temperature": numbers.temperature, "stop_token_ids": sorted(numbers.eos_token_set)},
+            max_tokens_per_turn=numbers.max_completion_length,
+            max_context=max_conversation_length,
+            on_rollout=on_rollout,
+        )
+
+    if isinstance(chosen, TransformerDecoderFactory | VLLMDecoderFactory):
+        return made(chosen, chosen.check)
+    make = chosen
+    play: grpo.RolloutFunc | None = None
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        nonlocal play
+        if play is None:
+            decoder = make(trainer.model)
+            if not isinstance(decoder, TransformerDecoder):
+                raise ConfigError(
+                    f"make_decoder must make a TransformerRolloutDecoder, got {type(decoder).__name__}: the trainer's "
+                    "own engine samples, so that its weights are the newest"
+                )
+            play = made(decoder, lambda trainer: None)
+        return play(prompts, trainer)
+
+    return rollout_func
 
 
 make_rollout_func_mp = make_rollout_func

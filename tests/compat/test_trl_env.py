@@ -20,9 +20,9 @@ from gym_trl.integrations.trl_env import (
     GymFromEnv,
     ProcessorChat,
     TemplateProcessor,
-    TransformerDecoder,
     TransformerDecoderFactory,
     TransformerModel,
+    TransformerRolloutDecoder,
     TransformerTokenizer,
     Type1Processor,
     Type1ProcessorConfig,
@@ -353,7 +353,8 @@ def test_a_lazy_dataset_says_what_its_rows_are_as_trl_envs_examples_do():
 def test_the_decoder_of_trl_envs_examples_plays_an_episode(qwen):
     model = tiny_model(qwen, seed=0)
     tokenizer, lines = TransformerTokenizer(qwen), []
-    decoder = TransformerDecoder(
+    assert tokenizer.tokenizer is qwen
+    decoder = TransformerRolloutDecoder(
         model=model, temperature=0.6, eos_token_set={qwen.eos_token_id}, max_completion_length=5
     )
     state = rollout(
@@ -371,7 +372,20 @@ def test_the_decoder_of_trl_envs_examples_plays_an_episode(qwen):
     assert len(state.env_mask) == len(state.logprobs) == len(state.conversation) - state.initial_length
 
 
-def test_a_decoder_factory_makes_the_decoder_of_a_rollout_without_a_trainer():
+def test_a_maker_of_decoders_is_what_a_decoder_factory_is():
     trainer = SimpleNamespace(model=object())
+    arguments = {"processor": qwen3_processor, "tokenizer": tiny_tokenizer(), "env_factory": Count}
+    asked = []
+
+    def make_decoder(model):
+        asked.append(model)
+        return "no decoder"
+
+    play = make_rollout_func(**arguments, make_decoder=make_decoder, system_prompt="", max_conversation_length=99)
+    with pytest.raises(ConfigError, match="must make a TransformerRolloutDecoder, got str"):
+        play(["1"], trainer)
+    assert asked == [trainer.model]
+    with pytest.raises(ConfigError, match="either a decoder_factory or a make_decoder"):
+        make_rollout_func(**arguments, system_prompt="", max_conversation_length=99)
     decoder = TransformerDecoderFactory(0.5, {1}, 8).make_decoder(trainer)
     assert (decoder.model, decoder.temperature, decoder.max_completion_length) == (trainer.model, 0.5, 8)
