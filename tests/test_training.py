@@ -548,7 +548,7 @@ def test_values_become_what_their_fields_want() -> None:
         ({"grpo": {"per_device_train_batch_size": 3}}, "8 episodes a step are 8 per process, not 3 x 2"),
         ({"grpo": {"gradient_accumulation_steps": 16}}, "8 episodes a step are 8 per process, not 0 x 16"),
         ({"grpo": {"lr_scheduler_type": "wavy"}}, "GRPOConfig rejects the options: wavy is not a valid SchedulerType"),
-        ({"model": "no/such/model"}, "cannot train no/such/model: "),
+        ({"model": "no/such/model"}, "there is no folder 'no/such/model'"),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_a_folder_is_made(

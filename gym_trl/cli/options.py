@@ -57,6 +57,13 @@ LoRAOption = Annotated[
     int | None, Option(min=1, help="Rank of a LoRA adapter that is trained. Default: train all weights.")
 ]
 DTypeOption = Annotated[str | None, Option(help="Type of the weights: float32 (default), bfloat16 (with --lora), ...")]
+LoRAAlphaOption = Annotated[float | None, Option(help="Numerator of the adapter's scale alpha / rank. Default: 32.")]
+LoRATargetsOption = Annotated[
+    list[str] | None,
+    Option(
+        metavar="LAYER", help="Layer that the adapter changes; repeatable. Default: all linear layers but the head."
+    ),
+]
 GRPOOption = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]

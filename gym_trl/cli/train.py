@@ -13,11 +13,15 @@ from gym_trl.cli.options import (
     LARGEST_SEED,
     ActionFormatOption,
     DebugOption,
+    DTypeOption,
     EnvOption,
     EpisodesOption,
     GroupSizeOption,
     GRPOOption,
     InvalidPenaltyOption,
+    LoRAAlphaOption,
+    LoRAOption,
+    LoRATargetsOption,
     MaxCompletionOption,
     MaxTokensOption,
     SpecOption,
@@ -37,6 +41,7 @@ gym-trl train
 gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --out runs/sixteen
 gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
 gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm colocate
+gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16
 gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
 gym-trl train TrlEnv/CodeAgent-v0 --executor process --workers 8 --step-timeout 30 --reset-timeout 60
 RAY_ADDRESS=10.0.0.1:6379 gym-trl train TrlEnv/CodeAgent-v0 --executor ray --workers 256
@@ -55,12 +60,18 @@ def train(
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
     env: EnvOption = None,
     model: Annotated[str | None, Option(help="Path or hub id. Default: a tiny model with random weights.")] = None,
+    lora: LoRAOption = None,
+    lora_alpha: LoRAAlphaOption = None,
+    lora_targets: LoRATargetsOption = None,
+    dtype: DTypeOption = None,
     steps: Annotated[
         int | None, Option(min=1, help="Total steps, also with --resume. Default: 200, up to 500 (tiny).")
     ] = None,
     episodes: EpisodesOption = None,
     group_size: GroupSizeOption = None,
-    learning_rate: Annotated[float | None, Option(help="Learning rate. Default: 1e-6, at least 2e-3 (tiny).")] = None,
+    learning_rate: Annotated[
+        float | None, Option(help="Learning rate. Default: 1e-6, 1e-5 of an adapter, at least 2e-3 (tiny).")
+    ] = None,
     max_tokens: MaxTokensOption = None,
     max_completion: MaxCompletionOption = None,
     action_format: ActionFormatOption = None,
@@ -97,7 +108,9 @@ def train(
     English, so it receives no instructions, responds with the action only, and learns a small environment from nothing;
     by default GuessNumber has numbers from 1 to 8 and 4 turns, and Echo words of 3 out of 4 letters. With --model, a
     pretrained model from a path or the hub is trained, which receives the environment's instructions and marks actions
-    with <action>...</action>.
+    with <action>...</action>. With --lora, or if --model is the folder of an adapter, an adapter is trained instead of
+    all weights: it takes a fraction of the memory, is saved alone, and names its base; gym-trl export RUN --to model
+    merges them. The number of rows that are computed at once is chosen for the free memory, and is printed.
 
     The folder contains config.json, metrics.jsonl, rollouts.jsonl, curve.png, tokenizer, model, checkpoints and
     summary.json with the success rate on evaluation tasks before and after; gym-trl view shows them, also during
@@ -117,6 +130,10 @@ def train(
         options = TrainOptions.choose(
             env_id or DEFAULT_ENV,
             model=model,
+            lora=lora,
+            lora_alpha=lora_alpha,
+            lora_targets=lora_targets,
+            dtype=dtype,
             env_kwargs=read_pairs(env),
             seed=seed,
             records_per_step=records,

@@ -3,8 +3,9 @@
 They read configurations and the tokenizer only, so they take a second and no memory for weights.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from gym_trl.errors import ChatTemplateError, ConfigError, needs
 from gym_trl.policies.weights import base_of, first_line, load_tokenizer
 from gym_trl.training.models import ModelChoice
 
+ROWS_AT_ONCE = 8
+"""Maximum number of rows in a micro-batch of a pretrained model."""
 _GIB = 2**30
-_CHUNK_BYTES = 2**30  # of scores at once
+_CHUNK_BYTES = 2**28  # of scores at once, see grpo/sampled_logprobs.py
 _LAYER_BYTES = 68  # of each token, per unit of the hidden size
 
 
@@ -160,7 +163,9 @@ def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, re
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head_width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     cache = 2 * layers * heads * head_width * width
-    return Memory(fixed, tokens * kept, 3 * min(_CHUNK_BYTES, tokens * text.vocab_size * 4), tokens * cache)
+    return Memory(
+        fixed, tokens * kept, 3 * min(_CHUNK_BYTES, ROWS_AT_ONCE * tokens * text.vocab_size * 4), tokens * cache
+    )
 
 
 def free_memory(*, cpu: bool = False) -> int:
@@ -200,6 +205,56 @@ def check_memory(memory: Memory, free: int, rows: int = 1) -> None:
             f"optimizer), and {free / _GIB:.1f} GiB are free; train an adapter (--lora 16 --dtype bfloat16), choose a "
             "smaller model, or lower --max-completion"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Number of rows of one forward and backward pass, and the memory that it is expected to need."""
+
+    rows: int
+    checkpointing: bool
+    """True if activations are computed again in the backward pass, which takes a third longer."""
+    needed: int
+    """Bytes, with rows of the greatest length."""
+
+
+def choose_micro_batch(
+    choice: ModelChoice,
+    *,
+    rows: int,
+    tokens: int,
+    free: int,
+    reference: bool = False,
+    checkpointing: bool | None = None,
+) -> MicroBatch:
+    """Return the fastest micro-batch that fits into four fifths of ``free`` bytes, or the smallest if none does.
+
+    More than ``ROWS_AT_ONCE`` rows take more memory and are not faster. Gradient checkpointing comes before
+    micro-batches of less than half of them.
+
+    Args:
+        choice: The model.
+        rows: Rows of a step, which the micro-batch divides.
+        tokens: Length of the longest row, prompt included.
+        free: Free bytes.
+        reference: Whether there is a reference model, as in ``estimate_memory``.
+        checkpointing: Whether to use gradient checkpointing. Default: where it is needed.
+
+    Raises:
+        ConfigError: not even the weights and the optimizer's state fit into ``free`` bytes.
+    """
+    most = math.gcd(rows, ROWS_AT_ONCE)
+    sizes = [most >> halvings for halvings in range(most.bit_length())]
+    plans = [(size, again) for again in (False, True) for size in sizes if again or 2 * size >= most]
+    if checkpointing is not None:
+        plans = [(size, checkpointing) for size in sizes]
+    estimates = {
+        again: estimate_memory(choice, tokens=tokens, checkpointing=again, reference=reference)
+        for again in {again for _, again in plans}
+    }
+    check_memory(replace(estimates[plans[-1][1]], row=0, scores=0), free)
+    made = [MicroBatch(size, again, estimates[again].needed(size)) for size, again in plans]
+    return next((batch for batch in made if batch.needed <= 0.8 * free), made[-1])
 
 
 def load_config(path: str) -> Any:

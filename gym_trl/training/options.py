@@ -1,7 +1,7 @@
 """Options of a training run: presets, command line options and the fields of TRL's ``GRPOConfig``."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from json import loads
@@ -15,7 +15,9 @@ from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.grpo.trl_versions import names_compared_with
+from gym_trl.policies.weights import read_adapter
 from gym_trl.registration import did_you_mean
+from gym_trl.training.models import ModelChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +100,14 @@ PRETRAINED = Preset(
 )
 """Preset of a pretrained model, on any environment."""
 
+PRETRAINED_ADAPTER = replace(PRETRAINED, grpo={**PRETRAINED.grpo, "learning_rate": 1e-5})
+"""Preset of a pretrained model of which an adapter is trained: the best learning rate of LoRA is about ten times that
+of all weights (Schulman and Thinking Machines Lab, "LoRA Without Regret", 2025). Small models take up to 5e-4."""
+
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
 WRAPPING = ("action_format", "instructions", "invalid_penalty", "end_after_invalid", "cut_actions", "success")
 """Options that set the wrapping of the environment, under the names of ``GymSpec``'s arguments."""
+_OF_WEIGHTS = ("dtype", "lora", "lora_alpha", "lora_targets")
 _SAME_AS = {"num_generations": "group_size", "max_steps": "steps", "seed": "seed"}
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "generation_batch_size",
@@ -168,6 +175,28 @@ class TrainOptions:
     system_prompt: str | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of ``GymSpec``."""
+    dtype: str | None = None
+    """Type of the weights, as in ``ModelChoice``."""
+    lora: int | None = None
+    """Rank of a new LoRA adapter. Default: all weights are trained, or those of the adapter that ``model`` names."""
+    lora_alpha: float | None = None
+    lora_targets: Sequence[str] | None = None
+
+    @property
+    def choice(self) -> ModelChoice | None:
+        """Model to train; ``None`` for the tiny model.
+
+        Raises:
+            ConfigError: as for ``ModelChoice``.
+        """
+        given = {name: getattr(self, name) for name in ("dtype", "lora", "lora_alpha") if getattr(self, name)}
+        if self.lora_targets:
+            given["lora_targets"] = tuple(self.lora_targets)
+        if self.model is None:
+            if given:
+                raise ConfigError(f"{' and '.join(given)} need a model: the tiny model trains all of its weights")
+            return None
+        return ModelChoice(path=self.model, seed=self.seed, **given)
 
     @classmethod
     def choose(
@@ -191,21 +220,26 @@ class TrainOptions:
             records_per_step: Number of trajectories per step that are written to ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
             given: Fields of ``Preset``, such as ``steps``; executor arguments (``EXECUTOR_ARGS``); ``success``;
-                ``system_prompt``; and further arguments of ``GymSpec`` (``spec``).
+                ``system_prompt``; ``dtype``, ``lora``, ``lora_alpha`` and ``lora_targets`` of ``ModelChoice``; and
+                further arguments of ``GymSpec`` (``spec``).
 
         Raises:
-            ConfigError: a number is out of range, or ``GRPOConfig`` does not have a field.
+            ConfigError: a number is out of range, ``GRPOConfig`` does not have a field, or the choice of the model is
+                invalid.
             MissingDependencyError: the executor is Ray, which is not installed.
         """
-        preset = PRETRAINED if model else TINY.get(env, TINY_ELSEWHERE)
+        preset = TINY.get(env, TINY_ELSEWHERE)
+        if model:
+            adapted = given.get("lora") is not None or read_adapter(model) is not None
+            preset = PRETRAINED_ADAPTER if adapted else PRETRAINED
         known = {**{item.name: getattr(preset, item.name) for item in fields(preset)}, "seed": seed}
         known |= {name: value for name, value in given.items() if value is not None}
         own = {name: value for name, value in (grpo or {}).items() if name not in _SAME_AS}
         known |= {_SAME_AS[name]: value for name, value in (grpo or {}).items() if name in _SAME_AS}
-        options = {item.name for item in fields(cls)} - {"spec"}
+        names = {item.name for item in fields(cls)} - {"spec"}
         spec = check_spec(known.get("spec", {}))
-        known |= {name: value for name, value in spec.items() if name in options}
-        known["spec"] = {name: value for name, value in spec.items() if name not in options}
+        known |= {name: value for name, value in spec.items() if name in names}
+        known["spec"] = {name: value for name, value in spec.items() if name not in names}
         known["env_kwargs"] = {**preset.env_kwargs, **(env_kwargs or {})}
         known["grpo"] = {**preset.grpo, **own}
         if own.get("use_vllm"):
@@ -217,7 +251,12 @@ class TrainOptions:
         check_counts(**{name: known[name] for name in counts})
         if stepping := {name: known[name] for name in EXECUTOR_ARGS if name in known}:  # checks the arguments
             make_pool(gym.make, **{"executor": "process", **stepping}).close()
-        return cls(env=env, model=model, records_per_step=records_per_step, **known)
+        options = cls(env=env, model=model, records_per_step=records_per_step, **known)
+        if any(given.get(name) is not None for name in _OF_WEIGHTS):
+            _ = options.choice  # checks the arguments
+            if own.get("model_init_kwargs"):
+                raise ConfigError(f"model_init_kwargs cannot be combined with {', '.join(_OF_WEIGHTS)}")
+        return options
 
 
 def read_options(folder: Path) -> TrainOptions:

@@ -23,7 +23,10 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.registration import make_env
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
-from gym_trl.training.options import TrainOptions, check_grpo, read_options
+from gym_trl.text.textify import counted
+from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, free_memory, model_problems, refuse
+from gym_trl.training.models import ModelChoice, load_model
+from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, quiet_libraries
@@ -41,7 +44,7 @@ except ImportError as error:
     raise MissingDependencyError("gym-trl train", extra="train") from error
 
 _MAX_TASKS = 100_000
-_ROWS_AT_ONCE = 8  # maximum batch size of a pretrained model
+_PROMPT = 256  # tokens that a first prompt is expected to have at most
 
 
 def train(options: TrainOptions, *, out: Path | None = None, console: Console | None = None) -> dict[str, Any]:
@@ -97,11 +100,17 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         args = grpo_config(options, processes)
+        notes: list[str] = []
+        if options.model is not None and start is None:
+            options, notes = _checked(options, args, processes)
+            args = grpo_config(options, processes)
         path = agreed(path, processes)
         args.output_dir = str(path / "checkpoints")
         folder = RunFolder(path, writes=rank == 0)
         display = display_on(console, options.steps)
         stack.callback(display.end)
+        for note in notes:
+            display.note(note)
         interrupt = Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
         run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
         spec = make_spec(options, args, run.on_rollout)
@@ -145,12 +154,50 @@ def _unwritten(error: Exception, path: Path) -> OSError | None:
     return OSError(f"the model could not be written to {path} ({what:.200}); is the disk full?") if saving else None
 
 
+def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOptions, list[str]]:
+    """Return options with micro-batches that fit into memory, and lines to show, after checking the model's files.
+
+    Raises:
+        ConfigError: the model cannot be trained.
+    """
+    choice = options.choice
+    assert choice is not None
+    template = {**(args.chat_template_kwargs or {}), **(options.spec.get("chat_template_kwargs") or {})}
+    notes = refuse(model_problems(choice, template))
+    # Several processes would have to agree, and may share the weights.
+    if processes > 1 or {"per_device_train_batch_size", "gradient_accumulation_steps"} & set(options.grpo):
+        return options, notes
+    free = free_memory(cpu=bool(args.use_cpu))
+    if args.use_vllm and args.vllm_mode == VLLMMode.COLOCATE:
+        free = int(free * (1 - args.vllm_gpu_memory_utilization))
+    tokens = args.max_completion_length + _PROMPT
+    batch = choose_micro_batch(
+        choice,
+        rows=options.episodes,
+        tokens=tokens,
+        free=free,
+        reference=bool(args.beta),
+        checkpointing=options.grpo.get("gradient_checkpointing"),
+    )
+    again = " with gradient checkpointing" if batch.checkpointing else ""
+    notes.append(
+        f"Micro-batches of {counted(batch.rows, 'row')}{again}: about {batch.needed / 2**30:.1f} GiB with rows of "
+        f"{tokens} tokens; {free / 2**30:.1f} GiB are free"
+    )
+    chosen = {"per_device_train_batch_size": batch.rows, "gradient_checkpointing": batch.checkpointing}
+    return replace(options, grpo={**options.grpo, **chosen}), notes
+
+
 def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]:
     """Return the model to train, and its tokenizer unless the trainer loads both from the same place."""
+    if (choice := options.choice) is not None:
+        if run.trained:
+            choice = ModelChoice(path=str(run.start.path), dtype=choice.dtype if choice.trains_adapter else None)
+        if choice.trains_adapter or choice.dtype is not None:
+            return load_model(choice)
+        return choice.path, None
     if run.trained:
         return str(run.start.path), None
-    if options.model is not None:
-        return options.model, None
     size = {"seed": options.seed, "width": options.width, "layers": options.layers}
     if options.grpo.get("use_vllm"):  # vLLM loads the model from the trainer's path
         save_tiny(scratch, **size)
@@ -223,7 +270,7 @@ def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> d
         raise ConfigError(f"{options.episodes} episodes a step cannot be shared by {processes} processes")
     size, pieces = given.get("per_device_train_batch_size"), given.get("gradient_accumulation_steps")
     if pieces is None:
-        size = size or (rows if options.model is None else math.gcd(rows, _ROWS_AT_ONCE))
+        size = size or (rows if options.model is None else math.gcd(rows, ROWS_AT_ONCE))
         pieces = max(1, rows // size)
     size = size or rows // pieces
     if size * pieces != rows:

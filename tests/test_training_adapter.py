@@ -1,0 +1,199 @@
+"""A run that trains an adapter is resumed, evaluated, trained further and exported like any other."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from gym_trl.cli.app import app  # noqa: E402 -- it needs torch
+from gym_trl.errors import ConfigError  # noqa: E402
+from gym_trl.policies.weights import load_weights, read_adapter  # noqa: E402
+from gym_trl.records.json_lines import read_json_lines  # noqa: E402
+from gym_trl.testing.tiny import save_tiny  # noqa: E402
+from gym_trl.training.model_checks import ROWS_AT_ONCE, MicroBatch, choose_micro_batch  # noqa: E402
+from gym_trl.training.models import ModelChoice  # noqa: E402
+from gym_trl.training.options import PRETRAINED, TrainOptions, read_options  # noqa: E402
+from gym_trl.training.run import resume, train  # noqa: E402
+from gym_trl.training.run_folder import is_run  # noqa: E402
+
+pytestmark = pytest.mark.trl
+
+SMALL: dict[str, Any] = {
+    "steps": 4,
+    "episodes": 16,
+    "group_size": 4,
+    "eval_episodes": 4,
+    "max_tokens_per_turn": 3,
+    "action_format": "plain",
+    "lora": 4,
+    "env_kwargs": {"reward": "length", "max_length": 3},
+    "success": 0.5,
+    "grpo": {"max_completion_length": 16, "learning_rate": 1e-2, "save_steps": 2},
+}
+
+
+def options(base: Path, **changes: Any) -> TrainOptions:
+    return TrainOptions.choose("TrlEnv/Echo-v0", model=str(base), **{**SMALL, **changes})
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    save_tiny(folder, width=32, layers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of an adapter, with what it printed in ``said``."""
+    out = tmp_path_factory.mktemp("run") / "run"
+    with (out.parent / "said").open("w", encoding="utf-8") as said:
+        train(options(base), out=out, console=Console(file=said, width=200))
+    return out
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return dict(load_weights(str(folder)).named_parameters())
+
+
+def test_the_model_of_the_run_is_an_adapter_that_names_its_base(finished: Path, base: Path) -> None:
+    adapter = read_adapter(str(finished / "model"))
+    assert adapter is not None
+    assert (adapter.base, adapter.rank) == (str(base.resolve()), 4)
+    assert is_run(finished)
+    for folder in (finished / "model", finished / "checkpoints" / "checkpoint-4"):
+        assert not (folder / "model.safetensors").exists()
+    before, after = weights(base), weights(finished / "model")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_its_options_are_recorded(finished: Path) -> None:
+    options = read_options(finished)
+    assert (options.lora, options.dtype, options.lora_targets) == (4, None, None)
+    assert options.choice is not None
+    assert options.choice.lora == 4
+    assert options.grpo["per_device_train_batch_size"] == 8
+    assert options.grpo["gradient_checkpointing"] is False
+    said = (finished.parent / "said").read_text()
+    assert "Micro-batches of 8 rows: about" in said
+
+
+def test_a_resumed_run_ends_with_the_same_adapter_to_the_last_bit(finished: Path, base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(options(base, steps=2), out=out, console=Console(quiet=True))
+    resume(out, steps=4, console=Console(quiet=True))
+    again, whole = weights(out / "model"), weights(finished / "model")
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
+    logged = [[log["grad_norm"] for log in read_json_lines(one / "metrics.jsonl")] for one in (out, finished)]
+    assert logged[0] == logged[1]
+    assert any(logged[0])
+
+
+def test_a_run_that_only_lacks_its_last_evaluation_loads_the_adapter_of_its_checkpoint(
+    finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    for file in finished.rglob("*"):
+        if file.is_file():
+            copy = out / file.relative_to(finished)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    summary = json.loads((out / "summary.json").read_text())
+    del summary["success_after_greedy"]
+    (out / "summary.json").write_text(json.dumps(summary))
+    assert resume(out, console=Console(quiet=True))["steps"] == 4
+    again, whole = weights(out / "model"), weights(finished / "model")
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
+
+
+def test_eval_and_export_take_the_run(finished: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["eval", "--model", str(finished), "--episodes", "4", "--json"])
+    assert done.exit_code == 0, done.output
+    exported = CliRunner().invoke(app, ["export", str(finished), "--to", "model", "--out", str(tmp_path / "whole")])
+    assert exported.exit_code == 0, exported.output
+    merged, whole = weights(finished / "model"), weights(tmp_path / "whole")
+    assert all(torch.equal(merged[name], whole[name]) for name in merged)
+
+
+def test_the_adapter_of_a_run_is_trained_further(finished: Path, base: Path, tmp_path: Path) -> None:
+    further = options(finished / "model", lora=None, steps=1)
+    train(further, out=tmp_path / "run", console=Console(quiet=True))
+    adapter = read_adapter(str(tmp_path / "run" / "model"))
+    assert adapter is not None
+    assert adapter.base == str(base.resolve())
+
+
+@pytest.mark.full
+def test_the_command_trains_in_bfloat16_against_a_reference(base: Path, tmp_path: Path) -> None:
+    arguments = ["--lora", "2", "--lora-alpha", "4", "--lora-targets", "q_proj", "--dtype", "bfloat16"]
+    arguments += ["--steps", "1", "--episodes", "8", "--group-size", "4", "--eval-episodes", "4", "--max-tokens", "3"]
+    arguments += ["--grpo", "beta=0.1", "--max-completion", "16", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, ["train", "TrlEnv/Echo-v0", "--model", str(base), *arguments])
+    assert done.exit_code == 0, done.output
+    recorded = read_options(tmp_path / "run")
+    assert (recorded.lora, recorded.lora_alpha, recorded.lora_targets) == (2, 4.0, ["q_proj"])
+    config = json.loads((tmp_path / "run" / "model" / "adapter_config.json").read_text())
+    assert config["target_modules"] == ["q_proj"]
+
+
+def test_an_adapter_has_a_learning_rate_ten_times_that_of_all_weights(base: Path) -> None:
+    assert PRETRAINED.grpo["learning_rate"] == 1e-6
+    for given in ({"lora": 4}, {"lora": 4, "dtype": "bfloat16"}):
+        assert TrainOptions.choose(model=str(base), **given).grpo["learning_rate"] == 1e-5
+    assert TrainOptions.choose(model=str(base)).grpo["learning_rate"] == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lora": 4}, "lora need a model: the tiny model trains all of its weights"),
+        ({"model": "Qwen/Qwen3-0.6B", "dtype": "bfloat16"}, "dtype='bfloat16' requires lora"),
+        (
+            {"model": "Qwen/Qwen3-0.6B", "lora": 4, "grpo": {"model_init_kwargs": {"dtype": "auto"}}},
+            "model_init_kwargs cannot be combined with dtype, lora",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainOptions.choose(**given)
+
+
+def test_a_model_that_cannot_be_trained_is_refused_before_a_folder_is_made(base: Path, tmp_path: Path) -> None:
+    for file in base.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "chat_template.jinja").unlink()
+    out = tmp_path / "run"
+    with pytest.raises(ConfigError, match="has no chat template"):
+        train(options(tmp_path), out=out, console=Console(quiet=True))
+    assert not out.exists()
+
+
+def test_too_little_memory_is_refused_before_the_weights_are_loaded(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gym_trl.training.run.free_memory", lambda **_: 1 << 16)
+    with pytest.raises(ConfigError, match=r"training needs about .* are free"):
+        train(options(base), out=tmp_path / "run", console=Console(quiet=True))
+
+
+def test_micro_batches_shrink_with_the_memory_and_checkpointing_comes_before_single_rows(base: Path) -> None:
+    def chosen(free: float, rows: int = 64, **given: Any) -> MicroBatch:
+        choice = ModelChoice(path=str(base), lora=4)
+        return choose_micro_batch(choice, rows=rows, tokens=1000, free=int(free), **given)
+
+    plenty = chosen(1e12)
+    assert (plenty.rows, plenty.checkpointing) == (ROWS_AT_ONCE, False)
+    assert chosen(1e12, rows=12).rows == 4
+    found = [chosen(plenty.needed / 0.8 * share) for share in (1.0, 0.99, 0.6, 0.4, 0.2, 0.01)]
+    assert [one.rows for one in found][:2] == [8, 4]
+    assert [one.checkpointing for one in found] == sorted(one.checkpointing for one in found)
+    assert [one.needed for one in found] == sorted((one.needed for one in found), reverse=True)
+    assert (found[-1].rows, found[-1].checkpointing) == (1, True)
+    assert not chosen(plenty.needed / 10, checkpointing=False).checkpointing
