@@ -96,6 +96,13 @@ def test_words_without_an_action_ask_for_a_warm_start(said: Callable[..., Diagno
     assert found.next_step is NextStep.WARM_START
 
 
+def test_actions_that_are_readable_and_illegal_are_shown(said: Callable[..., Diagnosis]) -> None:
+    lost = said("<action>nine</action><|end|>").finding("readable actions")
+    assert (lost.numbers["readable"], lost.numbers["legal"]) == (1.0, 0.0)
+    assert lost.verdict is Verdict.PROBLEM
+    assert lost.examples == ("<action>nine</action>",)
+
+
 def test_groups_whose_members_are_all_alike_teach_nothing(said: Callable[..., Diagnosis]) -> None:
     found = said("<action>9</action><|end|>")  # out of range
     flat = found.finding("groups with spread")

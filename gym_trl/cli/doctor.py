@@ -88,7 +88,7 @@ def doctor(
     model really sees; success beside random play, the blind baseline and the optimum; and an estimate of memory and
     time. It ends with the command to run next. Nothing is trained or written.
 
-    Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error.
+    Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error, 130 if interrupted.
     """
     fields: dict[str, Any] = read_pairs(grpo)
     if max_completion is not None:
@@ -146,6 +146,8 @@ def _diagnose(options: TrainOptions, *, dtype: str | None, lora: int | None, gro
         with quiet_libraries():
             choice = ModelChoice(path=options.model, dtype=dtype, lora=lora)
             return diagnose(options, choice=choice, groups=groups, on_load=on_load, on_episode=on_episode)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
     finally:
         display.end()
 

@@ -137,7 +137,10 @@ def readable_actions(played: Played, action_format: str | None, *, cut_actions: 
         return Finding(name=name, verdict=Verdict.OK, got="not read: responses reach the environment unchanged")
     read = [one.turn.action is not None for one in played.said]
     share = played.share(read)
-    unreadable = [one.turn.answer.text for one, found in zip(played.said, read, strict=True) if not found]
+    lost = sorted(
+        (one.turn for one in played.said if one.turn.action is None or not one.turn.action_valid),
+        key=lambda turn: turn.action is not None,  # unreadable ones first
+    )
     legal = played.share(one.turn.action is not None and one.turn.action_valid for one in played.said)
     got = f"{share:.0%} of {counted(total, 'response')} in the format {action_format}; {legal:.0%} are legal actions"
     numbers: dict[str, Any] = {"readable": share, "legal": legal, "responses": total}
@@ -155,7 +158,7 @@ def readable_actions(played: Played, action_format: str | None, *, cut_actions: 
         best, options = _simplest(cuts, formats, total), {"--spec": "cut_actions=accept"}
     present = legal if judge is not None else share
     verdict = Verdict.PROBLEM if min(share, legal) < READABLE[0] else Verdict.WARNING
-    examples = tuple(shortened(text) for text in dict.fromkeys(unreadable))[:_EXAMPLES]
+    examples = tuple(shortened(text) for text in dict.fromkeys(turn.answer.text for turn in lost))[:_EXAMPLES]
     if best is not None and best.useful >= (present + BETTER) * total:
         options = {"--action-format": best.format, **options}
         fix = f"{written(options)} reads {_reading(best)} from the same responses{_example(best)}"
