@@ -197,3 +197,21 @@ def test_micro_batches_shrink_with_the_memory_and_checkpointing_comes_before_sin
     assert [one.needed for one in found] == sorted((one.needed for one in found), reverse=True)
     assert (found[-1].rows, found[-1].checkpointing) == (1, True)
     assert not chosen(plenty.needed / 10, checkpointing=False).checkpointing
+
+
+@pytest.mark.lm
+def test_the_command_trains_an_adapter_of_the_pretrained_model(pretrained: Path, tmp_path: Path) -> None:
+    arguments = ["--lora", "16", "--dtype", "bfloat16", "--env", "high=8", "--env", "turns=2", "--max-tokens", "6"]
+    arguments += ["--action-format", "plain", "--spec", "turn_limit=2", "--max-completion", "256"]
+    arguments += ["--steps", "1", "--episodes", "8", "--group-size", "4", "--eval-episodes", "4"]
+    out = tmp_path / "run"
+    done = CliRunner().invoke(
+        app, ["train", "TrlEnv/GuessNumber-v0", "--model", str(pretrained), *arguments, "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    adapter = read_adapter(str(out / "model"))
+    assert adapter is not None
+    assert (adapter.base, adapter.rank) == (str(pretrained.resolve()), 16)
+    assert (out / "model" / "adapter_model.safetensors").stat().st_size < 1 << 25  # 5 million weights, not 135
+    [log] = read_json_lines(out / "metrics.jsonl")
+    assert log["entropy"] > 0

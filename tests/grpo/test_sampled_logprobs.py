@@ -13,7 +13,13 @@ import warm
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
-from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel  # noqa: E402 -- it needs torch
+from transformers import (  # noqa: E402 -- it needs torch
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from gym_trl.grpo import sampled_logprobs  # noqa: E402
 from gym_trl.grpo.adapters import merged_adapter  # noqa: E402
@@ -197,3 +203,21 @@ def test_models_are_plain_unless_their_scores_are_changed_after_the_head():
     assert all(part.training for part in model.modules())
     assert torch.equal(state, torch.get_rng_state())
     assert not is_plain(object())
+
+
+@pytest.mark.lm
+def test_the_pretrained_models_logprobs_and_entropies_are_those_of_its_whole_scores(pretrained):
+    model = AutoModelForCausalLM.from_pretrained(pretrained, dtype="float32")
+    ids = torch.randint(3, 1000, (3, 40), generator=torch.Generator().manual_seed(0))
+    attended = torch.ones_like(ids)
+    attended[1, :4], attended[2, -6:] = 0, 0
+    sampled = torch.zeros(3, 20, dtype=torch.bool)
+    sampled[:, 2:5], sampled[1, 18:] = True, True
+    assert is_plain(model)
+    rows = ScoredRows(ids, attended, sampled, None, entropy=True, entropy_gradient=False)
+    with torch.no_grad():
+        found = score_sampled(model, rows, temperature=0.8, autocast=nullcontext)
+        scores = (model(input_ids=ids, attention_mask=attended).logits[:, 19:-1] / 0.8).log_softmax(-1)
+    expected = scores.gather(-1, ids[:, -20:, None])[..., 0] * sampled
+    torch.testing.assert_close(found.logprobs, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.entropies, -(scores.exp() * scores).sum(-1) * sampled, rtol=1e-4, atol=1e-4)
