@@ -45,9 +45,9 @@ def step(variant: str) -> dict[str, float]:
 
     made = VARIANTS[variant]
     if made.get("all_positions"):
-        attach.attach_sampled_logprobs = lambda trainer: False
+        vars(attach)["attach_sampled_logprobs"] = lambda trainer: False
     if made.get("unmerged"):
-        trainer_engine.merged_adapter = lambda model: nullcontext()
+        vars(trainer_engine)["merged_adapter"] = lambda model: nullcontext()
     model, tokenizer = load_model(ModelChoice(path=str(pretrained_folder()), lora=16, dtype="bfloat16"))
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
