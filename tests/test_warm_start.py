@@ -566,7 +566,9 @@ def test_a_pretrained_model_learns_the_format_in_a_few_steps(policy: str, pretra
     run = TrainOptions.choose(
         GUESS, model=str(pretrained), env_kwargs=SMALL, action_format="plain", max_tokens_per_turn=8
     )
-    options = WarmStartOptions(run=run, policy=policy, lora=16, dtype="bfloat16", episodes=96, eval_episodes=24)
+    options = WarmStartOptions(
+        run=run, policy=policy, lora=16, dtype="bfloat16", episodes=48, batch_size=8, eval_episodes=12
+    )
     done = warm_start(options, out=tmp_path / "run", console=silent())
     assert done.before is not None
     assert done.after is not None

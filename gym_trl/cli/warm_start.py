@@ -84,8 +84,8 @@ def warm_start(
 
     The episodes have the prompts, limits and environments of gym-trl train with the same options, and the model is
     trained on its own responses in them only. The folder contains model (an adapter with --lora), config.json,
-    metrics.jsonl, rollouts.jsonl, summary.json and tokenizer; gym-trl view shows them, and the other commands accept
-    it as --model. Ctrl-C stops after the current step and leaves a complete folder; --resume continues it.
+    metrics.jsonl, rollouts.jsonl, summary.json and tokenizer; gym-trl view shows them, and gym-trl eval accepts the
+    folder as --model. Ctrl-C stops after the current step and leaves a complete folder; --resume continues it.
 
     Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
     """
