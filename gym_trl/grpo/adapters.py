@@ -1,8 +1,10 @@
-"""Adapters of the trained model during a rollout."""
+"""Adapters of the trained model in rollouts and in what vLLM receives."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from gym_trl.grpo import trl_versions
 
 
 @contextmanager
@@ -22,23 +24,54 @@ def merged_adapter(model: Any) -> Iterator[None]:
             model.generate(...)
     """
     layers = _adapted_layers(model)
-    weights = [weight for layer in layers for weight in layer.get_base_layer().parameters(recurse=False)]
-    if not layers or not all(weight.is_floating_point() for weight in weights) or any(one.merged for one in layers):
+    quantized = not all(weight.is_floating_point() for weight in _own_weights(layers))
+    if not layers or quantized or any(layer.merged for layer in layers):
         yield
         return
+    with _copied(layers):
+        try:
+            for layer in layers:
+                layer.merge()
+            yield
+        finally:
+            for layer in layers:
+                if layer.merged:
+                    layer.unmerge()
+
+
+def keep_weights_in_syncs(trainer: Any) -> None:
+    """Let ``trainer`` send its weights to vLLM without a trace in them: TRL merges an adapter for it and subtracts it.
+
+    Trainers without vLLM or an adapter, and those whose weights are sharded, are left alone.
+    """
+    if not getattr(trainer, "use_vllm", False) or trl_versions.shards_weights(trainer):
+        return
+    if not (layers := _adapted_layers(trainer.model)):
+        return
+
+    def sync(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with _copied(layers):
+            return method(*given, **named)
+
+    trl_versions.intercept(trainer.vllm_generation, "sync_weights", sync)
+
+
+@contextmanager
+def _copied(layers: Sequence[Any]) -> Iterator[None]:
+    """Put copies in the place of the weights below the adapters, and the weights back afterwards."""
+    weights = _own_weights(layers)
     own = [weight.data for weight in weights]
     try:
         for weight in weights:
             weight.data = weight.data.clone()
-        for layer in layers:
-            layer.merge()
         yield
     finally:
-        for layer in layers:
-            if layer.merged:
-                layer.unmerge()
         for weight, data in zip(weights, own, strict=True):
             weight.data = data
+
+
+def _own_weights(layers: Sequence[Any]) -> list[Any]:
+    return [weight for layer in layers for weight in layer.get_base_layer().parameters(recurse=False)]
 
 
 def _adapted_layers(model: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
+from gym_trl.grpo.adapters import keep_weights_in_syncs
 from gym_trl.grpo.checkpoints import BATCHES, batches, check_batches
 from gym_trl.grpo.sampled_logprobs import attach_sampled_logprobs
 from gym_trl.grpo.totals import UNFINISHED, Row, StepTotals, rows_of
@@ -90,6 +91,7 @@ class Attachment:
         ):
             return
         attach_sampled_logprobs(trainer)
+        keep_weights_in_syncs(trainer)
         # Before the callbacks that restore a checkpoint. A new list, because one of these may be the caller.
         handler = trainer.callback_handler
         handler.callbacks = [_callback(self), *handler.callbacks]

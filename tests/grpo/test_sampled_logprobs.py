@@ -5,6 +5,7 @@ import json
 import math
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import oldest_trl
 import pytest
@@ -22,7 +23,7 @@ from transformers import (  # noqa: E402 -- it needs torch
 )
 
 from gym_trl.grpo import sampled_logprobs  # noqa: E402
-from gym_trl.grpo.adapters import merged_adapter  # noqa: E402
+from gym_trl.grpo.adapters import keep_weights_in_syncs, merged_adapter  # noqa: E402
 from gym_trl.grpo.sampled_logprobs import is_plain, score_sampled  # noqa: E402
 from gym_trl.grpo.trl_versions import ScoredRows  # noqa: E402
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer  # noqa: E402
@@ -160,6 +161,27 @@ def test_what_has_no_adapter_or_a_merged_or_disabled_one_is_left_alone():
     before = weights_of(model)
     with merged_adapter(model):
         pass
+    assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+
+
+def test_a_sync_to_vllm_in_bfloat16_leaves_every_bit_too():
+    model = adapted("bfloat16")
+    before, sent = weights_of(model), []
+
+    def sync():  # as VLLMGeneration.sync_weights does it
+        model.merge_adapter()
+        sent.append(weights_of(model))
+        model.unmerge_adapter()
+
+    trainer = SimpleNamespace(
+        model=model,
+        use_vllm=True,
+        accelerator=SimpleNamespace(),
+        vllm_generation=SimpleNamespace(sync_weights=sync),
+    )
+    keep_weights_in_syncs(trainer)
+    trainer.vllm_generation.sync_weights()
+    assert any(not torch.equal(before[name], sent[0][name]) for name in before)
     assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
 
 
