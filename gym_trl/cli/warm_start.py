@@ -16,7 +16,9 @@ from gym_trl.cli.options import (
     DebugOption,
     DTypeOption,
     EnvOption,
+    LoRAAlphaOption,
     LoRAOption,
+    LoRATargetsOption,
     MaxCompletionOption,
     MaxTokensOption,
     SpecOption,
@@ -63,6 +65,8 @@ def warm_start(
         float | None, Option(help="Learning rate at first; falls to 0. Default: 5e-4 (adapter), 2e-5, 2e-3 (tiny).")
     ] = None,
     lora: LoRAOption = None,
+    lora_alpha: LoRAAlphaOption = None,
+    lora_targets: LoRATargetsOption = None,
     dtype: DTypeOption = None,
     max_tokens: MaxTokensOption = None,
     max_completion: MaxCompletionOption = None,
@@ -106,6 +110,10 @@ def warm_start(
             success=read_success(success),
             system_prompt=system_prompt,
             spec=read_pairs(spec),
+            lora=lora,
+            lora_alpha=lora_alpha,
+            lora_targets=lora_targets,
+            dtype=dtype,
         )
     # Before slow imports:
     make_text_env(run.env, run.env_kwargs).close()
@@ -127,8 +135,6 @@ def warm_start(
             batch_size=batch_size,
             learning_rate=learning_rate,
             eval_episodes=eval_episodes,
-            dtype=dtype,
-            lora=lora,
         )
         done = supervised.warm_start(options, out=out)
     leave_process_group()

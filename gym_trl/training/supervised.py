@@ -25,15 +25,8 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
-from gym_trl.training.model_checks import (
-    check_memory,
-    estimate_memory,
-    free_memory,
-    load_config,
-    model_problems,
-    refuse,
-)
-from gym_trl.training.models import ModelChoice, load_model
+from gym_trl.training.model_checks import choose_micro_batch, free_memory, load_config, model_problems, refuse
+from gym_trl.training.models import load_model
 from gym_trl.training.options import TrainOptions, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
 from gym_trl.training.run import grpo_config, make_spec
@@ -45,7 +38,6 @@ from gym_trl.types import EpisodeResult
 with needs("train", "gym-trl warm-start"):
     from transformers import TrainerCallback
 
-_ROWS_AT_ONCE = 8
 _SAVE_S = 600.0
 _SAY_S = 15.0
 _SHOWN = 64
@@ -67,8 +59,8 @@ class WarmStartOptions:
     """
 
     run: TrainOptions
-    """Environments, prompts, limits, model and seed, as of the training that follows; its ``steps``, ``episodes`` and
-    learning rate are not used."""
+    """Environments, prompts, limits, model, adapter and seed, as of the training that follows; its ``steps``,
+    ``episodes`` and learning rate are not used."""
     policy: str = "solver"
     """Source of the demonstrations, as in ``find_source``."""
     keep: Keep | None = None
@@ -86,44 +78,21 @@ class WarmStartOptions:
     the tiny model."""
     eval_episodes: int = 0
     """Number of evaluation episodes that the model plays before and after."""
-    dtype: str | None = None
-    """Type of the weights, as in ``ModelChoice``."""
-    lora: int | None = None
-    """Rank of a new LoRA adapter. Default: all weights are trained."""
-    lora_alpha: float | None = None
-    lora_targets: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers and the choice of the model."""
+        """Check the numbers."""
         counts = {"episodes": self.episodes, "steps": self.steps, "batch_size": self.batch_size}
         check_counts(**{name: value for name, value in counts.items() if value is not None})
         check_counts(0, eval_episodes=self.eval_episodes)
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if self.choice is None and (self.lora is not None or self.dtype is not None):
-            raise ConfigError("lora and dtype need a model: the tiny model trains all of its weights")
-
-    @property
-    def choice(self) -> ModelChoice | None:
-        """Model to train; ``None`` for the tiny model."""
-        if self.run.model is None:
-            return None
-        targets = None if self.lora_targets is None else tuple(self.lora_targets)
-        return ModelChoice(
-            path=self.run.model,
-            dtype=self.dtype,
-            lora=self.lora,
-            lora_alpha=self.lora_alpha,
-            lora_targets=targets,
-            seed=self.run.seed,
-        )
 
     @property
     def rate(self) -> float:
         """Learning rate of the first step."""
         if self.learning_rate is not None:
             return self.learning_rate
-        choice = self.choice
+        choice = self.run.choice
         if choice is None:
             return 2e-3
         return 5e-4 if choice.trains_adapter else 2e-5
@@ -162,8 +131,8 @@ def warm_start(options: WarmStartOptions, *, out: Path | None = None, console: C
 
     ::
 
-        run = TrainOptions.choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B", action_format="tag")
-        warm_start(WarmStartOptions(run=run, policy="solver", lora=16, dtype="bfloat16"), out=Path("runs/warm"))
+        run = TrainOptions.choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B", lora=16, dtype="bfloat16")
+        warm_start(WarmStartOptions(run=run, policy="solver"), out=Path("runs/warm"))
 
     Demonstrations have the prompts, the environments and the limits of ``gym-trl train`` with the same options; their
     rows are the ids of whole transcripts, and only ids with mask 1, those of the responses, have a loss. The folder
@@ -196,8 +165,7 @@ def resume_warm_start(folder: Path, *, console: Console | None = None) -> WarmSt
     config = loads((folder / "config.json").read_text(encoding="utf-8"))
     given = config[WARM_START]
     keep = None if given["keep"] is None else Keep(given["keep"])
-    targets = None if given["lora_targets"] is None else tuple(given["lora_targets"])
-    options = WarmStartOptions(run=run, **{**given, "keep": keep, "lora_targets": targets})
+    options = WarmStartOptions(run=run, **{**given, "keep": keep})
     summary = folder / "summary.json"
     if summary.exists() and not loads(summary.read_text(encoding="utf-8")).get("interrupted", True):
         raise ConfigError(f"the warm start in {folder} is finished")
@@ -324,25 +292,25 @@ class _Work:
         template = {**(self.args.chat_template_kwargs or {}), **config.chat_template_kwargs}
         self.warnings: list[str] = []
         """Properties of the model that the training may suffer from."""
-        if options.choice is None:
+        if options.run.choice is None:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
         else:
-            self.warnings = refuse(model_problems(options.choice, template))
-            self.tokenizer = load_tokenizer(options.choice.path)
-            text = load_config(options.choice.path).get_text_config()
+            self.warnings = refuse(model_problems(options.run.choice, template))
+            self.tokenizer = load_tokenizer(options.run.choice.path)
+            text = load_config(options.run.choice.path).get_text_config()
             context = getattr(text, "max_position_embeddings", None)
         self.chat = TemplateChat(self.tokenizer, **template)
         self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
 
     def train(self, found: Demonstrations, steps: int, display: Display, interrupt: Interrupt) -> WarmStart:
         options, folder = self.options, self._folder
-        if options.choice is None:
+        if options.run.choice is None:
             run = options.run
             model, tokenizer = tiny_model(self.tokenizer, seed=run.seed, width=run.width, layers=run.layers), None
         else:
             display.note("Loading the model")
-            model, tokenizer = load_model(options.choice)
+            model, tokenizer = load_model(options.run.choice)
         trainer = self._trainer(model, tokenizer or self.tokenizer, found, steps)
         trainer.add_callback(_Progress(self, display, interrupt, trainer))
         given = {name: value for name, value in asdict(options).items() if name != "run"}
@@ -388,7 +356,7 @@ class _Work:
         rows, rest = divmod(min(options.batch_size, len(found.kept)), self._processes)
         if rest:
             raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self._processes} processes")
-        size = self._rows_at_once(rows, found)
+        size, checkpointing = self._micro_batch(rows, found)
         config = SFTConfig(
             output_dir=str(self._folder.path / "checkpoints"),
             max_steps=steps,
@@ -403,7 +371,7 @@ class _Work:
             use_cpu=args.use_cpu,
             bf16=args.bf16,
             fp16=args.fp16,
-            gradient_checkpointing=self._checkpointing,
+            gradient_checkpointing=checkpointing,
             seed=options.run.seed,
             logging_steps=1,
             save_strategy="no",
@@ -420,21 +388,16 @@ class _Work:
         trainer.remove_callback(PrinterCallback)
         return trainer
 
-    @property
-    def _checkpointing(self) -> bool:
-        return bool(self.args.gradient_checkpointing and not self.args.use_cpu)
-
-    def _rows_at_once(self, rows: int, found: Demonstrations) -> int:
-        """Return the size of a micro-batch: as many rows as fit into the memory, at most ``_ROWS_AT_ONCE``."""
-        choice = self.options.choice
+    def _micro_batch(self, rows: int, found: Demonstrations) -> tuple[int, bool]:
+        """Return the number of rows of a micro-batch, and whether it computes activations again."""
+        choice = self.options.run.choice
         if choice is None:
-            return rows
+            return rows, False
         longest = max(len(episode.prompt_ids) + len(episode.completion_ids) for episode in found.kept)
-        memory = estimate_memory(choice, tokens=longest, checkpointing=self._checkpointing)
+        checkpointing = self.options.run.grpo.get("gradient_checkpointing")
         free = free_memory(cpu=self.args.use_cpu)
-        check_memory(memory, free)
-        sizes = (size for size in range(_ROWS_AT_ONCE, 0, -1) if rows % size == 0)
-        return next(size for size in sizes if memory.needed(size) <= free)
+        batch = choose_micro_batch(choice, rows=rows, tokens=longest, free=free, checkpointing=checkpointing)
+        return batch.rows, batch.checkpointing
 
     def _evaluate(self, trainer: Any, step: int, display: Display) -> Sequence[EpisodeResult]:
         """Play the evaluation's tasks with the model."""
