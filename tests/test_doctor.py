@@ -21,7 +21,7 @@ from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.action_formats import Judge, Response, candidate_formats, read_again
 from gym_trl.training.doctor import Diagnosis, NextStep, default_system_message, diagnose
 from gym_trl.training.findings import Verdict
-from gym_trl.training.model_checks import estimate_memory
+from gym_trl.training.model_checks import Memory, estimate_memory
 from gym_trl.training.models import ModelChoice
 from gym_trl.training.options import TrainOptions
 from gym_trl.types import Request, Task
@@ -165,14 +165,29 @@ def test_a_step_that_does_not_fit_names_options_with_which_it_does(said: Callabl
 
     roomy = said(play, free=1 << 40).finding("memory")
     assert roomy.verdict is Verdict.OK
-    numbers = roomy.numbers
-    tight = said(play, free=numbers["needed"] + 1).finding("memory")
-    assert tight.verdict is Verdict.WARNING
-    assert numbers["most"] > numbers["needed"]
-    short = said(play, free=numbers["needed"] - 1)
-    assert not short.ready
-    assert short.finding("memory").verdict is Verdict.PROBLEM
-    assert short.changes == {"--grpo": "per_device_train_batch_size=4"}
+    assert roomy.numbers["needed"] < roomy.numbers["most"]
+    whole = estimate_memory(ModelChoice(path=str(tiny)), tokens=1, checkpointing=True).fixed
+    tight = said(play, free=whole + 1)
+    assert [one.name for one in tight.problems] == ["memory"]
+    assert tight.finding("memory").numbers["rows"] == 1
+    large = {"max_completion_length": 4_000, "per_device_train_batch_size": 8}
+    warned = said(play, free=roomy.numbers["most"], grpo=large).finding("memory")
+    assert warned.verdict is Verdict.WARNING
+    assert warned.numbers["rows"] == 8
+
+
+def test_an_adapter_is_proposed_where_all_weights_do_not_fit(
+    said: Callable[..., Diagnosis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def estimate(choice: ModelChoice, **_: Any) -> Memory:
+        return Memory(fixed=(4 if choice.lora else 16) * (1 if choice.dtype else 2), row=0, scores=0)
+
+    monkeypatch.setattr("gym_trl.training.doctor.estimate_memory", estimate)
+    monkeypatch.setattr("gym_trl.training.model_checks.estimate_memory", estimate)
+    assert said("7", free=32).finding("memory").verdict is Verdict.OK
+    assert said("7", free=31).changes == {"--lora": "16"}
+    assert said("7", free=7).changes == {"--lora": "16", "--dtype": "bfloat16"}
+    assert said("7", free=3).next_step is NextStep.NONE
 
 
 def test_weights_that_do_not_fit_are_not_loaded(

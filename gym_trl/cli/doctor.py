@@ -107,11 +107,13 @@ def doctor(
         success=read_success(success),
         system_prompt=system_prompt,
         spec=read_pairs(spec),
+        lora=lora,
+        dtype=dtype,
     )
     # Before slow imports:
     make_text_env(options.env, options.env_kwargs).close()
     check_model(model)
-    found = _diagnose(options, dtype=dtype, lora=lora, groups=groups)
+    found = _diagnose(options, groups)
     commands = _commands(context, found)
     if as_json:
         say(to_json({**found.as_dict(), "commands": list(commands.values())}, indent=2))
@@ -121,16 +123,14 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _diagnose(options: TrainOptions, *, dtype: str | None, lora: int | None, groups: int) -> "Diagnosis":
+def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
     from gym_trl.training.progress import display_on, lasting_console
 
     display = display_on(lasting_console(sys.stderr), groups * options.group_size, "episode")
     display.note("Loading PyTorch and TRL")
     from gym_trl.training.doctor import diagnose
-    from gym_trl.training.models import ModelChoice
     from gym_trl.training.session import quiet_libraries
 
-    assert options.model is not None
     finished = 0
 
     def on_load() -> None:
@@ -144,8 +144,7 @@ def _diagnose(options: TrainOptions, *, dtype: str | None, lora: int | None, gro
 
     try:
         with quiet_libraries():
-            choice = ModelChoice(path=options.model, dtype=dtype, lora=lora)
-            return diagnose(options, choice=choice, groups=groups, on_load=on_load, on_episode=on_episode)
+            return diagnose(options, groups=groups, on_load=on_load, on_episode=on_episode)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     finally:

@@ -33,7 +33,15 @@ from gym_trl.training.findings import (
     shortened,
     written,
 )
-from gym_trl.training.model_checks import Problem, estimate_memory, free_memory, model_problems
+from gym_trl.training.model_checks import (
+    Memory,
+    MicroBatch,
+    Problem,
+    choose_micro_batch,
+    estimate_memory,
+    free_memory,
+    model_problems,
+)
 from gym_trl.training.models import ModelChoice
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run import grpo_config, make_spec, references
@@ -131,7 +139,6 @@ class Diagnosis:
 def diagnose(
     options: TrainOptions,
     *,
-    choice: ModelChoice | None = None,
     groups: int = 8,
     free: int | None = None,
     on_load: Callable[[], None] | None = None,
@@ -149,7 +156,6 @@ def diagnose(
 
     Args:
         options: Options of the training; ``model`` is required.
-        choice: Model and the weights of it that would be trained. Default: all weights of ``options.model``.
         groups: Number of groups, each of ``options.group_size`` episodes of one task.
         free: Free memory in bytes. Default: ``free_memory()``.
         on_load: Called before the model is loaded.
@@ -159,10 +165,10 @@ def diagnose(
         ConfigError: an option is invalid, there is no such model, or an adapter does not fit its base.
         EngineError: the model cannot generate.
     """
-    if options.model is None:
+    choice = options.choice
+    if options.model is None or choice is None:
         raise ConfigError("model must be a path or hub id, got None: the tiny model needs no diagnosis")
     check_counts(groups=groups)
-    choice = choice or ModelChoice(path=options.model)
     args = grpo_config(options)
     spec = make_spec(options, args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
@@ -300,25 +306,27 @@ class _Steps:
     free: int
 
     def too_large(self) -> list[Finding]:
-        """Return a problem if not even one short row fits; the model is then not loaded."""
-        needed = self._needed(1, rows=1)
-        if needed <= self.free:
+        """Return a problem if not even the weights and the optimizer fit; the model is then not loaded."""
+        fixed = self._estimate(self.choice, 1, checkpointing=True).fixed
+        if fixed <= self.free:
             return []
-        got = f"weights, gradients and optimizer need about {needed / _GIB:.1f} GiB; {self._free} are free"
-        return [self._finding(Verdict.PROBLEM, got, 1, {"needed": needed, "free": self.free})]
+        got = f"weights, gradients and optimizer need about {fixed / _GIB:.1f} GiB; {self._free} are free"
+        return [self._finding(Verdict.PROBLEM, got, 1, {"needed": fixed, "free": self.free})]
 
     def memory(self, played: Played) -> Finding:
         """Return the estimate for episodes as long as those that were played, and for the longest that are allowed."""
         prompt = max((len(one.prompt_ids) for one in played.results), default=0)
         now = max((len(one.prompt_ids) + len(one.completion_ids) for one in played.results), default=0)
         longest = max(now, prompt + self.args.max_completion_length)
-        rows = self.args.per_device_train_batch_size
-        needed, most = self._needed(now, rows=rows), self._needed(longest, rows=rows)
+        batch = self._batch(self.choice, longest)
+        needed, most = (self._needed(self.choice, tokens, batch) for tokens in (now, longest))
+        again = " with gradient checkpointing" if batch.checkpointing else ""
         got = (
-            f"a step needs about {needed / _GIB:.1f} GiB with {counted(rows, 'row')} of {now} tokens, "
-            f"{most / _GIB:.1f} GiB with rows of {longest}, the longest allowed; {self._free} are free"
+            f"a step needs about {needed / _GIB:.1f} GiB with {counted(batch.rows, 'row')} of {now} tokens at once"
+            f"{again}, {most / _GIB:.1f} GiB with rows of {longest}, the longest allowed; {self._free} are free"
         )
-        numbers = {"rows": rows, "tokens": now, "needed": needed, "longest": longest, "most": most, "free": self.free}
+        numbers = {"tokens": now, "needed": needed, "longest": longest, "most": most, "free": self.free}
+        numbers |= {"rows": batch.rows, "checkpointing": batch.checkpointing}
         if most <= self.free:
             return Finding(name="memory", verdict=Verdict.OK, got=got, numbers=numbers)
         verdict = Verdict.PROBLEM if needed > self.free else Verdict.WARNING
@@ -330,33 +338,43 @@ class _Steps:
 
     def _finding(self, verdict: Verdict, got: str, tokens: int, numbers: Mapping[str, Any]) -> Finding:
         options = self._smaller(tokens)
-        fix = written(options) or "take a smaller model or a larger machine, or shorten episodes (--max-completion)"
+        fix = written(options) or (
+            "take a smaller model or a larger machine, shorten episodes (--max-completion), or generate fewer at once "
+            "(--episodes)"
+        )
         return Finding(name="memory", verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
 
     def _smaller(self, tokens: int) -> dict[str, str]:
         """Return options with which a step fits, the smallest change first; empty if none do."""
-        most = self.args.per_device_train_batch_size
-        changes: list[dict[str, str]] = [{}]
+        changes: list[dict[str, str]] = [{"--dtype": "bfloat16"}]
         if not self.choice.trains_adapter:
-            changes += [{"--lora": "16"}, {"--lora": "16", "--dtype": "bfloat16"}]
-        elif self.choice.dtype in (None, "float32"):
-            changes += [{"--dtype": "bfloat16"}]
+            changes = [{"--lora": "16"}, {"--lora": "16", "--dtype": "bfloat16"}]
         for change in changes:
             lora = int(change["--lora"]) if "--lora" in change else self.choice.lora
             choice = replace(self.choice, lora=lora, dtype=change.get("--dtype", self.choice.dtype))
-            rows = most
-            while rows:
-                if self._needed(tokens, rows=rows, choice=choice) <= self.free:
-                    fewer = {"--grpo": f"per_device_train_batch_size={rows}"} if rows < most else {}
-                    return {**change, **fewer}
-                rows //= 2
+            if self._estimate(choice, 1, checkpointing=True).fixed > self.free:
+                continue
+            if self._needed(choice, tokens, self._batch(choice, tokens)) <= self.free:
+                return change
         return {}
 
-    def _needed(self, tokens: int, *, rows: int, choice: ModelChoice | None = None) -> int:
-        memory = estimate_memory(
-            choice or self.choice,
+    def _batch(self, choice: ModelChoice, tokens: int) -> MicroBatch:
+        """Return the micro-batch that the training would use, whose sizes ``--grpo`` may set."""
+        rows, checkpointing = self.args.per_device_train_batch_size, bool(self.args.gradient_checkpointing)
+        if {"per_device_train_batch_size", "gradient_accumulation_steps"} & set(self.options.grpo):
+            return MicroBatch(rows, checkpointing, 0)
+        return choose_micro_batch(
+            choice,
+            rows=self.options.episodes,
             tokens=tokens,
-            checkpointing=bool(self.args.gradient_checkpointing),
+            free=self.free,
             reference=bool(self.args.beta),
+            checkpointing=self.options.grpo.get("gradient_checkpointing"),
         )
-        return memory.needed(rows, generated=0 if self.args.use_vllm else self.options.episodes)
+
+    def _needed(self, choice: ModelChoice, tokens: int, batch: MicroBatch) -> int:
+        memory = self._estimate(choice, tokens, checkpointing=batch.checkpointing)
+        return memory.needed(batch.rows, generated=0 if self.args.use_vllm else self.options.episodes)
+
+    def _estimate(self, choice: ModelChoice, tokens: int, *, checkpointing: bool) -> Memory:
+        return estimate_memory(choice, tokens=tokens, checkpointing=checkpointing, reference=bool(self.args.beta))
