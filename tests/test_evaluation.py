@@ -284,7 +284,7 @@ def test_wrappers_of_ones_own_are_played_in_and_are_not_written_down(tmp_path: P
     [row] = evaluate(GUESS_ID, MARKING, episodes=8, spec=spec, out=tmp_path).rows
     assert row.turns == 2
     assert {str(one["spec"]) for one in read_records(tmp_path)} == {
-        str({"action_format": "tag", "invalid_penalty": 0.5})
+        str({"action_format": "tag", "end_after_invalid": 3, "invalid_penalty": 0.5})
     }
 
 

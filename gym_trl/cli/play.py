@@ -17,7 +17,7 @@ from gym_trl.cli.errors import clear_errors, fail, one_line
 from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, read_pairs
 from gym_trl.cli.terminal import ask, coloured, say, say_aside
 from gym_trl.envs.two_player import TwoPlayerEnv
-from gym_trl.envspec import EnvSpec
+from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.functions import NamedPolicy, as_policy
@@ -182,8 +182,7 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
         """Make the environment as the policy sees it: models get instructions and an action format."""
         if not policy.marks:
             return make_text_env(env_id, {**kwargs, **more})
-        # A response without an action uses no turn of the environment, so nothing else would end its episode.
-        usual = {"action_format": "tag", "end_after_invalid": 3}
+        usual = {"action_format": "tag", "end_after_invalid": END_AFTER_INVALID}
         options = {**usual, **(policy.spec if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
         spec = EnvSpec.from_options(lambda: make_text_env(env_id, kwargs), options)
         return spec.make(next(iter(spec.weights)))

@@ -11,7 +11,7 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import Any, Self, TypeAlias
 
-from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
+from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError, check_counts
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
@@ -106,7 +106,8 @@ def evaluate(
         action_format: Format in which language models mark their actions; other policies act without marks.
         success: Definition of success for environments that do not declare it; see ``GymSpec``.
         spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``, or ``executor`` and
-            ``step_timeout`` for those that run in this process.
+            ``step_timeout`` for those that run in this process. An episode ends after ``END_AFTER_INVALID`` invalid
+            actions in sequence unless ``end_after_invalid`` says otherwise.
         out: Folder for the records.
         tokens: Record the ids, mask and logprobs of models that run in this process.
         retry: Play unscored episodes of earlier calls again.
@@ -183,7 +184,8 @@ def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str,
         declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
         return {"action_format": None, **declared}
     given = policy.spec if isinstance(policy, Model) else spec or {}
-    return {"action_format": action_format, **{name: it for name, it in given.items() if name not in EXECUTOR_ARGS}}
+    usual = {"action_format": action_format, "end_after_invalid": END_AFTER_INVALID}
+    return {**usual, **{name: it for name, it in given.items() if name not in EXECUTOR_ARGS}}
 
 
 def _stepping(policy: NamedPolicy) -> ExecutorConfig:

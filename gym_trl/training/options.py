@@ -11,7 +11,7 @@ from typing import Any, Self, get_args, get_origin
 
 import gymnasium as gym
 
-from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
+from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.grpo.trl_versions import names_compared_with
@@ -95,7 +95,7 @@ PRETRAINED = Preset(
     action_format="tag",
     instructions=None,
     invalid_penalty=0.1,
-    end_after_invalid=3,  # an unreadable response uses no turn of the environment, so nothing else would end it
+    end_after_invalid=END_AFTER_INVALID,
     grpo={"learning_rate": 1e-6, "lr_scheduler_type": "constant", "beta": 0.0, "max_completion_length": 2048},
 )
 """Preset of a pretrained model, on any environment."""

