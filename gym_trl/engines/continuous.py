@@ -25,6 +25,8 @@ _SHAPING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cuto
 _NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
 _CHANGES_NOTHING = {"repetition_penalty": 1.0, "num_return_sequences": 1, "num_beams": 1}
 _POLL_S = 0.002
+SHARING_BLOCK = 16
+"""Tokens of a block of the cache. Only whole blocks are shared with later turns, so Transformers' 256 share little."""
 
 
 class ContinuousBatchingEngine:
@@ -51,7 +53,8 @@ class ContinuousBatchingEngine:
             ``min_p``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` selects the most probable token.
         stop_strings: Not supported; must be empty.
         batching: A ``ContinuousBatchingConfig``: the sizes of the cache and of its blocks, CUDA graphs, and so on. On a
-            CPU without psutil it must set ``num_blocks`` and ``max_batch_tokens``.
+            CPU without psutil it must set ``num_blocks`` and ``max_batch_tokens``. Default: blocks of 16 tokens for a
+            model in full precision; Transformers' own for others, because flash attention may need those.
 
     Raises:
         ConfigError: an option that continuous batching does not support, such as a repetition penalty or a stop string.
@@ -74,7 +77,7 @@ class ContinuousBatchingEngine:
         self._model = model
         self._eos_ids = sorted(eos_ids)
         self._generation = _generation_config(sampling or {}, self._eos_ids)
-        self._batching = copy.copy(batching) if batching is not None else ContinuousBatchingConfig()
+        self._batching = ContinuousBatchingConfig(**sharing(model)) if batching is None else copy.copy(batching)
         self._batching.return_logprobs = True
         if self._batching.use_async_batching is None:
             # A batch that is prepared ahead still contains requests that were cancelled meanwhile. At the end of a
@@ -164,6 +167,15 @@ class ContinuousBatchingEngine:
         return [Completion(request_id, ids, list(output.logprobs), finish)]
 
 
+def sharing(model: Any) -> dict[str, int]:
+    """Return the options of ``ContinuousBatchingConfig`` with which turns share the cache, if the model allows it."""
+    return {} if _may_use_flash(model) else {"block_size": SHARING_BLOCK}
+
+
+def _may_use_flash(model: Any) -> bool:
+    return model.dtype in (torch.bfloat16, torch.float16)
+
+
 def _generation_config(sampling: Mapping[str, Any], eos_ids: list[int]) -> Any:
     options = {name: value for name, value in sampling.items() if value is not None}
     greedy = not options.pop("do_sample", True) or options.get("temperature") == 0
@@ -192,7 +204,7 @@ def _paged(model: Any) -> Iterator[None]:
     """Use a paged attention other than flash attention if the model is in full precision, which that cannot run."""
     attention = model.config._attn_implementation
     chosen = None
-    if "paged|" not in attention and model.dtype not in (torch.bfloat16, torch.float16):
+    if "paged|" not in attention and not _may_use_flash(model):
         chosen = f"paged|{attention if attention == 'eager' else 'sdpa'}"
         model.set_attn_implementation(chosen)
     try:

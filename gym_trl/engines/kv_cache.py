@@ -245,7 +245,7 @@ class KVCache:
             ).logits[0]
         for block, number in pieces:
             block.computed += number
-        return logits[done.order]
+        return logits
 
     def _place(self, capacity: int, keep: Block | None = None) -> Block | None:
         """Return a new block where space is free, or least recently used, or ``None``; ``keep`` is not evicted."""
@@ -380,8 +380,7 @@ class _Pass:
         on_device = torch.from_numpy(numbers).to(device)
         self.ids, self.positions = on_device[:1], on_device[1:2]
         self._starts, self._capacities = on_device[2], on_device[3]
-        self.last = torch.from_numpy(np.cumsum(sizes) - 1).to(device)
-        self.order = torch.from_numpy(np.argsort(by_place)).to(device)
+        self.last = torch.from_numpy((np.cumsum(sizes) - 1)[np.argsort(by_place)]).to(device)
 
     def places(self, heads: int) -> Any:
         """Return the indices of the new tokens in a layer's arena of shape (tokens * heads, size), by head."""

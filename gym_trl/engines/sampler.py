@@ -93,12 +93,9 @@ class Sampler:
         for warp in (*self._penalties, *self._warpers):
             scores = warp(earlier_ids, scores)
         logprobs = scores.float().log_softmax(dim=-1)
-        likeliest, first = logprobs.max(dim=-1)  # NaN if there is one
-        if torch.isnan(likeliest).any():
+        if torch.isnan(logprobs[:, 0]).any():  # one NaN makes its whole row NaN
             raise EngineError("the model's logits are NaN; the training has diverged")
-        if self.greedy:
-            return first, likeliest
-        chosen = _inverse(logprobs, points[:, None])
+        chosen = logprobs.argmax(dim=-1, keepdim=True) if self.greedy else _inverse(logprobs, points)
         return chosen[:, 0], logprobs.gather(1, chosen)[:, 0]
 
 
@@ -114,15 +111,15 @@ def _made(
     return chosen
 
 
-def _inverse(logprobs: Any, point: Any) -> Any:
-    """Return the index at which the cumulative distribution of each row passes the row's point."""
+def _inverse(logprobs: Any, points: Any) -> Any:
+    """Return the index at which the cumulative distribution of each row passes the row's point, (rows, 1)."""
     # Single precision would round away rare tokens of a large vocabulary; Apple's GPUs have nothing else.
     precision = torch.float32 if logprobs.device.type == "mps" else torch.float64
     cumulative = logprobs.to(precision).exp().cumsum(dim=-1)
-    point = point.to(logprobs.device, precision)
+    points = points[:, None].to(logprobs.device, precision)
     # Slightly below the total, so that rounding never selects an index after the last token with a positive
     # probability.
-    return torch.searchsorted(cumulative, point * cumulative[:, -1:] * (1 - 1e-7), right=True)
+    return torch.searchsorted(cumulative, points * cumulative[:, -1:] * (1 - 1e-7), right=True)
 
 
 class End:

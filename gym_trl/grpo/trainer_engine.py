@@ -4,6 +4,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from gym_trl.engines.protocol import Engine
@@ -95,7 +96,7 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
         if not trl_versions.shards_weights(trainer):
             stack.enter_context(merged_adapter(model))
         if trainer.use_transformers_continuous_batching:
-            from gym_trl.engines.continuous import ContinuousBatchingEngine
+            from gym_trl.engines.continuous import ContinuousBatchingEngine, sharing
 
             if (cache := sampling.pop("cache_implementation", None)) not in (None, "paged"):
                 raise ConfigError(
@@ -103,6 +104,8 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
                     "leave one of the two out"
                 )
             batching = trainer.continuous_batching_config
+            if "block_size" not in (args.transformers_continuous_batching_config or {}):
+                batching = replace(batching, **sharing(model))
             yield stack.enter_context(
                 ContinuousBatchingEngine(
                     model, eos_ids=eos_ids, sampling=sampling, stop_strings=strings, batching=batching

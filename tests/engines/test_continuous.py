@@ -259,6 +259,13 @@ def test_options_that_change_nothing_are_taken(model):
     assert sample(engine(model, sampling=neutral), requests(2)).keys() == {"0-1", "1-1"}
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 16), (torch.bfloat16, 256)])
+def test_without_a_configuration_blocks_are_small_enough_to_be_shared(dtype, size):
+    """In half precision flash attention may run, which is not known to have blocks of that size."""
+    made = ContinuousBatchingEngine(tiny_model(TOKENIZER).to(dtype), eos_ids=CHAT.stop_ids)
+    assert made._batching.block_size == size
+
+
 @pytest.mark.full
 def test_a_configuration_stays_the_users(model):
     batching = sizes()

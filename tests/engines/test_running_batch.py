@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from lanes import examples
 
 pytest.importorskip("trl", reason="transformers is not installed: pip install 'gym-trl[train]'")
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from gym_trl.engines import kv_cache
 from gym_trl.engines.kv_cache import FAMILIES, support
@@ -352,3 +352,34 @@ def test_a_response_ends_for_the_reason_that_came_first():
     made = engine(LLAMA, eos_ids=range(VOCABULARY))
     made.submit(Request("a", [9], 5, 0))
     assert [(len(one.ids), one.finish) for one in made.collect(block=True)] == [(1, FinishReason.STOP)]
+
+
+@pytest.mark.lm
+def test_with_the_pretrained_model_an_episode_computes_little_more_than_its_own_tokens(pretrained):
+    """Each token once, the steps of the longest episode, and the ids of whole prompts."""
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    model = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32).eval()
+    messages = [{"role": "user", "content": "Name a fish."}]
+    opening = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    more = "<|im_end|>\n<|im_start|>user\nAnd another?<|im_end|>\n<|im_start|>assistant\n"
+    heard = tokenizer.encode(more, add_special_tokens=False)
+    made = engine(model, eos_ids=[])
+    asked: dict[str, Request] = {}
+    answers: dict[str, Completion] = {}
+    for episode in range(3):
+        asked[f"{episode}-1"] = Request(f"{episode}", opening, 6 + episode, episode, 1)
+        made.submit(asked[f"{episode}-1"])
+    while len(answers) < 9:
+        for one in made.collect(block=True):
+            answers[one.request_id] = one
+            episode, turn = map(int, one.request_id.split("-"))
+            if turn < 3:
+                ids = asked[one.request_id].prompt_ids + one.ids + heard
+                asked[f"{episode}-{turn + 1}"] = Request(f"{episode}", ids, 6 + episode, 10 * turn + episode, turn + 1)
+                made.submit(asked[f"{episode}-{turn + 1}"])
+    length = sum(len(asked[f"{episode}-3"].prompt_ids) + len(answers[f"{episode}-3"].ids) for episode in range(3))
+    assert made.stats.computed <= 1.1 * length
+    assert made.stats.steps <= 3 * 8 + 1
+    assert {name: one.ids for name, one in answers.items()} == {
+        name: one.ids for name, one in whole(model, asked.values(), eos_ids=[]).items()
+    }
