@@ -197,7 +197,7 @@ def vllm(folder: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
 
     def make() -> Engine:
         llm.reset_prefix_cache()
-        return VLLMEngine(llm, eos_ids=[], sampling=GREEDY)
+        return VLLMEngine(llm, eos_ids=[], sampling={**GREEDY, "ignore_eos": True})
 
     yield make, work
 

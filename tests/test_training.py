@@ -637,7 +637,8 @@ def conversation(record: Any) -> tuple[Any, ...]:
     """Return the part of an episode that depends on the request, not on what was sampled."""
     limits = len(record["turns"]) <= 2 and all(turn["stop"] - turn["start"] <= 5 for turn in record["turns"])
     rules = record["opening"][1]["content"].rpartition("\n")[0]
-    return record["spec"], record["task"]["env_kwargs"], record["opening"][0], rules, limits
+    spec, env_kwargs = (sorted(part.items()) for part in (record["spec"], record["task"]["env_kwargs"]))
+    return spec, env_kwargs, record["opening"][0], rules, limits
 
 
 @pytest.mark.full

@@ -272,6 +272,9 @@ class KVCache:
         self._mark(made, _PINNED)
         if start + capacity > self.tokens:
             self._enlarge(min(self.limit, max(start + capacity, self.tokens * 3 // 2)))
+        for parts in self.layers.values():
+            for part in parts:  # what is masked is still multiplied by zero, which leaves no number of some garbage
+                part[start : start + capacity] = 0
         return made
 
     def _enlarge(self, tokens: int) -> None:
@@ -314,7 +317,7 @@ def _ends_at(block: Block, length: int) -> bool:
 
 
 def _enlarged(part: Any, tokens: int) -> Any:
-    larger = part.new_zeros(tokens, *part.shape[1:])
+    larger = part.new_empty(tokens, *part.shape[1:])
     larger[: len(part)] = part
     return larger
 
@@ -478,7 +481,7 @@ def _write(module: Any, key: Any, value: Any, now: _Pass) -> tuple[Any, Any]:
     now.layers.add(layer)
     layers = now.cache.layers
     if layer not in layers:
-        # Zeros, because what is masked is still multiplied by zero, which leaves no number of some garbage.
+        # Zeros for the same reason as in a block that is placed later.
         layers[layer] = tuple(part.new_zeros(now.cache.tokens, len(part), part.shape[-1]) for part in (key, value))
     for part, new in zip(layers[layer], (key, value), strict=True):
         part.view(-1, part.shape[-1]).index_copy_(0, now.places(len(new)), new.reshape(-1, part.shape[-1]))
