@@ -7,8 +7,9 @@
 
 The model is SmolLM2-135M-Instruct (``gym_trl.testing.pretrained``), trained with a LoRA adapter in bfloat16. Each run
 is what a user types: ``gym-trl warm-start`` on episodes of random legal play, which teaches the format alone, or of the
-solver, which teaches the game as well; then ``gym-trl train`` from there. Runs are kept in ``runs/learning-lm``, and
-the same command continues them after an interruption.
+solver, which teaches the game as well; then ``gym-trl train`` from there. The first environment is also trained in the
+loop that TRL's guide to OpenEnv writes, from the same warm start on the same tasks. Runs are kept in
+``runs/learning-lm``, and the same command continues them after an interruption.
 """
 
 import json
@@ -19,7 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report import HERE, QUICK, Column, Table, draw, markdown, publish, require, run
+from report import HERE, QUICK, Column, Table, draw, in_process, markdown, publish, require, run
+from systems import first_message
 
 from gym_trl.evaluation.scores import Estimate, share_estimate
 from gym_trl.records.json_lines import read_json_lines
@@ -46,6 +48,8 @@ class Lesson:
     """Options of ``gym-trl warm-start`` that differ from ``WARM_START``."""
     train: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``gym-trl train`` that differ from ``TRAIN``."""
+    beside_trl: bool = False
+    """Train in TRL's own loop as well, after random play."""
 
     @property
     def name(self) -> str:
@@ -67,7 +71,7 @@ if QUICK:
     TRAIN = {**TRAIN, "steps": 1, "episodes": 8, "group_size": 4}
 
 LESSONS = {
-    "guess_number": Lesson("TrlEnv/GuessNumber-v0", {"high": 8, "turns": 4}, 6, 128),
+    "guess_number": Lesson("TrlEnv/GuessNumber-v0", {"high": 8, "turns": 4}, 6, 128, beside_trl=True),
     "tic_tac_toe": Lesson("TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 6, 192),
     "hangman": Lesson("TrlEnv/Hangman-v0", {"difficulty": "easy"}, 6, 512),
     "frozen_lake": Lesson("TrlEnv/FrozenLake-v0", {"difficulty": "easy"}, 6, 512),
@@ -95,6 +99,11 @@ class Learnt:
     tokens: int
     curve: list[float | None]
     """Success of each step's episodes."""
+    trl: float | None = None
+    """Success after training in TRL's own loop."""
+    trl_seconds: float | None = None
+    trl_tokens: int | None = None
+    trl_curve: list[float | None] = field(default_factory=list)
 
 
 def learn(name: str, source: str, seed: int) -> Learnt:
@@ -108,7 +117,12 @@ def learn(name: str, source: str, seed: int) -> Learnt:
     warm = complete(folder / "warm", ["warm-start", lesson.env_id, *shared, *teach])
     reinforce = options({"model": folder / "warm" / "model", **TRAIN, **lesson.train})
     grpo = complete(folder / "grpo", ["train", lesson.env_id, *shared, *reinforce])
-    logs = list(read_json_lines(folder / "grpo" / "metrics.jsonl"))
+    curve, tokens = read_metrics(folder / "grpo")
+    beside: dict[str, Any] = {}
+    if lesson.beside_trl and source == "random" and not DEMO:
+        trl = complete(folder / "trl", ["train", lesson.env_id, *shared, *reinforce], in_trls_loop=True)
+        beside = {"trl": trl.get("success_after"), "trl_seconds": trl["seconds"]}
+        beside["trl_curve"], beside["trl_tokens"] = read_metrics(folder / "trl")
     return Learnt(
         lesson=name,
         source=source,
@@ -122,25 +136,103 @@ def learn(name: str, source: str, seed: int) -> Learnt:
         optimum=grpo.get("success_optimum"),
         warm_seconds=warm["seconds"],
         grpo_seconds=grpo["seconds"],
-        tokens=int(max((log.get("num_tokens", 0) for log in logs), default=0)),
-        curve=[log.get("env/success") for log in logs if "env/return" in log],
+        tokens=tokens,
+        curve=curve,
+        **beside,
     )
+
+
+def read_metrics(folder: Path) -> tuple[list[float | None], int]:
+    """Return the success of each step's episodes, and the tokens that the trainer counted."""
+    logs = list(read_json_lines(folder / "metrics.jsonl"))
+    curve = [log.get("env/success") for log in logs if "env/return" in log]
+    return curve, int(max((log.get("num_tokens", 0) for log in logs), default=0))
 
 
 def options(chosen: Mapping[str, Any]) -> list[str]:
     return [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
 
 
-def complete(folder: Path, command: list[str]) -> dict[str, Any]:
+def complete(folder: Path, command: list[str], *, in_trls_loop: bool = False) -> dict[str, Any]:
     """Run or continue a command of ``gym-trl`` until its folder is complete, and return its summary."""
     summary = folder / "summary.json"
     if not (summary.exists() and not json.loads(summary.read_text())["interrupted"]):
         begun = (folder / "config.json").exists()
         words = [command[0], f"--resume={folder}"] if begun else [*command, f"--out={folder}"]
-        print(f"gym-trl {' '.join(words)}", flush=True)
-        subprocess.run([sys.executable, "-m", "gym_trl", *words], check=True)
+        print(f"gym-trl {' '.join(words)}{' in the loop of TRL' * in_trls_loop}", flush=True)
+        if in_trls_loop:
+            in_process(command_in_trls_loop, words, timeout_s=4 * 3600.0)
+        else:
+            subprocess.run([sys.executable, "-m", "gym_trl", *words], check=True)
     read: dict[str, Any] = json.loads(summary.read_text())
     return read
+
+
+def command_in_trls_loop(words: list[str]) -> None:
+    """Run a command of ``gym-trl``, whose training plays in the loop of TRL's guide and whose evaluations do not."""
+    from gym_trl.cli.app import app
+    from gym_trl.grpo import attach
+    from gym_trl.grpo.spec import GymSpec
+
+    vars(attach)["attach_sampled_logprobs"] = lambda trainer: False  # the loss is computed as TRL computes it
+    ours = vars(GymSpec)["rollout_func"].func
+
+    def rollout_func(spec: GymSpec) -> Any:
+        play, lockstep = ours(spec), turn_by_turn(spec)
+        return lambda prompts, trainer: (lockstep if trainer.model.training else play)(prompts, trainer)
+
+    vars(GymSpec)["rollout_func"].func = rollout_func
+    app(words, standalone_mode=False)
+
+
+def turn_by_turn(spec: Any) -> Any:
+    """Return a rollout function as TRL's guide to OpenEnv writes it, with the trainer's own ``generate``.
+
+    Each turn renders and computes the whole conversation anew, all episodes of a batch wait for each other, and the
+    prompts and the responses of the turns are appended each to its own list.
+    """
+    from gym_trl.types import Task, why_it_ended
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        tokenizer, rows = trainer.processing_class, range(len(prompts))
+        # TRL's own limit is that of the completion: without this each turn could use all of it.
+        trainer.generation_config.max_new_tokens = spec.rollout_config.max_tokens_per_turn
+        tasks = [Task.from_json(prompt[-1]["task"]) for prompt in prompts]
+        envs = [spec.make(task.env_id) for task in tasks]
+        first = [
+            env.reset(seed=task.seed, options=dict(task.options))[0] for env, task in zip(envs, tasks, strict=True)
+        ]
+        talks = [[{"role": "user", "content": first_message(*row)}] for row in zip(envs, first, strict=True)]
+        columns: dict[str, list[Any]] = {name: [[] for _ in rows] for name in ("prompt_ids", "completion_ids")}
+        columns |= {name: [0 for _ in rows] for name in ("episode_return", "num_turns", "invalid_actions")}
+        columns |= {name: [None for _ in rows] for name in ("success", "stop_reason", "error")}
+        alive = list(rows)
+        while alive:
+            asked = [
+                tokenizer.apply_chat_template(talks[row], add_generation_prompt=True)["input_ids"] for row in alive
+            ]
+            answers, _ = trainer._generate_single_turn(asked, None, {}, 1)
+            going = []
+            for row, prompt, ids in zip(alive, asked, answers, strict=True):
+                columns["prompt_ids"][row].extend(prompt)
+                columns["completion_ids"][row].extend(ids)
+                text = tokenizer.decode(ids, skip_special_tokens=True)
+                observation, reward, terminated, truncated, info = envs[row].step(text)
+                talks[row] += [{"role": "assistant", "content": text}, {"role": "user", "content": observation}]
+                columns["episode_return"][row] += float(reward)
+                columns["num_turns"][row] += 1
+                columns["invalid_actions"][row] += not info.get("action_valid", True)
+                columns["success"][row] = info.get("success", False)
+                columns["stop_reason"][row] = why_it_ended(info, terminated=terminated)
+                if not (terminated or truncated):
+                    going.append(row)
+            alive = going
+        for env in envs:
+            env.close()
+        columns["task"] = [task.to_json() for task in tasks]
+        return {**columns, "logprobs": None}  # TRL computes them, as after its own generation
+
+    return rollout_func
 
 
 def chosen() -> Iterator[tuple[str, str, int]]:
@@ -162,10 +254,13 @@ def table(results: Sequence[Learnt]) -> Table:
         ("warm start", lambda one: one.warm),
         ("and GRPO", lambda one: one.grpo),
         ("greedy", lambda one: one.grpo_greedy),
+        ("TRL's loop", lambda one: one.trl),
         ("random", lambda one: one.random),
         ("blind", lambda one: one.blind),
         ("optimum", lambda one: one.optimum),
         ("minutes", lambda one: (one.warm_seconds + one.grpo_seconds) / 60),
+        ("GRPO's", lambda one: one.grpo_seconds / 60),
+        ("of TRL's loop", lambda one: None if one.trl_seconds is None else one.trl_seconds / 60),
     ]
     return Table.of("learning_lm", columns, results)
 
