@@ -193,7 +193,7 @@ def turn_by_turn(spec: Any) -> Any:
     """
     from gym_trl.types import Task, why_it_ended
 
-    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         tokenizer, rows = trainer.processing_class, range(len(prompts))
         # TRL's own limit is that of the completion: without this each turn could use all of it.
         trainer.generation_config.max_new_tokens = spec.rollout_config.max_tokens_per_turn
