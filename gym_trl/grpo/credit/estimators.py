@@ -1,0 +1,294 @@
+"""Estimators of the advantage of each turn from the rewards and states of a group of episodes.
+
+An estimator takes the scored episodes of one group, in any order, and returns an advantage per turn, not yet scaled. It
+is a pure function without PyTorch. ``ESTIMATORS`` has those that ``GymSpec(credit=...)`` accepts by name:
+
+| name | advantage of a turn | needs |
+|---|---|---|
+| ``episode`` | return of the episode less the group's mean return: GRPO | |
+| ``return_to_go`` | rewards from a turn on less those of the other episodes at this turn | rewards before the end |
+| ``gigpo`` | ``episode`` and return to go less the mean at the same state | states that recur |
+| ``pool`` | reward and pooled value of the next state less that of this state | states that recur, better Markov |
+
+Notation: episode *i* of *n* has rewards r_i,t in turns t = 0 ... T_i - 1, states s_i,0 ... s_i,T_i, and returns to go
+G_i,t = r_i,t + gamma G_i,t+1. Episodes with different roles never share a baseline or a state (role-conditioned
+baselines: SPIRAL, arXiv:2506.24119, section 4.2).
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import accumulate
+from typing import Concatenate, Literal, ParamSpec, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gym_trl.errors import ConfigError
+
+Floats: TypeAlias = NDArray[np.float64]
+Advantages: TypeAlias = list[list[float]]
+P = ParamSpec("P")
+
+_EPSILON = 1e-4
+"""Added to a standard deviation before dividing by it, as in TRL's ``GRPOTrainer``."""
+_LEAST_SHARE = 0.1
+"""Smallest scale of a group as a share of the batch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRewards:
+    """Rewards and states of one scored episode.
+
+    >>> TurnRewards(rewards=[0.0, 1.0], keys=["start", "door", "end"], markov=True).turns
+    2
+
+    Attributes:
+        rewards: One per turn; what reward functions pay besides the environment belongs to the last turn.
+        keys: State before each turn, and the one after the last turn; one more than ``rewards``. Equal keys say that
+            states are the same.
+        markov: Whether the environment declares that the future depends on the key alone, so that episodes with equal
+            keys can stand in for each other.
+        role: Seat of a game of several; baselines are per role.
+
+    Raises:
+        ConfigError: The number of keys is not one more than the number of rewards.
+    """
+
+    rewards: Sequence[float]
+    keys: Sequence[Hashable]
+    markov: bool = False
+    role: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != len(self.rewards) + 1:
+            raise ConfigError(
+                f"keys must have one entry more than rewards: the state before each turn and the last one; got "
+                f"{len(self.keys)} keys and {len(self.rewards)} rewards"
+            )
+
+    @property
+    def turns(self) -> int:
+        """Number of turns."""
+        return len(self.rewards)
+
+
+Estimator: TypeAlias = Callable[[Sequence[TurnRewards]], Advantages]
+"""Function from the scored episodes of one group to an advantage per turn of each."""
+
+
+def _per_role(
+    estimator: Callable[Concatenate[Sequence[TurnRewards], P], Advantages],
+) -> Callable[Concatenate[Sequence[TurnRewards], P], Advantages]:
+    """Return the estimator applied to each role by itself."""
+
+    @wraps(estimator)
+    def split(group: Sequence[TurnRewards], /, *args: P.args, **options: P.kwargs) -> Advantages:
+        roles = {one.role for one in group}
+        if len(roles) < 2:
+            return estimator(group, *args, **options) if group else []
+        advantages: Advantages = [[] for _ in group]
+        for role in roles:
+            places = [place for place, one in enumerate(group) if one.role == role]
+            found = estimator([group[place] for place in places], *args, **options)
+            for place, row in zip(places, found, strict=True):
+                advantages[place] = row
+        return advantages
+
+    return split
+
+
+@_per_role
+def episode(group: Sequence[TurnRewards]) -> Advantages:
+    """Return GRPO's advantage: the episode's return less the mean return of the group, the same for each turn.
+
+        A_i,t = R_i - mean_j R_j        with R_i = G_i,0 and gamma = 1
+
+    It equals what TRL's ``GRPOTrainer`` computes before scaling. DeepSeekMath, arXiv:2402.03300, section 4.1.2.
+
+    >>> episode([TurnRewards([0.0, 1.0], "abc"), TurnRewards([0.0], "ad")])
+    [[0.5, 0.5], [-0.5]]
+    """
+    returns = np.array([sum(one.rewards) for one in group], dtype=np.float64)
+    return [[float(value)] * one.turns for value, one in zip(returns - returns.mean(), group, strict=True)]
+
+
+@_per_role
+def return_to_go(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
+    """Return the rewards from each turn on, less the mean of the other episodes at the same turn.
+
+        A_i,t = G_i,t - mean of G_j,t over j != i with T_j > t
+
+    A turn that no other episode has reached takes the baseline of the last turn with company. What was paid before a
+    turn has no part in its advantage, and the baseline does not depend on the episode itself, so the gradient is
+    unbiased. Leave-one-out: RLOO, arXiv:2402.14740, equation 8, here per turn.
+
+    >>> return_to_go([TurnRewards([1.0, 0.0], "abc"), TurnRewards([1.0, 2.0], "abd")])
+    [[-2.0, -2.0], [2.0, 2.0]]
+    """
+    table = _Table(group, gamma)
+    return table.rows(table.to_go - table.turn_baseline())
+
+
+@_per_role
+def gigpo(group: Sequence[TurnRewards], gamma: float = 0.95, omega: float = 1.0) -> Advantages:
+    """Return GiGPO's advantage: the episode's, and that of the turn among all turns of the group at the same state.
+
+        A_i,t = (R_i - mean_j R_j) + omega (G_i,t - mean of G_j,u over all turns with s_j,u = s_i,t)
+
+    The means include the turn itself. This is the paper's form without division by standard deviations (its
+    ``F_norm = 1``), because scaling is the trainer's. GiGPO, arXiv:2505.10978, section 4.
+
+    >>> gigpo([TurnRewards([0.0, 1.0], "abc"), TurnRewards([0.0, 0.0], "abd")], gamma=1.0)
+    [[1.0, 1.0], [-1.0, -1.0]]
+    """
+    table = _Table(group, gamma)
+    mean = table.at_states(table.to_go) / np.maximum(table.at_states(table.alive.astype(np.float64)), 1.0)
+    step = table.to_go - mean[table.states]
+    return [
+        [whole + omega * part for whole, part in zip(of_episode, of_turns, strict=True)]
+        for of_episode, of_turns in zip(episode(group), table.rows(step), strict=True)
+    ]
+
+
+@_per_role
+def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
+    """Return the pooled value of the state that each turn led to, less the value of the state it was taken in.
+
+        A_i,t = Q_i,t - V_i,t
+        Q_i,t = r_i,t + gamma (Q_i,t+1 + sum_j G_j(s_i,t+1)) / (1 + m)
+        V_i,t = (b_i,t + sum_j G_j(s_i,t)) / (1 + m)
+
+    Sums are over the m other episodes that were in the state, G_j(s) is such an episode's return to go at its first
+    visit, and b is the baseline of ``return_to_go``. Q is an n-step return that passes to the experience of the others
+    with a share of m / (1 + m) in each state. If the key is not declared Markov, Q is the turn's own return to go, and
+    only the baseline is pooled.
+
+    Derived here: the value of a state from all episodes that pass it is the first-visit Monte Carlo estimate of Sutton
+    and Barto, *Reinforcement Learning*, section 5.1; the n-step return is that of their section 7.1.
+
+    >>> pool([TurnRewards([0.0, 1.0], "abc", markov=True), TurnRewards([0.0, 0.0], "abd", markov=True)], gamma=1.0)
+    [[0.5, 1.0], [-0.5, -1.0]]
+    """
+    table = _Table(group, gamma)
+    total, visits = table.others()
+    to_go = table.to_go
+    if all(one.markov for one in group):
+        to_go = table.rewards.copy()
+        for turn in reversed(range(table.turns - 1)):
+            following = (to_go[:, turn + 1] + total[:, turn + 1]) / (1 + visits[:, turn + 1])
+            to_go[:, turn] += gamma * following * table.alive[:, turn + 1]
+    return table.rows(to_go - (table.turn_baseline() + total) / (1 + visits))
+
+
+ESTIMATORS: dict[str, Estimator] = {"episode": episode, "return_to_go": return_to_go, "gigpo": gigpo, "pool": pool}
+"""Estimators by the names that ``GymSpec(credit=...)`` and ``gym-trl train --credit`` accept."""
+
+
+def scales(
+    groups: Sequence[Sequence[TurnRewards]], scale_rewards: Literal["group", "batch", "none"] = "group"
+) -> list[float]:
+    """Return the number to divide each group's advantages by, for the values of TRL's ``scale_rewards``.
+
+    * ``"group"``: standard deviation of the returns to go of all turns of the group, at least a tenth of the batch's
+    * ``"batch"``: standard deviation of the returns to go of all turns of all groups
+    * ``"none"``: 1
+
+    TRL divides by the standard deviation of the *episodes'* returns. It is 0 where all episodes paid the same in
+    different turns, and the advantages of their turns are not. As in TRL, 0.0001 is added. The floor of ``"group"``
+    keeps a group of which a single turn differs from drowning the others.
+
+    >>> sure = [TurnRewards([0.0, 1.0], "abc"), TurnRewards([1.0, 0.0], "abd")]  # returns to go: 1, 1 and 1, 0
+    >>> [round(scale, 3) for scale in scales([sure, sure[:1]], "group")], scales([sure], "none")
+    ([0.5, 0.041], [1.0])
+
+    Raises:
+        ConfigError: ``scale_rewards`` is none of these values.
+    """
+    if scale_rewards not in ("group", "batch", "none"):
+        raise ConfigError(f'scale_rewards must be "group", "batch" or "none", got {scale_rewards!r}')
+    if scale_rewards == "none":
+        return [1.0] * len(groups)
+    paid = [[value for one in group for value in _to_go(one.rewards)] for group in groups]
+    batch = _deviation([value for values in paid for value in values])
+    if scale_rewards == "batch":
+        return [batch + _EPSILON] * len(groups)
+    return [max(_deviation(values), _LEAST_SHARE * batch) + _EPSILON for values in paid]
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of a sample, with n - 1 as in TRL; 0 of fewer than two values."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _to_go(rewards: Sequence[float]) -> list[float]:
+    """Return the undiscounted return to go of each turn.
+
+    >>> _to_go([0.0, 1.0, 2.0])
+    [3.0, 3.0, 2.0]
+    """
+    return list(accumulate(reversed(rewards)))[::-1]
+
+
+class _Table:
+    """Group as arrays of episodes by turns, padded with zeros.
+
+    Attributes:
+        turns: Most turns of an episode.
+        alive: True where an episode has a turn.
+        rewards: Reward of each turn.
+        to_go: Discounted return to go of each turn.
+        states: Number of the state before each turn; states after the end have a number of their own.
+    """
+
+    def __init__(self, group: Sequence[TurnRewards], gamma: float) -> None:
+        self.lengths = [one.turns for one in group]
+        self.turns = max(self.lengths)
+        self.alive = np.arange(self.turns) < np.array(self.lengths)[:, None]
+        self.rewards: Floats = np.zeros(self.alive.shape)
+        numbers: dict[Hashable, int] = {}
+        known = [[numbers.setdefault(key, len(numbers)) for key in one.keys[:-1]] for one in group]
+        self.states = np.full(self.alive.shape, len(numbers))
+        for row, (one, states) in enumerate(zip(group, known, strict=True)):
+            self.rewards[row, : one.turns] = one.rewards
+            self.states[row, : one.turns] = states
+        self.to_go = self.rewards.copy()
+        for turn in reversed(range(self.turns - 1)):
+            self.to_go[:, turn] += gamma * self.to_go[:, turn + 1]
+
+    def rows(self, values: Floats) -> Advantages:
+        """Return the values of each episode's turns."""
+        return [row[:length] for row, length in zip(values.tolist(), self.lengths, strict=True)]
+
+    def turn_baseline(self) -> Floats:
+        """Return the mean return to go of the other episodes at each turn.
+
+        A turn without company has the baseline of the last turn with it; an episode that has none at all has its own
+        returns to go, so that its advantages are 0.
+        """
+        company = self.alive.sum(axis=0) - 1
+        if not self.turns or company[0] < 1:
+            return self.to_go
+        baseline: Floats = (self.to_go.sum(axis=0) - self.to_go) / np.maximum(company, 1)
+        last = int(np.flatnonzero(company > 0)[-1])
+        baseline[:, last + 1 :] = baseline[:, last : last + 1]
+        return baseline
+
+    def at_states(self, values: Floats) -> Floats:
+        """Return the sum of the values of each state's turns, by number of the state."""
+        return np.bincount(self.states.ravel(), values.ravel()).astype(np.float64)
+
+    def others(self) -> tuple[Floats, Floats]:
+        """Return two numbers per turn: the summed returns to go of the other episodes in its state, and their count.
+
+        Those are the returns to go at an episode's first visit, whose mean is the state's value without bias.
+        """
+        cells = self.states + np.arange(len(self.states))[:, None] * (self.states.max(initial=0) + 1)
+        _, first, cell = np.unique(cells, return_index=True, return_inverse=True)
+        is_first = np.zeros(self.states.size)
+        is_first[first] = 1.0
+        is_first *= self.alive.ravel()
+        own = (self.to_go.ravel() * is_first)[first][cell].reshape(self.states.shape)
+        visited = is_first.reshape(self.states.shape)
+        total, visits = self.at_states(self.to_go * visited), self.at_states(visited)
+        return (total[self.states] - own) * self.alive, (visits[self.states] - 1) * self.alive
