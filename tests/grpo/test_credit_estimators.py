@@ -1,0 +1,301 @@
+"""Estimators of the advantage of each turn: their equations, invariants, and exact expectations on small MDPs."""
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.credit import ESTIMATORS, Estimator, TurnRewards, episode, gigpo, pool, return_to_go, scales
+
+NAMES = sorted(ESTIMATORS)
+REWARDS = st.floats(-10, 10).map(lambda value: round(value, 3))
+
+
+@st.composite
+def groups(
+    draw: st.DrawFn, *, least: int = 0, least_turns: int = 0, roles: Sequence[str | None] = (None,)
+) -> list[TurnRewards]:
+    """Draw a group of episodes of different lengths in few states."""
+    markov = draw(st.booleans())
+    states = st.sampled_from(["a", "b", ("c", 1), 4])
+
+    def one(role: str | None, rewards: list[float]) -> TurnRewards:
+        keys = draw(st.lists(states, min_size=len(rewards), max_size=len(rewards)))
+        return TurnRewards(rewards, [*keys, "end"], markov, role)
+
+    paid = st.lists(REWARDS, min_size=least_turns, max_size=6)
+    drawn = draw(st.lists(st.tuples(st.sampled_from(roles), paid), min_size=least, max_size=5))
+    return [one(role, rewards) for role, rewards in drawn]
+
+
+def near(rows: Sequence[Sequence[float]]) -> list[object]:
+    return [pytest.approx(list(row), abs=1e-9) for row in rows]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(group=groups(roles=(None, "X", "O")))
+def test_every_turn_has_a_finite_advantage(name: str, group: list[TurnRewards]) -> None:
+    advantages = ESTIMATORS[name](group)
+    assert [len(row) for row in advantages] == [one.turns for one in group]
+    assert all(type(value) is float and math.isfinite(value) for row in advantages for value in row)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(group=groups(roles=(None, "X")), data=st.data())
+def test_the_order_of_episodes_has_no_influence(name: str, group: list[TurnRewards], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(group))))
+    advantages = ESTIMATORS[name](group)
+    assert ESTIMATORS[name]([group[place] for place in order]) == near([advantages[place] for place in order])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(group=groups(roles=("X", "O")))
+def test_roles_share_nothing(name: str, group: list[TurnRewards]) -> None:
+    advantages = ESTIMATORS[name](group)
+    for role in ("X", "O"):
+        places = [place for place, one in enumerate(group) if one.role == role]
+        alone = ESTIMATORS[name]([group[place] for place in places])
+        assert [advantages[place] for place in places] == near(alone)
+
+
+@pytest.mark.parametrize("name", ["episode", "return_to_go", "pool"])
+@given(group=groups(least_turns=1), shift=REWARDS, factor=st.floats(-3, 3))
+def test_a_constant_added_to_all_returns_is_no_merit_and_a_factor_remains(
+    name: str, group: list[TurnRewards], shift: float, factor: float
+) -> None:
+    changed = [
+        TurnRewards(
+            [*(factor * paid for paid in one.rewards[:-1]), factor * one.rewards[-1] + shift], one.keys, one.markov
+        )
+        for one in group
+    ]
+    expected = [[factor * value for value in row] for row in ESTIMATORS[name](group)]
+    assert ESTIMATORS[name](changed) == near(expected)
+
+
+@pytest.mark.parametrize("name", ["episode", "return_to_go", "pool"])
+@given(rewards=st.lists(REWARDS, max_size=5))
+def test_an_episode_without_company_has_no_advantage(name: str, rewards: list[float]) -> None:
+    lone = TurnRewards(rewards, ["a"] * len(rewards) + ["end"], markov=True)
+    assert ESTIMATORS[name]([lone]) == near([[0.0] * len(rewards)])
+    # Neither has one among episodes that failed before their first turn; for GRPO these have returns of 0.
+    if name != "episode":
+        assert ESTIMATORS[name]([lone, TurnRewards([], ["end"])])[0] == near([[0.0] * len(rewards)])[0]
+
+
+@given(group=groups(least=1, least_turns=1))
+def test_episode_equals_trl(group: list[TurnRewards]) -> None:
+    # TRL 1.16, GRPOTrainer._generate_and_score_completions: rewards - nanmean of the group.
+    returns = np.array([sum(one.rewards) for one in group])
+    for row, expected in zip(episode(group), returns - np.nanmean(returns), strict=True):
+        assert row == pytest.approx([expected] * len(row), abs=1e-9)
+    assert math.fsum(row[0] for row in episode(group)) == pytest.approx(0, abs=1e-9)
+
+
+@given(st.lists(st.lists(REWARDS, min_size=4, max_size=4), min_size=2, max_size=5))
+def test_return_to_go_sums_to_zero_at_each_turn_that_all_reach(rewards: list[list[float]]) -> None:
+    advantages = return_to_go([TurnRewards(row, "abcde") for row in rewards])
+    for turn in zip(*advantages, strict=True):
+        assert math.fsum(turn) == pytest.approx(0, abs=1e-9)
+
+
+@given(st.lists(REWARDS, min_size=2, max_size=6), st.integers(1, 5))
+def test_leave_one_out_is_grpo_times_n_by_n_minus_one_if_all_is_paid_at_the_end(paid: list[float], turns: int) -> None:
+    n = len(paid)
+    group = [TurnRewards([*[0.0] * (turns - 1), last], range(turns + 1)) for last in paid]
+    expected = [[value * n / (n - 1) for value in row] for row in episode(group)]
+    assert return_to_go(group) == near(expected)
+
+
+def test_a_turn_without_company_takes_the_baseline_of_the_last_turn_with_it() -> None:
+    group = [TurnRewards([0.0, 0.0, 1.0, 2.0], range(5)), TurnRewards([1.0, 4.0], range(3)), TurnRewards([6.0], "ab")]
+    # Returns to go: 3 3 3 2, 5 4 and 6. Turn 1 has the second episode as company, turns 2 and 3 have none.
+    assert return_to_go(group) == near([[3 - 5.5, 3 - 4, 3 - 4, 2 - 4], [5 - 4.5, 4 - 3], [6 - 4]])
+
+
+@given(group=groups(), gamma=st.floats(0, 1))
+def test_the_step_part_of_gigpo_sums_to_zero_in_each_state(group: list[TurnRewards], gamma: float) -> None:
+    assert gigpo(group, gamma, omega=0.0) == near(episode(group))
+    sums: dict[object, float] = {}
+    for one, whole, both in zip(group, episode(group), gigpo(group, gamma, omega=2.0), strict=True):
+        for key, of_episode, of_turn in zip(one.keys, whole, both, strict=False):
+            sums[key] = sums.get(key, 0.0) + of_turn - of_episode
+    assert list(sums.values()) == pytest.approx([0.0] * len(sums), abs=1e-9)
+
+
+def test_gigpo_discounts_as_its_paper_does() -> None:
+    group = [TurnRewards([0.0, 0.0, 1.0], "abce"), TurnRewards([0.0, 0.0], "ade")]
+    # Episodes: 1 and 0, mean 0.5. State a: 0.81 and 0, mean 0.405. All other states have one visit.
+    expected = [[0.5 + 0.405, 0.5, 0.5], [-0.5 - 0.405, -0.5]]
+    assert gigpo(group, gamma=0.9) == near(expected)
+
+
+@given(group=groups())
+def test_without_states_that_recur_pool_is_return_to_go(group: list[TurnRewards]) -> None:
+    apart = [
+        TurnRewards(one.rewards, [(place, turn) for turn in range(one.turns + 1)], one.markov)
+        for place, one in enumerate(group)
+    ]
+    assert pool(apart) == near(return_to_go(apart))
+
+
+def test_pool_as_computed_by_hand() -> None:
+    group = [
+        TurnRewards([0.0, 1.0], ["start", "left", "end"], markov=True),
+        TurnRewards([0.0, 0.0], ["start", "left", "end"], markov=True),
+        TurnRewards([0.5, 0.0], ["start", "right", "end"], markov=True),
+    ]
+    # Returns to go: 1 1, 0 0 and 0.5 0. Baseline by turn: .25 .0, .75 .5 and .5 .5.
+    # Q of the first turn: both "left" have (1 + 0) / 2, "right" 0.5; of the second: 1, 0, 0.
+    # V of "start": baseline and two others, (.25 + .5) / 3, (.75 + 1.5) / 3, (.5 + 1) / 3; of "left": baseline and one.
+    expected = [[0.5 - 0.25, 1 - 0.0], [0.5 - 0.75, 0 - 0.75], [0.5 - 0.5, 0 - 0.5]]
+    assert pool(group) == near(expected)
+    # Keys that are not Markov serve the baseline only.
+    hidden = [TurnRewards(one.rewards, one.keys) for one in group]
+    assert pool(hidden) == near([[1 - 0.25, 1 - 0.0], [0 - 0.75, 0 - 0.75], [0.5 - 0.5, 0 - 0.5]])
+    assert pool([*group[:2], hidden[2]]) == near(pool(hidden))
+
+
+def test_an_episode_counts_once_in_a_state_and_never_for_itself() -> None:
+    looping = TurnRewards([1.0, 1.0, 1.0], ["hall", "hall", "hall", "end"], markov=True)  # first visit: 3
+    other = TurnRewards([0.0], ["hall", "end"], markov=True)
+    # The looping episode's baselines: 0 at turn 0, and in turns without company the same; the other's visit: 0.
+    # Q: last 1, then 1 + (1 + 0) / 2, then 1 + (1.5 + 0) / 2. The other: Q 0, V (3 + 3) / 2.
+    assert pool([looping, other]) == near([[1.75, 1.5, 1.0], [-3.0]])
+
+
+Key: TypeAlias = Callable[[int, int], Hashable]
+"""Function from turn and state to a key."""
+
+
+class SmallMDP:
+    """Random MDP with two states, two actions, ends on the way and a horizon; a policy; and all its episodes."""
+
+    def __init__(self, rng: np.random.Generator, horizon: int) -> None:
+        self.horizon = horizon
+        self.to = rng.dirichlet([1.0, 1.0, 0.5], size=(horizon, 2, 2))  # state 2: the end
+        self.pays = rng.normal(size=(horizon, 2, 2)).round(2)
+        self.policy = rng.dirichlet([1.0, 1.0], size=(horizon, 2))
+
+    def episodes(self) -> list[tuple[float, list[tuple[int, int, int]]]]:
+        """Return all episodes: probability, and turns as (turn, state, action)."""
+
+        def onward(turn: int, state: int) -> Iterator[tuple[float, list[tuple[int, int, int]]]]:
+            if turn == self.horizon or state == 2:
+                yield 1.0, []
+                return
+            for action, following in product((0, 1), (2,) if turn == self.horizon - 1 else (0, 1, 2)):
+                chance = 1.0 if turn == self.horizon - 1 else self.to[turn, state, action, following]
+                for later, turns in onward(turn + 1, following):
+                    here = (turn, state, action)
+                    yield self.policy[turn, state, action] * chance * later, [here, *turns]
+
+        return list(onward(0, 0))
+
+    def gradient(
+        self, estimator: Estimator, size: int, key: Callable[[int, int], object], *, markov: bool
+    ) -> np.ndarray:
+        """Return the expected policy gradient with an estimator, over all groups of ``size`` episodes."""
+        total = np.zeros_like(self.pays)
+        for group in product(self.episodes(), repeat=size):
+            members = [
+                TurnRewards([self.pays[at] for at in turns], [*(key(t, s) for t, s, _ in turns), "end"], markov)  # type: ignore[misc]
+                for _, turns in group
+            ]
+            chance = math.prod(one for one, _ in group) / size
+            for (_, turns), advantages in zip(group, estimator(members), strict=True):
+                for at, advantage in zip(turns, advantages, strict=True):
+                    total[at] += chance * advantage
+                    total[at[:2]] -= chance * advantage * self.policy[at[:2]]
+        return total
+
+    def exact_gradient(self) -> np.ndarray:
+        """Return the gradient of the expected return by the policy's logits, by backward induction."""
+        value = np.zeros((self.horizon + 1, 3))
+        advantage = np.zeros_like(self.pays)
+        for turn in reversed(range(self.horizon)):
+            quality = self.pays[turn] + (self.to[turn] @ value[turn + 1] if turn < self.horizon - 1 else 0.0)
+            value[turn, :2] = (self.policy[turn] * quality).sum(axis=-1)
+            advantage[turn] = quality - value[turn, :2, None]
+        visits = np.array([1.0, 0.0])
+        gradient = np.zeros_like(self.pays)
+        for turn in range(self.horizon):
+            gradient[turn] = visits[:, None] * self.policy[turn] * advantage[turn]
+            visits = np.einsum("s,sa,san->n", visits, self.policy[turn], self.to[turn])[:2]
+        return gradient
+
+
+UNBIASED = {
+    "return_to_go": (return_to_go, lambda turn, state: state, False),
+    "pool with Markov keys": (pool, lambda turn, state: (turn, state), True),
+    "pool with keys that are not Markov": (pool, lambda turn, state: state, False),
+    "pool with one key for all states": (pool, lambda turn, state: 0, False),
+}
+
+
+@pytest.mark.parametrize(("horizon", "size"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize("name", UNBIASED)
+def test_the_expected_gradient_is_the_exact_one(name: str, horizon: int, size: int) -> None:
+    estimator, key, markov = UNBIASED[name]
+    for seed in range(2):
+        mdp = SmallMDP(np.random.default_rng(seed), horizon)
+        found = mdp.gradient(estimator, size, key, markov=markov)
+        assert found == pytest.approx(mdp.exact_gradient(), abs=1e-12)
+
+
+def test_the_expected_gradient_of_grpo_is_the_exact_one_times_n_minus_one_by_n() -> None:
+    mdp = SmallMDP(np.random.default_rng(0), 2)
+    found = mdp.gradient(episode, 3, lambda turn, state: state, markov=False)
+    assert found == pytest.approx(mdp.exact_gradient() * 2 / 3, abs=1e-12)
+
+
+def test_the_enumeration_notices_a_bias() -> None:
+    mdp = SmallMDP(np.random.default_rng(0), 2)
+    wrong = mdp.gradient(partial(pool, gamma=0.5), 3, lambda turn, state: (turn, state), markov=True)
+    assert np.abs(wrong - mdp.exact_gradient()).max() > 1e-3
+    unlike = mdp.gradient(pool, 3, lambda turn, state: 0, markov=True)  # declared Markov, and is not
+    assert np.abs(unlike - mdp.exact_gradient()).max() > 1e-3
+
+
+@given(st.lists(groups(least_turns=1), max_size=4))
+def test_scaled_advantages_are_bounded_whatever_is_paid(batch: list[list[TurnRewards]]) -> None:
+    for how in ("group", "batch"):
+        divisors = scales(batch, how)
+        for group, divisor in zip(batch, divisors, strict=True):
+            turns = sum(one.turns for other in batch if how == "batch" or other is group for one in other)
+            for estimator in (episode, return_to_go):
+                largest = max((abs(value) for row in estimator(group) for value in row), default=0.0)
+                assert largest / divisor <= math.sqrt(2 * turns) + 1e-9  # no sample is more deviations wide
+
+
+def test_equal_returns_of_unequal_turns_do_not_explode() -> None:
+    group = [TurnRewards([0.0, 1.0], "abd", markov=True), TurnRewards([1.0, 0.0], "acd", markov=True)] * 8
+    [divisor] = scales([group], "group")
+    assert max(abs(value) / divisor for row in pool(group) for value in row) < 3
+    same = [TurnRewards([0.1, 0.2, 0.3], "abcd"), TurnRewards([0.3, 0.2, 0.1], "abcd")] * 8
+    rounding = [TurnRewards([0.1 + 0.2], "ab"), TurnRewards([0.3], "ab")]  # differ in the last bit
+    assert max(abs(value) for row in episode(same) for value in row) < 1e-9
+    assert abs(episode(rounding)[0][0]) / scales([rounding], "group")[0] < 1e-9
+
+
+def test_scales_of_known_groups() -> None:
+    wide, still = [TurnRewards([0.0], "ab"), TurnRewards([2.0], "ab")], [TurnRewards([1.0], "ab")] * 2
+    assert scales([wide, still], "none") == [1.0, 1.0]
+    batch = math.sqrt(2 / 3)
+    assert scales([wide, still], "batch") == pytest.approx([batch + 1e-4] * 2)
+    assert scales([wide, still], "group") == pytest.approx([math.sqrt(2) + 1e-4, 0.1 * batch + 1e-4])
+    assert scales([], "group") == []
+    assert scales([[], [TurnRewards([], "a")]], "group") == pytest.approx([1e-4, 1e-4])
+
+
+def test_what_cannot_be_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"keys must have one entry more than rewards.*got 1 keys and 1 rewards"):
+        TurnRewards([1.0], ["a"])
+    with pytest.raises(ConfigError, match='scale_rewards must be "group", "batch" or "none", got True'):
+        scales([], True)  # type: ignore[arg-type]
