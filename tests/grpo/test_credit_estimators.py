@@ -205,7 +205,7 @@ class SmallMDP:
         total = np.zeros_like(self.pays)
         for group in product(self.episodes(), repeat=size):
             members = [
-                TurnRewards([self.pays[at] for at in turns], [*(key(t, s) for t, s, _ in turns), "end"], markov)  # type: ignore[misc]
+                TurnRewards([self.pays[at] for at in turns], [*(key(t, s) for t, s, _ in turns), "end"], markov)
                 for _, turns in group
             ]
             chance = math.prod(one for one, _ in group) / size
