@@ -25,10 +25,11 @@ from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import Success, check_success, declare_success
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import CutActions, ParseAction
+from gym_trl.wrappers.state_key import KeyFunction, StateKey
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 from gym_trl.wrappers.turn_limit import TurnLimit
@@ -80,6 +81,7 @@ class EnvSpec:
     cutoff_return: float | None = None
     instructions: str | None = None
     success: Success | None = None
+    state_key: KeyFunction | str | None = None
     levels: Sequence[Mapping[str, Any]] = ()
     """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``; see ``Curriculum``."""
     weights: Mapping[str, float] = field(init=False)
@@ -98,6 +100,8 @@ class EnvSpec:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
         if self.success is not None:
             check_success(self.success)
+        if self.state_key not in (None, "auto"):
+            load_function(self.state_key)
 
     @classmethod
     def from_options(
@@ -111,9 +115,12 @@ class EnvSpec:
         """Make one of the environments, with its wrappers."""
         if env_id not in self._kwargs:
             raise ConfigError(f"a task asks for {env_id!r}, which is not one of the spec's: {list(self.weights)}")
-        if not self.levels:
-            return self._stack(env_id)
-        return Levels(self._stack(env_id, **self.levels[0]), self.levels, make=partial(self._stack, env_id))
+        env = self._stack(env_id, **(self.levels[0] if self.levels else {}))
+        if self.levels:
+            env = Levels(env, self.levels, make=partial(self._stack, env_id))
+        if self.state_key is None:
+            return env
+        return StateKey(env, None if self.state_key == "auto" else self.state_key)
 
     @contextmanager
     def checked(self, env_id: str) -> Iterator[TextEnvironment]:
@@ -156,6 +163,8 @@ class EnvSpec:
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 count = attribute_of(env, "num_instances")
                 num_instances[env_id] = None if count is None else int(count)
+                if self.state_key is not None:
+                    _check_key(env)
                 if stepping.executor is None:
                     preferred = choose_executor(env_id, env, self.make).executor
                     if preferred not in EXECUTORS:
@@ -201,6 +210,19 @@ class EnvSpec:
         if self.cutoff_return is not None:
             env = CutoffReturn(env, self.cutoff_return)
         return Instructions(env, "") if self.instructions == "" else env
+
+
+def _check_key(env: TextEnvironment) -> None:
+    """Reset an environment to check its state key.
+
+    Raises:
+        ConfigError: The key cannot be read, or is not hashable.
+    """
+    try:
+        env.reset(seed=0)
+    except Exception as error:  # any other failure is left to the first rollout, which counts it
+        if isinstance(error, ConfigError):
+            raise
 
 
 ENV_ARGS = frozenset(one.name for one in fields(EnvSpec) if one.init) - {"env", "env_kwargs", "levels"}

@@ -329,6 +329,11 @@ class TokenTrace:
             raise TranscriptError("a completion must end on an id that the model sampled")
 
 
+ENDED = "ended"
+"""State key after an episode's last turn. No state with a turn left has it, also where a limit of the rollout, which is
+no part of the environment's state, ended the episode."""
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
     """Finished episode: its turns with their rewards, the reason for its end, and its tokens."""
@@ -346,6 +351,10 @@ class EpisodeResult:
     """Success as the environment or the spec declares it; see ``success``."""
     cut_observations: int = 0
     """Number of observations that were longer than the limit and shown in part."""
+    state_keys: tuple[str, ...] = ()
+    """Key of the state before each turn, and ``ENDED`` after the last; empty if nobody asked for keys."""
+    markov_keys: bool = False
+    """States that share a key are promised to behave alike; see ``gym_trl.wrappers.state_key``."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)
@@ -419,6 +428,10 @@ class StepResult:
     """The environment declares success (its attribute of this name); set at reset only."""
     settlement: float = 0.0
     """Reward of the rest of the episode if it is cut off here; see ``gym_trl.wrappers.settlement``."""
+    state_key: str = ""
+    """Key of the state after it; empty if nobody asked for keys (``gym_trl.wrappers.state_key``)."""
+    markov_keys: bool = False
+    """The environment declares that its keys are Markov; set at reset only."""
 
 
 @dataclass(frozen=True, slots=True)

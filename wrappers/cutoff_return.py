@@ -39,6 +39,11 @@ class CutoffReturn(FrozenAfterEnd):
         self.most = float(most)
         self._total = 0.0
 
+    @property
+    def state_part(self) -> float:
+        """Return so far, on which the reward at the end depends."""
+        return self._total
+
     def settle(self, inside: float, turns: float) -> float:
         """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return min(inside, self.most - self._total)

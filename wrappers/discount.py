@@ -34,6 +34,11 @@ class Discount(FrozenAfterEnd):
         self.gamma = gamma
         self._weight = self._last_weight = 1.0
 
+    @property
+    def state_part(self) -> float:
+        """Weight of the next reward."""
+        return self._weight
+
     def settle(self, inside: float, turns: float) -> float:
         """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         return min(inside * self._last_weight, 0.0)  # as if the last action had lost: an immediate loss costs most

@@ -25,6 +25,8 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructo
 
     reads_text: ClassVar[bool] = True
     """True if actions that are not strings are rejected."""
+    state_part: Any = None
+    """State of its own that later observations, rewards or ends depend on; see ``gym_trl.wrappers.state_key``."""
 
     def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, **arguments)

@@ -73,6 +73,13 @@ class History(FrozenAfterEnd):
         """True if no observation repeats the past, so that the transcript can be trained on."""
         return self.show == "new" and bool(attribute_of(self.env, "append_only", default=True))
 
+    @property
+    def state_part(self) -> tuple[str, ...] | None:
+        """Past that later observations repeat."""
+        if self.show == "first_last":
+            return (self._first,)
+        return (*self._past, self._last) if self.show in ("full", "window") else None
+
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._past = deque()
         self._first = self._last = observation

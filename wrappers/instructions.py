@@ -30,6 +30,8 @@ class Instructions(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
         ConfigError: ``text`` is not a string.
     """
 
+    state_part = None
+
     def __init__(self, env: gym.Env[Any, Any], text: str, append: bool = False) -> None:
         if not isinstance(text, str):
             raise ConfigError(f"instructions must be text, got {type(text).__name__}: {text!r:.80}")

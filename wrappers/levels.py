@@ -31,6 +31,8 @@ class Levels(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """
 
     swaps_env = True
+    state_part = None
+    """Nothing: the level is part of the task."""
 
     def __init__(
         self,

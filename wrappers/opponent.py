@@ -68,6 +68,16 @@ class Opponent(FrozenAfterEnd):
         self._over_at_reset: Step | None = None
         self._owed = 0.0  # reward of the opponent's actions before the agent's first one
 
+    @property
+    def state_part(self) -> tuple[int, int, float, int]:
+        """Seats of the agent and of the next player, the reward owed, and the state of the generator."""
+        return self._agent, self._next, self._owed, self._rng.bit_generator.state["state"]["state"]
+
+    @property
+    def markov_state_key(self) -> bool:
+        """False if a policy plays the other side, whose state is unknown."""
+        return self._make_policy is None
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, including the opponent's actions if it begins."""
         if seed is not None:

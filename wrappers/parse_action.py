@@ -105,6 +105,11 @@ class ParseAction(FrozenAfterEnd):
         rules = instructions_of(self.env)
         return rules if self._format is None else f"{rules} {self._format.sentence}".strip()
 
+    @property
+    def state_part(self) -> tuple[int, int] | None:
+        """Numbers of unreadable responses and of invalid actions in a row, if they can end the episode."""
+        return None if self.end_after is None else (self._unreadable_row, self._invalid_row)
+
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._unreadable_row = self._invalid_row = 0
         self._cut_off = False

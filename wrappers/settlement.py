@@ -54,7 +54,7 @@ def settlement(env: gym.Env[Any, Any], *, turns: float = math.inf) -> float:
     plan = _plans.get(env)
     if plan is not None and plan.owes_nothing:
         return 0.0
-    layers = _layers(env)
+    layers = layers_of(env)
     if plan is None or len(plan.settles) != len(layers):
         settles = [_settle_of(layer) for layer in layers]
         plan = _Plan(settles, any(map(_counts, layers)), not any(map(_owes, layers)))
@@ -85,7 +85,12 @@ class _Plan(NamedTuple):
 _plans: WeakKeyDictionary[gym.Env[Any, Any], _Plan] = WeakKeyDictionary()
 
 
-def _layers(env: gym.Env[Any, Any]) -> list[Any]:
+def layers_of(env: gym.Env[Any, Any]) -> list[Any]:
+    """Return an environment and its wrappers, from the innermost.
+
+    >>> [type(layer).__name__ for layer in layers_of(gym.make("FrozenLake-v1"))]
+    ['FrozenLakeEnv', 'PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
+    """
     layers: list[Any] = [env]
     while isinstance(layers[-1], gym.Wrapper):
         layers.append(layers[-1].env)

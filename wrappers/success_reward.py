@@ -39,6 +39,12 @@ class SuccessReward(FrozenAfterEnd):
         super().__init__(env, key=key)
         self.key = key
         self._paid = False
+        self._return = 0.0  # of the environment, on which success may depend
+
+    @property
+    def state_part(self) -> tuple[bool, float]:
+        """Payment of success, and the environment's own return so far, by which ``DeclareSuccess`` may judge."""
+        return self._paid, self._return
 
     @property
     def optimal_return(self) -> float | None:
@@ -47,11 +53,12 @@ class SuccessReward(FrozenAfterEnd):
         return share
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        self._paid = False
+        self._paid, self._return = False, 0.0
         return observation, info
 
     def _step(self, action: Any) -> Step:
-        observation, _, terminated, truncated, info = self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._return += float(reward)
         # An episode with a stop_reason was ended by a wrapper and is not solved.
         if terminated and self.key not in info and "stop_reason" not in info:
             raise ConfigError(

@@ -44,6 +44,8 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
         NotTextError: The observations cannot be converted to text.
     """
 
+    state_part = None
+
     def __init__(self, env: gym.Env[Any, Any], observe: Observe | None = None) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, observe=observe)
         gym.Wrapper.__init__(self, env)

@@ -102,6 +102,16 @@ class Tools(FrozenAfterEnd):
         how = f"You can call tools, at most {often}. For that write {_FORM} as your action."
         return "\n".join(part for part in (instructions_of(self.env), how, *map(str, self._tools().values())) if part)
 
+    @property
+    def state_part(self) -> int:
+        """Number of calls so far."""
+        return self._calls
+
+    @property
+    def markov_state_key(self) -> bool:
+        """False if there are servers, whose state is unknown."""
+        return not self._servers
+
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._calls = 0
         if any(connection.failed for connection in self._connections):

@@ -21,6 +21,7 @@ from gym_trl.types import (
 )
 from gym_trl.wrappers.inner import attribute_of
 from gym_trl.wrappers.settlement import settlement
+from gym_trl.wrappers.state_key import StateKey
 
 
 def name_of(work: Task | str) -> str:
@@ -59,7 +60,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
         cut = isinstance(action, UnfinishedResponse)
         said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
-        return StepResult(said, info=info, settlement=settlement(env))
+        return StepResult(said, info=info, settlement=settlement(env), state_key=state_key_of(env))
     try:
         returned = env.step(action)
     except BaseException as error:
@@ -68,6 +69,8 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
         return failed(action, error)
     try:
         result = read_step(*returned)
+        if isinstance(env, StateKey):
+            result = replace(result, state_key=env.state_key)
         if result.terminated or not (owed := settlement(env)):
             return result
         return replace(result, reward=result.reward + owed) if result.truncated else replace(result, settlement=owed)
@@ -82,6 +85,17 @@ def read_declares_success(env: gym.Env[Any, Any]) -> bool:
     (True, False)
     """
     return bool(attribute_of(env, "declares_success", default=False))
+
+
+def state_key_of(env: gym.Env[Any, Any]) -> str:
+    """Return the key of an environment's state, if ``StateKey`` is its outermost wrapper; empty if it is not.
+
+    >>> env = StateKey(gym.make("CliffWalking-v1"), key=lambda cliff: int(cliff.s))
+    >>> _ = env.reset(seed=0)
+    >>> state_key_of(env), state_key_of(env.env)
+    ('36', '')
+    """
+    return env.state_key if isinstance(env, StateKey) else ""
 
 
 MAX_TURNS = 10_000

@@ -26,6 +26,7 @@ from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.parse_action import CutActions
+from gym_trl.wrappers.state_key import KeyFunction
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 
@@ -76,6 +77,10 @@ class GymSpec:
             the sum of the environment's own rewards, ``"info"`` (the environment does declare it, at the end), or a
             function of the last ``info`` and the return; see ``DeclareSuccess``. Default: the ``reward_threshold`` of
             Gymnasium's registry if there is one; otherwise success is undeclared and only returns are reported.
+        state_key: Function of the unwrapped environment that returns the key of its current state, for credit per turn
+            (or its name ``"package.module:function"``); it replaces the key that the environment declares. ``"auto"``
+            records the declared key, or the history where none is declared. See ``StateKey``. Default: no keys are
+            computed.
         curriculum: Difficulty schedule driven by the success rate.
         system_prompt: First message of every prompt.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
@@ -135,6 +140,7 @@ class GymSpec:
         cutoff_return: float | None = None,
         instructions: str | None = None,
         success: Success | None = None,
+        state_key: KeyFunction | str | None = None,
         curriculum: Curriculum | None = None,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
@@ -169,6 +175,7 @@ class GymSpec:
             cutoff_return=cutoff_return,
             instructions=instructions,
             success=success,
+            state_key=state_key,
             levels=() if curriculum is None else curriculum.levels,
         )
         """Environments, as they are made for training."""

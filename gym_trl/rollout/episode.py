@@ -9,6 +9,7 @@ from gym_trl.chat.transcript import Transcript
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
+    ENDED,
     Answer,
     Completion,
     EnvFailure,
@@ -92,6 +93,8 @@ class Episode:
         self._cut_observations = 0
         self._turns: list[Turn] = []
         self._owed = 0.0  # reward of the rest, if the episode is cut off now
+        self._keys: list[str] = []  # of the state before each turn
+        self._markov_keys = False
 
     def started(self, result: StepResult | EnvFailure) -> Sample | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
@@ -99,6 +102,7 @@ class Episode:
             return self.stopped(result.reason, result.error)
         result = self._shown(result)
         self._declares, self._owed = result.declares_success, result.settlement
+        self._keys, self._markov_keys = [result.state_key], result.markov_keys
         self._observation = result.observation
         self._hear("\n\n".join(part for part in (result.instructions, result.observation) if part))
         self._transcript = Transcript(self._chat.open(self._messages))
@@ -133,6 +137,7 @@ class Episode:
         except ValueError as error:
             return self.stopped(StopReason.ENV_ERROR, str(error))
         self._turns.append(as_turn(self._observation, self._answer, result, *self._span))
+        self._keys.append(result.state_key)
         self._info, self._owed = result.info, result.settlement
         self._declares = self._declares or result.info.get("success") is not None
         self._observation = result.observation
@@ -161,6 +166,8 @@ class Episode:
             terminated=self._terminated,
             declared=success_of(reason, self._info, declares=self._declares),
             cut_observations=self._cut_observations,
+            state_keys=(*self._keys[: len(self._turns)], ENDED) if self._keys and all(self._keys) else (),
+            markov_keys=self._markov_keys,
         )
 
     def _shown(self, result: StepResult) -> StepResult:

@@ -46,6 +46,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"potential": "for_wrappers:guesses_made", "gamma": 0.5},
     ],
     "RecordTranscript": [{}],
+    "StateKey": [{}, {"key": "for_wrappers:guesses_made"}],
     "StepPenalty": [{}, {"penalty": 0.5}],
     "SuccessReward": [{}],
     "TextAction": [{}],

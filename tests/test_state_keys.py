@@ -1,0 +1,259 @@
+"""State keys, from an environment and its wrappers to the episode that a trainer receives."""
+
+from enum import Enum, IntEnum
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from gym_trl.envspec import EnvSpec
+from gym_trl.errors import ConfigError
+from gym_trl.executors.make import make_pool
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
+from gym_trl.spaces import AnyText
+from gym_trl.testing import ByteChat, ScriptedEngine
+from gym_trl.types import ENDED, EpisodeResult, StopReason, Task
+from gym_trl.wrappers import CutoffReturn, Discount, Opponent, ParseAction, StateKey, Tools, TurnLimit
+from gym_trl.wrappers.state_key import as_text_key
+
+
+class Line(gym.Env[str, str]):
+    """Walk along a line; the position is the key, unless another one is given."""
+
+    metadata = {"render_modes": [], "markov_state_key": True}  # noqa: RUF012 -- as gym.Env has it
+    observation_space = action_space = AnyText()
+
+    def __init__(self, key: Any = int, markov: bool = True) -> None:
+        self._key, self.position = key, 0
+        self.metadata = {"render_modes": [], "markov_state_key": markov}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Return to the start."""
+        super().reset(seed=seed)
+        self.position = 0
+        return "0", {"state_key": self._key(self.position)}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Go one step."""
+        if action == "burst":
+            raise ZeroDivisionError("burst")
+        self.position += {"left": -1, "right": 1}.get(action, 0)
+        return str(self.position), 0.0, self.position == 3, False, {"state_key": self._key(self.position)}
+
+
+class Nameless(Line):
+    """The same without a key."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Return to the start."""
+        return super().reset(seed=seed)[0], {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Go one step."""
+        return (*super().step(action)[:4], {})
+
+
+def doubled(env: Any) -> int:
+    """Return a key that a user names."""
+    return 2 * int(env.position)
+
+
+def played(spec: EnvSpec, *responses: str, executor: str = "inline", tokens: int | None = None) -> EpisodeResult:
+    """Return an episode in which a model gives these responses, and the last of them from then on."""
+    [env_id], chat = spec.weights, ByteChat()
+    answers = iter(responses)
+    engine = ScriptedEngine(lambda request: chat.say(next(answers, responses[-1])))
+    episode = Episode(Task(env_id, 7), chat=chat, limits=Limits(tokens_per_turn=99, tokens=tokens))
+    with make_pool(spec.make, executor=executor) as pool:
+        return run_episodes([episode], pool=pool, engine=engine)[0]
+
+
+auto: Any = partial(EnvSpec, state_key="auto", action_format=None)
+
+
+def test_an_episode_has_a_key_before_each_turn_and_one_after_the_last() -> None:
+    result = played(auto(Line), "right", "left", "right", "right", "right")
+    assert result.state_keys == ("0", "1", "0", "1", "2", ENDED)
+    assert result.markov_keys
+    assert len(result.state_keys) == len(result.turns) + 1
+
+
+def test_no_key_is_computed_if_nobody_asks() -> None:
+    result = played(EnvSpec(partial(Line, key=lambda position: [position]), action_format=None), "right")
+    assert result.stop_reason is StopReason.TERMINATED
+    assert (result.state_keys, result.markov_keys) == ((), False)
+
+
+@pytest.mark.parametrize("executor", ["thread", "process", "auto"])
+def test_every_executor_brings_the_same_keys(executor: str) -> None:
+    for spec in (auto(Line, turn_limit=4), auto(Nameless, turn_limit=4)):
+        here, there = (played(spec, "right", "left", executor=where) for where in ("inline", executor))
+        assert here.state_keys == there.state_keys
+        assert here.markov_keys == there.markov_keys
+
+
+def test_a_turn_limit_makes_time_part_of_a_markov_key_and_not_of_another() -> None:
+    markov, not_markov = (auto(partial(Line, markov=markov), turn_limit=3) for markov in (True, False))
+    assert played(markov, "left", "right", "stay").state_keys == ("(0, 3)", "(-1, 2)", "(0, 1)", ENDED)
+    assert played(not_markov, "left", "right", "stay").state_keys == ("0", "-1", "0", ENDED)
+
+
+def test_an_unreadable_response_leaves_the_state_and_costs_a_turn() -> None:
+    spec = EnvSpec(Line, state_key="auto", turn_limit=3)
+    result = played(spec, "<action>right</action>", "what?", "<action>left</action>")
+    assert result.state_keys == ("(0, 3)", "(1, 2)", "(1, 1)", ENDED)
+
+
+def test_unreadable_responses_in_a_row_are_part_of_the_state_if_they_can_end_the_episode() -> None:
+    result = played(EnvSpec(Line, state_key="auto", end_after_invalid=2), "<action>left</action>", "what?", "what?")
+    assert result.stop_reason is StopReason.PARSE_ERROR
+    assert result.state_keys == ("(0, (0, 0))", "(-1, (0, 0))", "(-1, (1, 0))", ENDED)
+
+
+def test_a_state_in_which_a_limit_of_the_rollout_ends_an_episode_is_not_one_in_which_another_goes_on() -> None:
+    result = played(auto(Line), "left", tokens=12)
+    assert result.stop_reason is StopReason.TOKEN_LIMIT
+    assert result.state_keys == ("0", "-1", ENDED)
+
+
+def test_a_turn_that_crashes_has_a_key_before_and_after_it() -> None:
+    result = played(auto(Line), "left", "burst")
+    assert result.stop_reason is StopReason.CRASHED
+    assert result.state_keys == ("0", "-1", ENDED)
+
+
+class TestTheHistory:
+    def test_is_the_key_of_an_environment_without_one(self) -> None:
+        one, same, other = (played(auto(Nameless, turn_limit=3), *said) for said in (("left",), ("left",), ("right",)))
+        assert one.state_keys == same.state_keys
+        assert not one.markov_keys
+        assert one.state_keys[0] == other.state_keys[0]
+        assert not set(one.state_keys[1:-1]) & set(other.state_keys[1:-1])
+
+    def test_holds_what_was_parsed_and_not_how_it_was_said(self) -> None:
+        spec = EnvSpec(Nameless, state_key="auto", turn_limit=3)
+        ways = ["I go <action>left</action>", "<think>Hm.</think><action>left</action>"]
+        assert len({played(spec, way, "?", "<action>stay</action>").state_keys for way in ways}) == 1
+        assert len({played(spec, "<action>left</action>", way).state_keys for way in ("?", "what?")}) == 1
+
+    def test_includes_the_task(self) -> None:
+        env = StateKey(Nameless())
+        keys = [env.reset(seed=seed)[1]["state_key"] for seed in (1, 2)]
+        assert len({*keys, env.reset(seed=1, options={"level": 2})[1]["state_key"]}) == 3
+
+
+class TestAKeyOfTheUser:
+    def test_replaces_the_declared_one(self) -> None:
+        result = played(EnvSpec(Line, state_key=doubled, action_format=None), "right")
+        assert (result.state_keys, result.markov_keys) == (("0", "2", "4", ENDED), False)
+
+    def test_may_be_named_and_be_used_in_another_process(self) -> None:
+        named = EnvSpec(Line, state_key="test_state_keys:doubled", action_format=None)
+        assert played(named, "right", executor="process").state_keys == ("0", "2", "4", ENDED)
+
+    def test_is_markov_if_it_says_so(self) -> None:
+        def key(env: Any) -> int:
+            return int(env.position)
+
+        key.markov_state_key = True  # type: ignore[attr-defined]
+        result = played(EnvSpec(Nameless, state_key=key, action_format=None, turn_limit=2), "right")
+        assert (result.state_keys, result.markov_keys) == (("(0, 2)", "(1, 1)", ENDED), True)
+
+    def test_is_refused_before_the_first_step_if_it_does_not_exist_or_raises(self) -> None:
+        with pytest.raises(ConfigError, match="names no function"):
+            EnvSpec(Line, state_key="nowhere:key")
+        with pytest.raises(ConfigError, match="state_key raised AttributeError"):
+            EnvSpec(Line, state_key=lambda env: env.nothing).probe(make_config())
+
+
+def make_config() -> Any:
+    """Return the default executor."""
+    from gym_trl.executors.make import ExecutorConfig
+
+    return ExecutorConfig()
+
+
+class TestAKeyThatIsNotHashable:
+    def test_is_refused_by_name_before_the_first_step(self) -> None:
+        with pytest.raises(ConfigError, match=r"a state key must be hashable .* got list: \[0\]"):
+            auto(partial(Line, key=lambda position: [position])).probe(make_config())
+
+    def test_is_a_failure_of_the_infrastructure_in_the_middle_of_an_episode(self) -> None:
+        result = played(auto(partial(Line, key=lambda position: [position] if position == 2 else position)), "right")
+        assert (result.stop_reason, result.scored) == (StopReason.ENV_ERROR, False)
+        assert result.error is not None
+        assert "a state key must be hashable" in result.error
+
+
+class Colour(Enum):
+    """Something that has no canonical text."""
+
+    RED = 1
+
+
+class Level(IntEnum):
+    """A number with a name."""
+
+    HIGH = 3
+
+
+class TestTheTextOfAKey:
+    @pytest.mark.parametrize("key", [Colour.RED, {"a": 1}, [1], (1, [2]), object(), np.zeros(3), {1, 2}])
+    def test_is_refused_for_what_differs_between_processes_or_is_not_hashable(self, key: Any) -> None:
+        with pytest.raises(ConfigError, match="a state key must be hashable"):
+            as_text_key(key)
+
+    def test_is_that_of_plain_values_for_their_subclasses(self) -> None:
+        assert as_text_key((Level.HIGH, np.float64(0.5), np.int64(3), np.bool_(True))) == "(3, 0.5, 3, True)"
+
+    def test_of_a_set_does_not_depend_on_its_order(self) -> None:
+        words = [f"word {number}" for number in range(99)]
+        assert as_text_key(frozenset(words)) == as_text_key(frozenset(reversed(words)))
+
+    plain = st.recursive(
+        st.integers() | st.text() | st.booleans() | st.none() | st.floats(allow_nan=False),
+        lambda inner: st.lists(inner, max_size=4).map(tuple),
+    )
+
+    @given(plain, plain)
+    def test_is_equal_if_and_only_if_keys_are_written_alike(self, one: Any, other: Any) -> None:
+        assert (as_text_key(one) == as_text_key(other)) == (repr(one) == repr(other))
+        assert len(as_text_key(one)) <= 48
+
+
+class TestAWrapper:
+    def test_adds_what_it_keeps(self) -> None:
+        env = StateKey(CutoffReturn(Discount(TurnLimit(Line(), 5), gamma=0.5), most=-1.0))
+        keys = [env.reset(seed=0)[1]["state_key"], env.step("left")[4]["state_key"]]
+        assert keys == ["(0, 5, 1.0, 0.0)", "(-1, 4, 0.5, 0.0)"]
+
+    def test_of_gymnasium_that_counts_time_adds_it(self) -> None:
+        env = StateKey(gym.wrappers.TimeLimit(Line(), 4))
+        assert [env.reset(seed=0)[1]["state_key"], env.step("left")[4]["state_key"]] == ["(0, 4)", "(-1, 3)"]
+
+    @pytest.mark.parametrize(
+        ("wrap", "markov"),
+        [
+            (ParseAction, True),
+            (lambda env: Tools(env, [max_of]), True),
+            (lambda env: Tools(env, ["mcp:python"]), False),
+            (lambda env: Opponent(env, lambda seed: lambda seen: "left"), False),
+            (Opponent, True),
+            (lambda env: gym.wrappers.TransformReward(env, float), True),
+            (lambda env: gym.wrappers.StickyAction(env, 0.5), False),
+        ],
+    )
+    def test_with_a_state_that_is_unknown_takes_the_promise_back(self, wrap: Any, markov: bool) -> None:
+        env = StateKey(wrap(Line()))
+        env.reset(seed=0)
+        assert env.markov_state_key is markov
+
+
+def max_of(one: int, other: int) -> int:
+    """Return the larger number."""
+    return max(one, other)

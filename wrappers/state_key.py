@@ -1,0 +1,198 @@
+"""State key: a short text that names the state of an episode, so that turns of different episodes can be compared.
+
+Credit per turn compares what followed from one state in several episodes of a task. Two things name the state:
+
+* **The environment** declares its key as ``info["state_key"]`` at reset and after each step, or as the attribute
+  ``state_key``, which is read only if somebody asks and does not show a hidden state to those who read ``info``. A key
+  is made of strings, numbers, booleans, ``None`` and tuples of these. It names the state within one task.
+* **Its wrappers** add what they keep: the attribute ``state_part`` of a wrapper is the state of its own that later
+  observations, rewards or ends depend on, and ``None`` if there is none. Every limit on the number of actions
+  (``turns_left``, also Gymnasium's ``TimeLimit``) makes time part of the state.
+
+A key is *Markov* if states that share it behave alike under the same actions: equal observations, rewards, ends and
+keys from then on. An environment that promises this has ``metadata["markov_state_key"] = True``, and
+``gym-trl validate`` tests it. Only then are parts of wrappers added, and only then may returns of one episode stand in
+for those of another. A key without the promise still serves a baseline, for which any grouping of states is sound. It
+is used as it is: the coarser, the more company a turn has.
+"""
+
+import math
+from collections.abc import Callable, Hashable
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import load_function
+from gym_trl.wrappers.settlement import layers_of, turns_left
+
+KeyFunction: TypeAlias = Callable[[Any], Hashable]
+"""Function from the unwrapped environment to the key of its current state."""
+
+_PLAIN = frozenset({str, int, float, bool, type(None), bytes})
+_LONGEST = 48
+_STATELESS = (
+    gym.ObservationWrapper,
+    gym.ActionWrapper,
+    gym.RewardWrapper,
+    gym.wrappers.TimeLimit,
+    gym.wrappers.OrderEnforcing,
+    gym.wrappers.PassiveEnvChecker,
+    gym.wrappers.RecordEpisodeStatistics,
+)
+"""Wrappers of Gymnasium that keep no state, or a number of turns, which every layer is asked for."""
+_STATEFUL = frozenset({"DelayObservation", "NormalizeObservation", "StickyAction"})
+"""Names of Gymnasium's wrappers that keep a state although their base class suggests otherwise."""
+
+
+class StateKey(FrozenAfterEnd):
+    """Wrapper that puts the key of the current state into ``info["state_key"]``, as a text equal in every process.
+
+    >>> import gymnasium as gym
+    >>> env = StateKey(gym.make("FrozenLake-v1", is_slippery=False), key=lambda lake: int(lake.s))
+    >>> env.reset(seed=0)[1]["state_key"], env.step(2)[4]["state_key"]
+    ('0', '1')
+    >>> env.markov_state_key
+    False
+
+    Put it outside of all other wrappers, as ``GymSpec(state_key=...)`` does. The key is that of ``key``; without it the
+    one that the environment declares (see ``gym_trl.wrappers.state_key``); if it declares none, a digest of the history
+    of observations and parsed actions. A key of more than 48 characters becomes a digest of 32.
+
+    Args:
+        env: Any environment, with its wrappers.
+        key: Function of the unwrapped environment, called after each reset and each step, or its name,
+            ``"package.module:function"``. It replaces the key that the environment declares. The attribute
+            ``markov_state_key = True`` of the function declares that its keys are Markov.
+
+    Raises:
+        ConfigError: The function does not exist; at reset or in a step, the function raises, or a key is not hashable
+            or is made of other things than strings, numbers, booleans, ``None`` and tuples of these. Within an episode
+            this is a failure of the infrastructure, so the episode is unscored.
+    """
+
+    reads_text = False
+
+    def __init__(self, env: gym.Env[Any, Any], key: KeyFunction | str | None = None) -> None:
+        super().__init__(env, key=key)
+        self._function: KeyFunction | None = None if key is None else load_function(key)
+        self._read: Callable[[dict[str, Any]], Hashable] | None = None
+        self._layers: list[Any] = []  # those that add to the key
+        self._declared: Hashable = None
+        self._history = ""
+        self.state_key = ""
+        """Key of the current state."""
+        self.markov_state_key = False
+        """True if states that share a key are promised to behave alike; valid after a reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        self._history = repr((seed, options or {}))
+        return super().reset(seed=seed, options=options)
+
+    def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        self._plan(info)
+        self._history = _digest(f"{self._history} {observation!r}")
+        self.state_key = self._now(info)
+        return observation, {**info, "state_key": self.state_key}
+
+    def _step(self, action: Any) -> Step:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if self._read is None:
+            played = None if "parse_error" in info else info.get("action", action)
+            self._history = _digest(f"{self._history} {played!r} {observation!r}")
+        self.state_key = self._now(info)
+        return observation, reward, terminated, truncated, {**info, "state_key": self.state_key}
+
+    def _plan(self, info: dict[str, Any]) -> None:
+        """Choose the source of the episode's keys, and the layers that add to them."""
+        layers = layers_of(self.env)
+        markov = bool(self.env.metadata.get("markov_state_key"))
+        self._read = None
+        if self._function is not None:
+            self._read, markov = self._of_function, bool(getattr(self._function, "markov_state_key", False))
+        elif "state_key" in info:
+            self._declared, self._read = info["state_key"], self._in_info
+        elif self.env.has_wrapper_attr("state_key"):
+            self._read = lambda info: self.env.get_wrapper_attr("state_key")
+        self.markov_state_key = self._read is not None and markov and all(map(_adds_all, layers[1:]))
+        self._layers = [layer for layer in layers if _adds(layer)] if self.markov_state_key else []
+
+    def _of_function(self, info: dict[str, Any]) -> Hashable:
+        assert self._function is not None
+        try:
+            return self._function(self.unwrapped)
+        except Exception as error:
+            raise ConfigError(f"state_key raised {type(error).__name__} for {self.unwrapped}: {error}") from error
+
+    def _in_info(self, info: dict[str, Any]) -> Hashable:
+        # A wrapper that did not step the environment, because it found no action, has no key of it in `info`.
+        self._declared = info.get("state_key", self._declared)
+        return self._declared
+
+    def _now(self, info: dict[str, Any]) -> str:
+        if self._read is None:
+            return self._history
+        key = self._read(info)
+        return as_text_key((key, *map(_part, self._layers)) if self._layers else key)
+
+
+def as_text_key(key: Hashable) -> str:
+    """Return a state key as a text that is equal in every process.
+
+    >>> as_text_key((3, "left", True)), as_text_key("kitchen"), len(as_text_key(tuple(range(99))))
+    ("(3, 'left', True)", "'kitchen'", 32)
+    >>> as_text_key([3, 4])
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: a state key must be hashable and made of strings, numbers, ..., got list: [3, 4]
+
+    Raises:
+        ConfigError: It is not hashable, or made of something else.
+    """
+    written = repr(_plain(key))
+    return written if len(written) <= _LONGEST else _digest(written)
+
+
+def _plain(key: Any) -> Any:
+    """Return a key whose ``repr`` is the same in every process."""
+    kind = type(key)
+    if kind in _PLAIN:
+        return key
+    if isinstance(key, tuple):
+        return tuple(key) if _PLAIN.issuperset(map(type, key)) else tuple(map(_plain, key))
+    if isinstance(key, frozenset):
+        return ("frozenset", *sorted(map(repr, map(_plain, key))))
+    for plain in (str, int, float):
+        if isinstance(key, plain):  # of a subclass, such as an enumeration
+            return plain.__str__(key) if plain is str else plain(key)
+    if hasattr(key, "item") and getattr(key, "shape", None) == ():  # NumPy's other numbers
+        return key.item()
+    raise ConfigError(
+        "a state key must be hashable and made of strings, numbers, booleans, None and tuples of these, "
+        f"got {kind.__name__}: {key!r:.80}"
+    )
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _adds_all(layer: Any) -> bool:
+    """Return True if everything is known that a wrapper adds to the state."""
+    names = {kind.__name__ for kind in type(layer).__mro__}
+    stateless = isinstance(layer, _STATELESS) and not names & _STATEFUL
+    return bool(getattr(layer, "markov_state_key", hasattr(layer, "state_part") or stateless))
+
+
+def _adds(layer: Any) -> bool:
+    return turns_left(layer) < math.inf or _part(layer) is not None
+
+
+def _part(layer: Any) -> Any:
+    part, left = getattr(layer, "state_part", None), turns_left(layer)
+    if left == math.inf:
+        return part
+    return int(left) if part is None else (int(left), part)
