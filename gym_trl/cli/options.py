@@ -50,6 +50,14 @@ MaxCompletionOption = Annotated[
 ActionFormatOption = Annotated[
     str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain" (default of tiny), ...')
 ]
+OverlongCacheOption = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="TOKENS",
+        help="Last tokens of an episode's maximum in which a growing penalty of up to 1 is paid. Default: no penalty.",
+    ),
+]
 InvalidPenaltyOption = Annotated[
     float | None, Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, 0.2 (tiny).")
 ]

@@ -1,10 +1,24 @@
-"""Reward function that returns the environment's return and fills the trainer's table of completions."""
+"""Reward functions: the environment's return, and DAPO's penalty of overlong completions."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.environment_factory import outcomes
+from gym_trl.grpo.totals import UNFINISHED
+from gym_trl.types import StopReason
+
+_GIVEN_UP = frozenset(
+    {
+        UNFINISHED,
+        StopReason.PARSE_ERROR,
+        StopReason.INVALID_ACTION,
+        StopReason.CRASHED,
+        *(reason for reason in StopReason if reason.cut_off),
+    }
+)
+"""Stop reasons of scored episodes that ended before the environment's own end."""
 
 
 def env_reward(
@@ -44,3 +58,83 @@ def env_reward(
         for name in ("stop_reason", "num_turns", "invalid_actions", "task", "error"):
             log_extra(name, list(columns.get(name, [None] * len(episode_return))))
     return list(episode_return) if environments is None else [None] * len(episode_return)
+
+
+@dataclass(frozen=True)
+class SoftOverlong:
+    """Reward function that penalises completions in the last tokens of their budget, as DAPO does.
+
+    >>> penalty = SoftOverlong(longest=100, cache=20)
+    >>> completions = [[0] * 80, [0] * 90, [0] * 100, [0] * 12, [0]]
+    >>> reasons = ["success", "failure", "success", "token_limit", "env_error"]
+    >>> penalty(completion_ids=completions, stop_reason=reasons, episode_return=[1.0, 0.0, 1.0, 0.0, None])
+    [0.0, -0.5, -1.0, -1.0, None]
+
+    ``GRPOTrainer(reward_funcs=[*spec.reward_funcs, SoftOverlong(args.max_completion_length, 256)])`` adds it to the
+    environment's return; ``reward_weights`` scales it. With L the ``longest`` completion and C the ``cache``, a
+    completion of n tokens gets (Yu et al. 2025, "DAPO", arXiv:2503.14476, equation 13)
+
+    * 0 for n <= L - C,
+    * ((L - C) - n) / C for L - C < n <= L,
+    * -1 for n > L.
+
+    Tokens are those of the whole episode, observations included, as ``max_completion_length`` counts them. In addition,
+    an episode that a budget cut off, or that ended early because its actions could not be read, were invalid, or
+    crashed the environment, gets -1, however short it is: played on it could not get less, so none of these ends pays
+    (the same rule as for returns). An unscored episode gets ``None``.
+
+    Among episodes that the environment ended, a shorter one gets more in the last C tokens. Keep C small compared with
+    L, so that this concerns only responses that would hardly fit.
+
+    Args:
+        longest: Longest completion, in tokens: the trainer's ``max_completion_length``.
+        cache: Number of tokens before it in which the penalty grows.
+
+    Raises:
+        ConfigError: A number is below 1, or ``cache`` exceeds ``longest``; in training, the trainer has no
+            ``rollout_func`` of this library.
+    """
+
+    longest: int
+    cache: int
+
+    def __post_init__(self) -> None:
+        check_counts(longest=self.longest, cache=self.cache)
+        if self.cache > self.longest:
+            raise ConfigError(f"cache must be at most longest={self.longest}, got {self.cache}")
+
+    @property
+    def __name__(self) -> str:
+        """Name of the reward in the trainer's logs."""
+        return "soft_overlong"
+
+    def __call__(
+        self,
+        *,
+        completion_ids: Sequence[Sequence[int]],
+        stop_reason: Sequence[str] | None = None,
+        episode_return: Sequence[float | None] | None = None,
+        environments: Sequence[Any] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        """Return the penalty of each completion."""
+        if environments is not None:
+            played = outcomes(environments)
+            stop_reason, episode_return = played["stop_reason"], played["episode_return"]
+        if stop_reason is None or episode_return is None:
+            raise ConfigError(
+                "SoftOverlong found no stop_reason and episode_return: give the trainer "
+                "rollout_func=spec.rollout_func as well, or environment_factory=spec.environment_factory"
+            )
+        rows = zip(completion_ids, stop_reason, episode_return, strict=True)
+        return [None if worth is None else self.penalty(len(ids), reason) for ids, reason, worth in rows]
+
+    def penalty(self, tokens: int, stop_reason: str) -> float:
+        """Return the penalty of a scored episode by its number of tokens and its stop reason.
+
+        >>> SoftOverlong(100, 20).penalty(85, "failure")
+        -0.25
+        """
+        if stop_reason in _GIVEN_UP:
+            return -1.0
+        return max(-1.0, min(0, self.longest - self.cache - tokens) / self.cache)

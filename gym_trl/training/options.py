@@ -181,6 +181,8 @@ class TrainOptions:
     """Rank of a new LoRA adapter. Default: all weights are trained, or those of the adapter that ``model`` names."""
     lora_alpha: float | None = None
     lora_targets: Sequence[str] | None = None
+    overlong_cache: int | None = None
+    """Last tokens of the longest completion in which ``SoftOverlong`` penalises. Default: no penalty."""
 
     @property
     def choice(self) -> ModelChoice | None:
@@ -220,8 +222,8 @@ class TrainOptions:
             records_per_step: Number of trajectories per step that are written to ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
             given: Fields of ``Preset``, such as ``steps``; executor arguments (``EXECUTOR_ARGS``); ``success``;
-                ``system_prompt``; ``dtype``, ``lora``, ``lora_alpha`` and ``lora_targets`` of ``ModelChoice``; and
-                further arguments of ``GymSpec`` (``spec``).
+                ``system_prompt``; ``overlong_cache``; ``dtype``, ``lora``, ``lora_alpha`` and ``lora_targets`` of
+                ``ModelChoice``; and further arguments of ``GymSpec`` (``spec``).
 
         Raises:
             ConfigError: a number is out of range, ``GRPOConfig`` does not have a field, or the choice of the model is

@@ -18,6 +18,7 @@ from gym_trl.evaluation.blind import blind_levels
 from gym_trl.evaluation.play import Result, Score, optimum, random_score
 from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
@@ -114,6 +115,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         interrupt = Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
         run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
         spec = make_spec(options, args, run.on_rollout)
+        reward_funcs(options, args, spec)  # checks the arguments
         model, tokenizer = _model(options, run, Path(stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))))
         stack.callback(folder.close)
         try:
@@ -220,7 +222,7 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
             processing_class=tokenizer,
             args=args,
             train_dataset=spec.train_dataset,
-            reward_funcs=spec.reward_funcs,
+            reward_funcs=reward_funcs(run.options, args, spec),
             rollout_func=spec.rollout_func,
             callbacks=[run],
         )
@@ -309,6 +311,17 @@ def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], 
         **options.spec,
         **{name: getattr(options, name) for name in EXECUTOR_ARGS},
     )
+
+
+def reward_funcs(options: TrainOptions, args: Any, spec: GymSpec) -> list[Callable[..., list[float | None]]]:
+    """Return the reward functions of a run: the return, and the penalty of overlong completions if it was chosen.
+
+    Raises:
+        ConfigError: ``overlong_cache`` exceeds the longest completion.
+    """
+    if options.overlong_cache is None:
+        return spec.reward_funcs
+    return [*spec.reward_funcs, SoftOverlong(args.max_completion_length, options.overlong_cache)]
 
 
 class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
