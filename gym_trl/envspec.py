@@ -229,7 +229,15 @@ ENV_ARGS = frozenset(one.name for one in fields(EnvSpec) if one.init) - {"env", 
 """Arguments of ``GymSpec`` that configure environments."""
 
 TRAINING_ARGS = frozenset(one.name for one in fields(RolloutConfig)) - {"max_context", "sampling"} | {
-    *("balance_instances", "spread", "curriculum", "system_prompt", "max_unscored", "on_rollout")
+    *(
+        "balance_instances",
+        "spread",
+        "curriculum",
+        "resample_dead_groups",
+        "system_prompt",
+        "max_unscored",
+        "on_rollout",
+    )
 }
 """Arguments of ``GymSpec`` that concern neither the choice of tasks, nor environments and where they are stepped."""
 

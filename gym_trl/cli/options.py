@@ -50,6 +50,14 @@ MaxCompletionOption = Annotated[
 ActionFormatOption = Annotated[
     str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain" (default of tiny), ...')
 ]
+ResampleOption = Annotated[
+    int | None,
+    Option(
+        min=0,
+        metavar="ROUNDS",
+        help="Rounds of a step in which groups without spread are replaced by other tasks. Default: 0, none are.",
+    ),
+]
 OverlongCacheOption = Annotated[
     int | None,
     Option(

@@ -25,6 +25,7 @@ from gym_trl.cli.options import (
     MaxCompletionOption,
     MaxTokensOption,
     OverlongCacheOption,
+    ResampleOption,
     SpecOption,
     SuccessOption,
     SystemPromptOption,
@@ -46,6 +47,7 @@ gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat1
 gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
 gym-trl train TrlEnv/CodeAgent-v0 --executor process --workers 8 --step-timeout 30 --reset-timeout 60
 RAY_ADDRESS=10.0.0.1:6379 gym-trl train TrlEnv/CodeAgent-v0 --executor ray --workers 256
+gym-trl train --resample-dead-groups 2 --spec curriculum=prioritized
 gym-trl train --resume runs/sixteen
 """
 _EXECUTOR_HELP = (
@@ -76,6 +78,7 @@ def train(
     max_tokens: MaxTokensOption = None,
     max_completion: MaxCompletionOption = None,
     overlong_cache: OverlongCacheOption = None,
+    resample_dead_groups: ResampleOption = None,
     action_format: ActionFormatOption = None,
     invalid_penalty: InvalidPenaltyOption = None,
     success: SuccessOption = None,
@@ -125,6 +128,9 @@ def train(
     if vllm is not None:
         chosen |= {"use_vllm": True, "vllm_mode": vllm.value}
     fields = {**read_pairs(grpo), **{name: value for name, value in chosen.items() if value is not None}}
+    further = read_pairs(spec)
+    if resample_dead_groups is not None:
+        further["resample_dead_groups"] = resample_dead_groups
     if resume is not None:
         refuse_other_options(context, {"resume", "steps", "debug"})
         options = read_options(resume)
@@ -149,7 +155,7 @@ def train(
             invalid_penalty=invalid_penalty,
             success=read_success(success),
             system_prompt=system_prompt,
-            spec=read_pairs(spec),
+            spec=further,
             eval_episodes=eval_episodes,
             executor=executor,
             workers=workers,

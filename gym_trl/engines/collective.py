@@ -123,6 +123,16 @@ class CollectiveEngine:
             self._own.remove(request_id)
             self._news.append(request_id)
 
+    def meet(self) -> None:
+        """Take part in rounds until every process of the group has called this.
+
+        Afterwards no process has a running request, and all may do something else together before they go on: a process
+        that waited elsewhere for one that needs its steps would wait forever.
+        """
+        self._leave(None)
+        self._left.clear()
+        self._over = False
+
     def _leave(self, error: BaseException | None) -> None:
         if self._over:
             return

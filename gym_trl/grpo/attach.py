@@ -6,6 +6,7 @@ TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches wi
 * sets the rewards of an unscored episode to NaN in every column, regardless of the reward functions; TRL then gives the
   row no advantage and excludes it from its group's mean and deviation;
 * excludes the rows that accelerate repeats to fill the last batch from an evaluation's rewards and metrics;
+* gives reward functions the prompt and the columns of the dataset row that was played, where that is not the row's own;
 * logs the metrics of all processes as one exact value, which TRL's averaging leaves unchanged;
 * sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off;
 * computes log-probabilities at sampled positions only, where TRL would compute more (``sampled_logprobs``).
@@ -20,7 +21,8 @@ from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import keep_weights_in_syncs
 from gym_trl.grpo.checkpoints import BATCHES, batches, check_batches
 from gym_trl.grpo.sampled_logprobs import attach_sampled_logprobs
-from gym_trl.grpo.totals import UNFINISHED, Row, StepTotals, rows_of
+from gym_trl.grpo.totals import UNFINISHED, Replaced, Row, StepTotals, rows_of
+from gym_trl.grpo.training_tasks import DATASET_ROW
 from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason
 
@@ -69,6 +71,7 @@ class _Notes(NamedTuple):
 
     rows: list[Row]
     trained_tokens: int
+    replaced: Replaced | None = None
 
 
 class Attachment:
@@ -83,11 +86,12 @@ class Attachment:
         self._evaluated = 0  # rows of this evaluation, over all processes
         self._evaluating = False
         self._on_totals: list[OnTotals] = []
+        self._columns: set[str] = set()  # of the last rollout
         self._windows: dict[str, StepTotals] = {}  # since the trainer last logged
         self.masks_cut_off = bool(getattr(trainer, "mask_truncated_completions", False))
         """True if episodes that a budget cut off are masked."""
         if not trl_versions.intercept_trainer(
-            trainer, settle=self._settle, mask=self._mask_environments, evaluates=self._evaluate
+            trainer, place=self._place, settle=self._settle, mask=self._mask_environments, evaluates=self._evaluate
         ):
             return
         attach_sampled_logprobs(trainer)
@@ -141,15 +145,23 @@ class Attachment:
         if begins:
             trl_versions.pending_metrics(self._trainer, "eval").clear()  # left over from rollouts that were not logged
 
-    def note(self, columns: Mapping[str, Sequence[Any]], on_totals: OnTotals | None = None) -> None:
+    def note(
+        self,
+        columns: Mapping[str, Sequence[Any]],
+        on_totals: OnTotals | None = None,
+        *,
+        replaced: Replaced | None = None,
+    ) -> None:
         """Keep the result of a ``rollout_func`` call until its rewards are calculated.
 
         Args:
             columns: The result.
             on_totals: Called afterwards on every process with the totals of all processes; an exception that it raises
                 ends the training on all processes.
+            replaced: Episodes that were played and are not in the result; ``None`` if none can be.
         """
-        self._notes.append(_Notes(rows_of(columns), sum(map(sum, columns["env_mask"]))))
+        self._notes.append(_Notes(rows_of(columns), sum(map(sum, columns["env_mask"])), replaced))
+        self._columns = set(columns)
         self.tell(on_totals)
 
     def tell(self, on_totals: OnTotals | None) -> None:
@@ -170,16 +182,31 @@ class Attachment:
                 mask[:] = [0] * len(mask)
         self._notes = [_Notes([], sum(map(sum, masks)))]
 
+    def _place(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> tuple[list[dict[str, Any]], list[Any]]:
+        """Return inputs and prompts with the columns of the dataset row that was played, if it is not the row's own."""
+        drawn = [row.get(DATASET_ROW) for row in inputs]
+        if all(index is None for index in drawn):
+            return inputs, prompts
+        dataset = self._trainer.train_dataset
+        rows = {index: dict(dataset[index]) for index in dict.fromkeys(drawn) if index is not None}
+        inputs = [
+            row if index is None else {**row, **{k: v for k, v in rows[index].items() if k not in self._columns}}
+            for row, index in zip(inputs, drawn, strict=True)
+        ]
+        played = zip(prompts, inputs, drawn, strict=True)
+        return inputs, [prompt if index is None else row["prompt"] for prompt, row, index in played]
+
     def _settle(self, inputs: Sequence[Mapping[str, Any]], rewards: Any) -> Any:
         """Set the rewards of unscored episodes to NaN on all processes, and log the metrics."""
         from accelerate.utils import gather_object
 
         trainer = self._trainer
         rows, tokens = self._rows(inputs), sum(note.trained_tokens for note in self._notes)
+        replaced = [note.replaced for note in self._notes if note.replaced is not None]
         hooks, self._notes, self._on_totals = self._on_totals, [], []
         self._noted = ()
-        everywhere: list[tuple[list[Row | None], int]] = gather_object([(rows, tokens)])
-        placed = [row for local, _ in everywhere for row in local]
+        everywhere: list[tuple[list[Row | None], int, list[Replaced]]] = gather_object([(rows, tokens, replaced)])
+        placed = [row for local, _, _ in everywhere for row in local]
         split = "train" if trainer.model.training else "eval"
         counted = len(placed) if split == "train" else self._left_to_evaluate(len(placed))
         unscored = [place for place, row in enumerate(placed) if row is not None and row.episode_return is None]
@@ -188,7 +215,11 @@ class Attachment:
             rewards[left_out] = float("nan")
         played = [row for row in placed[:counted] if row is not None]
         totals = StepTotals.of(
-            played, split=split, step=trainer.state.global_step, trained_tokens=sum(count for _, count in everywhere)
+            played,
+            split=split,
+            step=trainer.state.global_step,
+            trained_tokens=sum(count for _, count, _ in everywhere),
+            replaced=[one for _, _, discarded in everywhere for one in discarded],
         )
         if played:
             self._log(totals)

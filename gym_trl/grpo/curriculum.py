@@ -1,15 +1,21 @@
-"""Difficulty schedule that follows the model's success rate."""
+"""Choices of training tasks that follow the model's success rate: by level, or by task."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
 
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.rollout_func import RolloutFunc
-from gym_trl.types import Task
+from gym_trl.grpo.training_tasks import Choice, TrainingTasks
+from gym_trl.types import EpisodeResult, Task
 
+PRIORITIZED = "prioritized"
+"""Name of ``PrioritizedTasks()``, for ``GymSpec(curriculum=...)``."""
 _SAVED_AS = "gym_trl.curriculum"  # in the trainer's state, which its checkpoints hold
+_PRIOR = 2.0
+"""Number of episodes that the success rate of all tasks counts as in that of one task."""
+_UNDECLARED = 128
+"""Number of episodes in a row without declared success after which prioritized tasks are refused."""
 
 
 class Curriculum:
@@ -43,6 +49,9 @@ class Curriculum:
             environment declares no success.
     """
 
+    draws: ClassVar[bool] = False
+    """False: a rollout plays the tasks of its prompts."""
+
     def __init__(
         self,
         levels: Sequence[Mapping[str, Any]],
@@ -61,6 +70,14 @@ class Curriculum:
         self.level = level
         self.rise, self.fall, self.episodes = rise, fall, episodes
         self._won = self._played = self._undeclared = 0
+
+    def choose(self, tasks: TrainingTasks, seed: int) -> Choice:
+        """Return a row of the dataset, all with the same probability, on the current level."""
+        return Choice(seed % len(tasks), self.level)
+
+    def count(self, played: Iterable[tuple[Task, bool | None]]) -> None:
+        """Count episodes, given as ``(task, success)``; see ``report``."""
+        self.report((int(task.options["level"]), won) for task, won in played)
 
     @property
     def state(self) -> dict[str, int]:
@@ -83,10 +100,7 @@ class Curriculum:
         declared = [won for won in here if won is not None]
         self._undeclared = 0 if declared else self._undeclared + len(here)
         if self._undeclared >= self.episodes:
-            raise ConfigError(
-                f"a curriculum needs declared success, and the last {self._undeclared} episodes declared none: set "
-                "GymSpec(success=...) to a return to reach or 'info'"
-            )
+            raise _undeclared(self._undeclared)
         self._won += sum(declared)
         self._played += len(declared)
         if self._played < self.episodes:
@@ -99,41 +113,168 @@ class Curriculum:
             self.level = max(self.level - 1, 0)
 
 
-def at_level(task: Task, level: int) -> Task:
-    """Return the task with its level set."""
-    return replace(task, options={**task.options, "level": level})
+class PrioritizedTasks:
+    """Training tasks drawn by the model's success rate, most often those that it solves about half of the time.
+
+    >>> from gym_trl.grpo.dataset import make_dataset
+    >>> played = [Task("TrlEnv/Nim-v0", seed) for seed in (0, 1, 2)]
+    >>> tasks = TrainingTasks(make_dataset(played), lambda split, number: played[0])
+    >>> curriculum = PrioritizedTasks(explore=0.1)
+    >>> curriculum.probabilities(tasks).round(2).tolist()
+    [[0.33], [0.33], [0.33]]
+    >>> curriculum.count([(played[0], True)] * 8 + [(played[1], False)] * 8)
+    >>> curriculum.count([(played[2], True), (played[2], False)] * 4)
+    >>> curriculum.probabilities(tasks).round(2).tolist()
+    [[0.22], [0.22], [0.56]]
+
+    ``GymSpec(..., curriculum=PrioritizedTasks())`` plays each group of a training on a task that is drawn from
+    ``train_dataset``, in place of the prompt's. A task is an instance of an environment (its seed where the environment
+    does not count instances), on each of the ``levels`` if there are any. With the estimated success rate p_i of task
+    *i* of *N*, it is drawn with probability
+
+        P_i = (1 - explore) * w_i / sum_j w_j + explore / N,    w_i = p_i (1 - p_i)
+
+    w_i is the variance of a group's success, which GRPO's gradient grows with ("learnability": Tzannetos et al. 2023,
+    arXiv:2304.12877; Rutherford et al. 2024, arXiv:2408.15099). That a priority is mixed with another
+    distribution, so that no task starves, is prioritized level replay (Jiang et al. 2021, arXiv:2010.03934, section 3),
+    whose second part prefers tasks that were not played for long, where this one is uniform.
+
+    With s_i successes in n_i episodes, p_i = (s_i + 2 q) / (n_i + 2), where q = (S + 1) / (N' + 2) is the rate of all
+    tasks of the same environment and level, with S successes in N' episodes. Where a task is played again its earlier
+    counts are multiplied by ``decay``, because the model has changed.
+
+    The draws depend on the seed, the step and the group, and on the episodes of all processes until then: they are the
+    same on every process and in a resumed training. The counts are saved with the trainer's checkpoints. Evaluations
+    play their own tasks, on the last level.
+
+    Args:
+        levels: Arguments of the environment by level, as for ``Curriculum``. Default: none, the tasks as they are.
+        explore: Share of the groups whose task is drawn uniformly, above 0.
+        decay: Weight of the earlier counts of a task when it is played again, from 0 to below 1.
+
+    Raises:
+        ConfigError: A number is out of range; in training, the environment declares no success, or ``train_dataset``
+            is streamed, has only one task, or has prompts without tasks.
+    """
+
+    draws: ClassVar[bool] = True
+    """True: the tasks of prompts are replaced."""
+    level: ClassVar[int] = 0
+    """Level of the dataset's tasks before they are drawn."""
+
+    def __init__(self, levels: Sequence[Mapping[str, Any]] = (), *, explore: float = 0.1, decay: float = 0.5) -> None:
+        if not 0 < explore <= 1:
+            raise ConfigError(f"explore must be above 0, so that no task starves, and at most 1; got {explore!r}")
+        if not 0 <= decay < 1:
+            raise ConfigError(f"decay must be from 0 to below 1, got {decay!r}")
+        self.levels = [dict(arguments) for arguments in levels]
+        self.explore, self.decay = explore, decay
+        self._tasks: _Counts = {}
+        self._all: _Counts = {}
+        self._undeclared = 0
+        self._cumulative: tuple[TrainingTasks, Any] | None = None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Counts as a JSON-compatible dict; can be assigned to restore them."""
+        return {"tasks": dict(self._tasks), "all": dict(self._all)}
+
+    @state.setter
+    def state(self, state: Mapping[str, Any]) -> None:
+        if not {"tasks", "all"} <= state.keys():
+            raise ConfigError(
+                f"the checkpoint was saved with another curriculum, whose state has {sorted(state)}: resume with it"
+            )
+        self._tasks = {name: list(counts) for name, counts in state["tasks"].items()}
+        self._all = {name: list(counts) for name, counts in state["all"].items()}
+        self._cumulative = None
+
+    def choose(self, tasks: TrainingTasks, seed: int) -> Choice:
+        """Return a row of the dataset and a level, drawn by their probabilities."""
+        if self._cumulative is None or self._cumulative[0] is not tasks:
+            self._cumulative = tasks, self.probabilities(tasks).ravel().cumsum()
+        cumulative = self._cumulative[1]
+        place = int(cumulative.searchsorted(seed / 2**63 * cumulative[-1], side="right"))
+        row, level = divmod(min(place, len(cumulative) - 1), max(1, len(self.levels)))
+        return Choice(row, level if self.levels else None)
+
+    def probabilities(self, tasks: TrainingTasks) -> Any:
+        """Return the probability of each row of the dataset on each level, as an array of shape (rows, levels)."""
+        levels = range(max(1, len(self.levels)))
+        rates = np.array([[self.rate(task, level) for level in levels] for task in tasks.tasks])
+        weights = rates * (1 - rates)
+        return (1 - self.explore) * weights / weights.sum() + self.explore / weights.size
+
+    def rate(self, task: Task, level: int = 0) -> float:
+        """Return the estimated success rate of a task on a level.
+
+        >>> PrioritizedTasks().rate(Task("TrlEnv/Nim-v0", 0))
+        0.5
+        """
+        name, every = _names(task, level)
+        won, played = self._all.get(every, (0.0, 0.0))
+        prior = (won + 1) / (played + 2)
+        won, played = self._tasks.get(name, (0.0, 0.0))
+        return (won + _PRIOR * prior) / (played + _PRIOR)
+
+    def count(self, played: Iterable[tuple[Task, bool | None]]) -> None:
+        """Count the scored episodes of a rollout, given as ``(task, success)``.
+
+        Raises:
+            ConfigError: The last 128 episodes or more declared no success.
+        """
+        new: tuple[_Counts, _Counts] = ({}, {})
+        episodes = list(played)
+        for task, won in episodes:
+            if won is None:
+                continue
+            for counts, name in zip(new, _names(task, int(task.options.get("level", 0))), strict=True):
+                counts.setdefault(name, [0.0, 0.0])
+                counts[name] = [counts[name][0] + won, counts[name][1] + 1]
+        self._undeclared = 0 if new[0] else self._undeclared + len(episodes)
+        if self._undeclared >= _UNDECLARED:
+            raise _undeclared(self._undeclared)
+        for total, counts in zip((self._tasks, self._all), new, strict=True):
+            for name, more in counts.items():
+                total[name] = [self.decay * old + one for old, one in zip(total.get(name, (0, 0)), more, strict=True)]
+        self._cumulative = None
 
 
-def with_curriculum(rollout: RolloutFunc, curriculum: Curriculum) -> RolloutFunc:
-    """Return a rollout function that plays training episodes on the curriculum's level and reports them to it."""
-    training: Any = None
-
-    def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        nonlocal training
-        if not trainer.model.training:
-            return rollout(prompts, trainer)
-        saved = trainer.state.stateful_callbacks
-        if trainer.state is not training:  # a new one, possibly from a checkpoint
-            training, curriculum.state = trainer.state, saved.get(_SAVED_AS, curriculum.state)
-        columns = rollout([_placed(prompt, curriculum.level) for prompt in prompts], trainer)
-        curriculum.report(_everywhere(columns))
-        saved[_SAVED_AS] = curriculum.state
-        return columns
-
-    return play
+_Counts: TypeAlias = dict[str, list[float]]  # successes and episodes
 
 
-def _placed(prompt: Any, level: int) -> Any:
-    _, task = read_prompt(prompt)
-    if task is None:
-        return prompt
-    return [*prompt[:-1], {**prompt[-1], "task": at_level(task, level).to_json()}]
+def _names(task: Task, level: int) -> tuple[str, str]:
+    """Return the names under which a task is counted: its own, and that of all tasks of its environment and level."""
+    every = f"{task.env_id} level {level}"
+    instance = task.options.get("instance")
+    return f"{every} " + (f"seed {task.seed}" if instance is None else f"instance {instance}"), every
 
 
-def _everywhere(columns: Mapping[str, list[Any]]) -> list[tuple[int, bool | None]]:
-    """Return level and success of the scored episodes of all processes; the same list on each process."""
-    from accelerate.utils import gather_object
+class Follower:
+    """Curriculum of one ``rollout_func``, restored from the trainer's state and told what all processes played."""
 
-    rows = zip(columns["task"], columns["success"], columns["episode_return"], strict=True)
-    here = [(Task.from_json(task).options["level"], won) for task, won, value in rows if value is not None]
-    return [(int(level), won) for level, won in gather_object(here)]
+    def __init__(self, curriculum: Curriculum | PrioritizedTasks) -> None:
+        self.curriculum = curriculum
+        self._training: Any = None
+
+    def begin(self, trainer: Any) -> None:
+        """Restore the state that a resumed training has saved; called before each rollout of a training."""
+        if trainer.state is not self._training:  # a new one, possibly from a checkpoint
+            self._training = trainer.state
+            self.curriculum.state = trainer.state.stateful_callbacks.get(_SAVED_AS, self.curriculum.state)
+
+    def end(self, trainer: Any, played: Iterable[EpisodeResult]) -> None:
+        """Count the scored episodes of all processes; called after each rollout of a training, on every process."""
+        from accelerate.utils import gather_object
+
+        here = [(one.task, one.success) for one in played if one.scored]
+        everywhere: list[tuple[Task, bool | None]] = gather_object(here)
+        self.curriculum.count(everywhere)
+        trainer.state.stateful_callbacks[_SAVED_AS] = self.curriculum.state
+
+
+def _undeclared(episodes: int) -> ConfigError:
+    return ConfigError(
+        f"a curriculum needs declared success, and the last {episodes} episodes declared none: set "
+        "GymSpec(success=...) to a return to reach or 'info'"
+    )

@@ -3,21 +3,26 @@
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
+from gym_trl.engines.protocol import Engine
+from gym_trl.errors import check_counts
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach
-from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.totals import outcomes
+from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
+from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
+from gym_trl.grpo.planned_rows import Planned, Planner
+from gym_trl.grpo.totals import Replaced, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
+from gym_trl.grpo.training_tasks import DATASET_ROW
 from gym_trl.grpo.trl_versions import chat_options, end_ids, tokenizer_of
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.loop import run_episodes
-from gym_trl.seeding import derive_seed
 from gym_trl.types import EpisodeResult, StopReason, Task
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
@@ -31,6 +36,8 @@ class Rollout(NamedTuple):
     step: int
     """The trainer's global step."""
     episodes: list[EpisodeResult]
+    replaced: Sequence[ReplacedEpisode] = ()
+    """Episodes of groups that were replaced (``resample_dead_groups``), in the order in which they were played."""
 
     @property
     def trajectories(self) -> list[EpisodeResult]:
@@ -47,6 +54,8 @@ def make_rollout_func(
     stepping: ExecutorConfig | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
     on_totals: OnTotals | None = None,
+    curriculum: Curriculum | PrioritizedTasks | None = None,
+    resample_dead_groups: int = 0,
     **options: Any,
 ) -> RolloutFunc:
     """Return a function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
@@ -56,7 +65,9 @@ def make_rollout_func(
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
     ``messages``, ``task`` and ``error``. ``success`` is ``None`` if it is not declared.
 
-    If a prompt has a task, that task is played. For any other prompt ``assign`` makes a task, which is the same for all
+    If a prompt has a task, that task is played, unless ``curriculum`` or ``resample_dead_groups`` draw another row of
+    ``train_dataset``; the column ``dataset_row`` then has its index, and reward functions get that row's prompt and
+    columns in place of the original's. For any other prompt ``assign`` makes a task, which is the same for all
     members of a GRPO group, on every process. An unscored episode has no return and no trained token.
 
     Args:
@@ -68,6 +79,8 @@ def make_rollout_func(
         on_rollout: Callback that receives every finished rollout.
         on_totals: Called on every process with the ``StepTotals`` of all processes, once per batch that the trainer
             scores; an exception that it raises ends the training on all processes.
+        curriculum: Choice of the training tasks by the success rate.
+        resample_dead_groups: Rounds in which training groups without spread are replaced; see ``GymSpec``.
         options: Fields of ``RolloutConfig`` and ``ExecutorConfig``, instead of these objects.
 
     Raises:
@@ -77,14 +90,19 @@ def make_rollout_func(
     chosen = {name: given.pop(name) for name in EXECUTOR_ARGS if name in given}
     stepping = replace(stepping or ExecutorConfig(), **chosen)
     config = replace(config or RolloutConfig(), **given)
+    check_counts(0, resample_dead_groups=resample_dead_groups)
+    follower = None if curriculum is None else Follower(curriculum)
     pool = make_pool(make, stepping, deterministic=config.deterministic)
-    return _RolloutFunc(pool, assign, seed, config, on_rollout, on_totals)
+    planner = Planner(assign, seed, follower)
+    return _RolloutFunc(pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals)
 
 
 @dataclass(eq=False)
 class _RolloutFunc:
     pool: EnvPool
-    assign: Callable[[str, int], Task]
+    planner: Planner
+    follower: Follower | None
+    rounds: int
     seed: int
     config: RolloutConfig
     on_rollout: Callable[[Rollout], None] | None
@@ -98,15 +116,26 @@ class _RolloutFunc:
         attachment, config = attach(trainer), self.config
         chat = config.chat or self._trainer_chat(trainer)
         place = attachment.place(len(prompts))
-        episodes = self._episodes(prompts, trainer, chat, place)
+        training, replaced = place.split == "train", None
+        if training and self.follower is not None:
+            self.follower.begin(trainer)
+        if training and self.rounds:
+            self.planner.tasks(trainer)  # checks the dataset, on all processes alike
+        rows = self.planner.rows(prompts, trainer, place)
         with trainer_engine(trainer, chat, config.sampling) as engine:
-            trajectories = run_episodes(
-                episodes, pool=self.pool, engine=engine, max_alive=config.max_alive, cutoff=config.cutoff
-            )
+            play = partial(self._play, engine=engine, trainer=trainer, chat=chat, place=place)
+            episodes = play(rows)
+            if training and self.rounds:
+                others = partial(self.planner.others, trainer=trainer, place=place)
+                replaced = self._replace_dead(rows, episodes, play, others, getattr(engine, "meet", _no_meeting))
         if self.on_rollout:
-            self.on_rollout(Rollout(place.split, place.step, trajectories))
-        columns = _columns(trajectories, end_ids(trainer)[0], CUT_OFF if attachment.masks_cut_off else ())
-        attachment.note(columns, self.on_totals)
+            self.on_rollout(Rollout(place.split, place.step, episodes, replaced or []))
+        columns = _columns(episodes, end_ids(trainer)[0], CUT_OFF if attachment.masks_cut_off else ())
+        if self.rounds or (self.follower is not None and self.follower.curriculum.draws):
+            columns[DATASET_ROW] = [row.dataset_row for row in rows]
+        attachment.note(columns, self.on_totals, replaced=None if replaced is None else _count(replaced, rows))
+        if training and self.follower is not None:
+            self.follower.end(trainer, [*episodes, *(one.episode for one in replaced or ())])
         return columns
 
     def _trainer_chat(self, trainer: Any) -> Chat:
@@ -119,21 +148,53 @@ class _RolloutFunc:
         self.chats.append((tokenizer, template, chat))
         return chat
 
-    def _episodes(self, prompts: list[Any], trainer: Any, chat: Chat, place: Place) -> list[Episode]:
+    def _play(
+        self, rows: Sequence[Planned], engine: Engine, trainer: Any, chat: Chat, place: Place
+    ) -> list[EpisodeResult]:
         limits = self.config.limits(trainer.args.max_completion_length, context=context_length(trainer))
-        split, step, call, first, _ = place
-        group_size = trainer.num_generations if split == "train" else trainer.num_generations_eval
-        episodes = []
-        for row, prompt in enumerate(prompts, start=first):
-            preamble, task = read_prompt(prompt)
-            if task is None:
-                # The group's index among all processes, because a group may be split between two. Evaluations play the
-                # same tasks at every step, so that their numbers are comparable.
-                when = step if split == "train" else 0
-                task = self.assign(split, derive_seed(self.seed, when, call, row // group_size))
-            sampling = derive_seed(self.seed, "sampling", split, step, call, row)
-            episodes.append(Episode(task, chat=chat, limits=limits, preamble=preamble, seed=sampling))
-        return episodes
+        episodes = [
+            Episode(row.task, chat=chat, limits=limits, preamble=row.preamble, seed=row.sampling_seed(self.seed, place))
+            for row in rows
+        ]
+        config = self.config
+        return run_episodes(episodes, pool=self.pool, engine=engine, max_alive=config.max_alive, cutoff=config.cutoff)
+
+    def _replace_dead(
+        self,
+        rows: list[Planned],
+        episodes: list[EpisodeResult],
+        play: Callable[[Sequence[Planned]], list[EpisodeResult]],
+        others: Callable[[Sequence[Planned]], list[Planned]],
+        meet: Callable[[], None],
+    ) -> list[ReplacedEpisode]:
+        """Play dead groups again with other tasks, in place, and return the episodes that were replaced.
+
+        Every process joins in every round, also without a row in a dead group, and all of them stop after the same one.
+        """
+        replaced: list[ReplacedEpisode] = []
+        judged: Sequence[int] = range(len(rows))
+        for _ in range(self.rounds):
+            meet()
+            dead = dead_groups([(rows[place].group, episodes[place]) for place in judged])
+            if not dead:
+                break
+            judged = [place for place in judged if rows[place].group in dead]
+            replaced += [ReplacedEpisode(place, rows[place].attempt, episodes[place]) for place in judged]
+            again = others([rows[place] for place in judged])
+            for place, row, played in zip(judged, again, play(again), strict=True):
+                rows[place], episodes[place] = row, played
+        return replaced
+
+
+def _no_meeting() -> None:
+    """Do nothing: the processes' engines do not need each other."""
+
+
+def _count(replaced: Sequence[ReplacedEpisode], rows: Sequence[Planned]) -> Replaced:
+    """Return what is counted of the episodes that were replaced; a group is counted where its first row is."""
+    began = [one for one in replaced if rows[one.place].first_of_group]
+    episodes = [one.episode for one in replaced]
+    return Replaced(rows_of(outcomes(episodes)), sum(sum(episode.trace.mask) for episode in episodes), len(began))
 
 
 def _columns(

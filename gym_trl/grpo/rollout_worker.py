@@ -21,10 +21,11 @@ from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.curriculum import Curriculum, at_level
+from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.totals import StepTotals, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import SAMPLING, warn_of_bias
+from gym_trl.grpo.training_tasks import at_level
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.loop import stream_episodes

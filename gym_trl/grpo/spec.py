@@ -13,12 +13,13 @@ from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.grpo.curriculum import Curriculum, at_level, with_curriculum
+from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, PrioritizedTasks
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
+from gym_trl.grpo.training_tasks import at_level
 from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
@@ -81,7 +82,12 @@ class GymSpec:
             (or its name ``"package.module:function"``); it replaces the key that the environment declares. ``"auto"``
             records the declared key, or the history where none is declared. See ``StateKey``. Default: no keys are
             computed.
-        curriculum: Difficulty schedule driven by the success rate.
+        curriculum: Choice of the training tasks by the success rate: ``Curriculum`` raises the difficulty of all, and
+            ``PrioritizedTasks``, or ``"prioritized"``, draws those more often that are solved about half of the time.
+        resample_dead_groups: Number of rounds in a rollout in which training groups whose scored episodes all have the
+            same return, and so no gradient, are replaced by groups with other tasks of ``train_dataset``. What is left
+            after the last round is kept. Replaced episodes count in all metrics and for the curriculum, but are not
+            trained on. Applies to ``rollout_func``. Default: none is replaced.
         system_prompt: First message of every prompt.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
         chat: Converts messages to tokens. Default: the tokenizer's own chat template.
@@ -141,7 +147,8 @@ class GymSpec:
         instructions: str | None = None,
         success: Success | None = None,
         state_key: KeyFunction | str | None = None,
-        curriculum: Curriculum | None = None,
+        curriculum: Curriculum | PrioritizedTasks | str | None = None,
+        resample_dead_groups: int = 0,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
         chat: Chat | None = None,
@@ -160,6 +167,8 @@ class GymSpec:
         on_rollout: Callable[[Rollout], None] | None = None,
         spread: bool | None = None,
     ) -> None:
+        self._curriculum = _read_curriculum(curriculum)
+        levels = () if self._curriculum is None else self._curriculum.levels
         self.env_spec = EnvSpec(
             env,
             env_kwargs=env_kwargs,
@@ -176,12 +185,19 @@ class GymSpec:
             instructions=instructions,
             success=success,
             state_key=state_key,
-            levels=() if curriculum is None else curriculum.levels,
+            levels=levels,
         )
         """Environments, as they are made for training."""
         self.seed = seed
         self.system_prompt = system_prompt
         check_counts(num_tasks=num_tasks)
+        check_counts(0, resample_dead_groups=resample_dead_groups)
+        drawing = {"resample_dead_groups": resample_dead_groups > 0, PRIORITIZED: self._draws}
+        if num_tasks < 2 and (options := [name for name, given in drawing.items() if given]):
+            raise ConfigError(
+                f"num_tasks must be at least 2 for {options[0]}, which plays other tasks; got {num_tasks}"
+            )
+        self._rounds = resample_dead_groups
         check_counts(0, num_eval_tasks=num_eval_tasks)
         self._rollout = RolloutConfig(
             max_tokens_per_turn=max_tokens_per_turn,
@@ -194,7 +210,6 @@ class GymSpec:
             chat_template_kwargs=chat_template_kwargs or {},
         )
         self._on_rollout = on_rollout
-        self._curriculum = curriculum
         self._bound = UnscoredBound(max_unscored)
         if spread is not None:
             message = "GymSpec(spread=...) is deprecated: use balance_instances=..."
@@ -205,7 +220,7 @@ class GymSpec:
         self._plan = TaskPlan(
             self.weights,
             # Each level of a curriculum has its own instances, so sample them by seed.
-            self._probed.num_instances if balance_instances and curriculum is None else {},
+            self._probed.num_instances if balance_instances and not levels else {},
             {"train": num_tasks, "eval": num_eval_tasks},
             seed,
         )
@@ -243,7 +258,7 @@ class GymSpec:
 
     def _placed(self, task: Task, split: str) -> Task:
         """Return the task on its level: the curriculum's in training, the last one in evaluations."""
-        if self._curriculum is None:
+        if self._curriculum is None or not self._curriculum.levels:
             return task
         return at_level(task, self._curriculum.level if split == "train" else len(self._curriculum.levels) - 1)
 
@@ -263,7 +278,7 @@ class GymSpec:
     @cached_property
     def rollout_func(self) -> RolloutFunc:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
-        rollout = make_rollout_func(
+        return make_rollout_func(
             self.env_spec.make,
             assign=self.assign,
             seed=self.seed,
@@ -271,8 +286,9 @@ class GymSpec:
             stepping=self._probed.executor,
             on_rollout=self._on_rollout,
             on_totals=self._bound,
+            curriculum=self._curriculum,
+            resample_dead_groups=self._rounds,
         )
-        return rollout if self._curriculum is None else with_curriculum(rollout, self._curriculum)
 
     @cached_property
     def environment_factory(self) -> Any:
@@ -288,6 +304,7 @@ class GymSpec:
         """
         if self._curriculum is not None:
             raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop does not report to it")
+        self._refuse_draws("environment_factory")
         unset = RolloutConfig()
         given = [name for name, value in vars(self._rollout).items() if value != getattr(unset, name)]
         if given or self._on_rollout is not None:
@@ -318,7 +335,12 @@ class GymSpec:
             args: The trainer's ``AsyncGRPOConfig``.
             processing_class: The model's tokenizer; pass the same one to the trainer.
             engine: Function that makes the engine. Default: the vLLM server named in ``args``.
+
+        Raises:
+            ConfigError: The spec has an option that draws tasks within a rollout.
         """
+        self._refuse_draws("rollout_worker")
+        curriculum = self._curriculum if isinstance(self._curriculum, Curriculum) else None
         return RolloutWorker(
             self.env_spec.make,
             partial(self.tasks, "train"),
@@ -327,7 +349,7 @@ class GymSpec:
             engine=engine,
             seed=self.seed,
             system_prompt=self.system_prompt,
-            curriculum=self._curriculum,
+            curriculum=curriculum,
             config=self._rollout,
             stepping=self._probed.executor,
             on_rollout=self._on_rollout,
@@ -339,6 +361,17 @@ class GymSpec:
         """Reward functions for the trainer: the environment's return."""
         return [env_reward]
 
+    @property
+    def _draws(self) -> bool:
+        return self._curriculum is not None and self._curriculum.draws
+
+    def _refuse_draws(self, name: str) -> None:
+        options = ["resample_dead_groups"] * bool(self._rounds) + ["PrioritizedTasks"] * self._draws
+        if options:
+            raise ConfigError(
+                f"{options[0]} needs rollout_func, not {name}: it draws tasks within a rollout; leave it out"
+            )
+
     def _dataset(self, split: str) -> Any:
         tasks = list(self.tasks(split))
         dataset = make_dataset(tasks, system_prompt=self.system_prompt, instructions=self._probed.instructions)
@@ -348,3 +381,11 @@ class GymSpec:
         # Without cached properties, which are made again after unpickling: pools and environments cannot be pickled.
         made = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
         return {name: value for name, value in self.__dict__.items() if name not in made}
+
+
+def _read_curriculum(given: Curriculum | PrioritizedTasks | str | None) -> Curriculum | PrioritizedTasks | None:
+    if given == PRIORITIZED:
+        return PrioritizedTasks()
+    if given is None or isinstance(given, Curriculum | PrioritizedTasks):
+        return given
+    raise ConfigError(f"curriculum must be a Curriculum, a PrioritizedTasks or {PRIORITIZED!r}, got {given!r}")

@@ -48,6 +48,16 @@ class Row(NamedTuple):
         return cls(worth, columns.get("success"), reason, counts, error)
 
 
+class Replaced(NamedTuple):
+    """Episodes of this process whose groups were replaced within a rollout, which are counted and not trained on."""
+
+    rows: list[Row]
+    tokens: int
+    """Number of their sampled tokens."""
+    groups: int
+    """Number of replaced groups; a group with rows on several processes is counted on one of them."""
+
+
 @dataclass(frozen=True)
 class StepTotals:
     """Sums and counts of the episodes of one generation, or of several, over all processes.
@@ -66,7 +76,7 @@ class StepTotals:
     step: int = 0
     """The trainer's global step."""
     episodes: int = 0
-    """Number of all episodes, including unscored ones."""
+    """Number of all episodes, including unscored ones and those of groups that were replaced."""
     returns: tuple[float, ...] = ()
     """Returns of the scored episodes."""
     declared: int = 0
@@ -80,12 +90,24 @@ class StepTotals:
     """Number of unscored episodes by error."""
     trained_tokens: int = 0
     """Number of tokens that are not masked."""
+    replaced: Mapping[str, int] = field(default_factory=dict)
+    """Number of replaced ``groups``, of their ``episodes`` and sampled ``tokens``, and of ``rollouts``; empty if dead
+    groups are kept."""
     training: object = None
     """Identity of the training: one object from a call of ``trainer.train`` to the next."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], *, split: str = "train", step: int = 0, trained_tokens: int = 0) -> "StepTotals":
-        """Return the totals of ``rows``."""
+    def of(
+        cls,
+        rows: Sequence[Row],
+        *,
+        split: str = "train",
+        step: int = 0,
+        trained_tokens: int = 0,
+        replaced: Sequence[Replaced] = (),
+    ) -> "StepTotals":
+        """Return the totals of ``rows`` and of the ``replaced`` episodes of all processes; none if these are kept."""
+        rows = [*rows, *(row for one in replaced for row in one.rows)]
         scored = [row for row in rows if row.episode_return is not None]
         declared = [row.success for row in scored if row.success is not None]
         return cls(
@@ -99,6 +121,14 @@ class StepTotals:
             _sum({row.stop_reason: 1} for row in rows),
             _sum({row.error: 1} for row in rows if row.error is not None),
             trained_tokens,
+            {
+                "groups": sum(one.groups for one in replaced),
+                "episodes": sum(len(one.rows) for one in replaced),
+                "tokens": sum(one.tokens for one in replaced),
+                "rollouts": 1,
+            }
+            if replaced
+            else {},
         )
 
     def __add__(self, other: "StepTotals") -> "StepTotals":
@@ -107,7 +137,10 @@ class StepTotals:
             name: getattr(self, name) + getattr(other, name)
             for name in ("episodes", "returns", "declared", "successes", "trained_tokens")
         }
-        added |= {name: _sum([getattr(self, name), getattr(other, name)]) for name in ("counts", "stops", "errors")}
+        added |= {
+            name: _sum([getattr(self, name), getattr(other, name)])
+            for name in ("counts", "stops", "errors", "replaced")
+        }
         return replace(other, **added)
 
     @property
@@ -131,8 +164,19 @@ class StepTotals:
             **{name: (value, self.scored) for name, value in self.counts.items()},
             "unscored": (self.unscored, self.episodes),
             **ends,
+            **self._replaced_rates(),
         }
         return {f"env/{name}": (total, count) for name, (total, count) in rates.items() if count}
+
+    def _replaced_rates(self) -> dict[str, tuple[float, int]]:
+        if not self.replaced:
+            return {}
+        groups, tokens, rollouts = (self.replaced[name] for name in ("groups", "tokens", "rollouts"))
+        return {
+            "replaced_groups": (groups, rollouts),
+            "replaced_tokens": (tokens, rollouts),
+            "replaced_share": (self.replaced["episodes"], self.episodes),
+        }
 
     def metrics(self) -> dict[str, float]:
         """Return the means and shares to log; metrics without an episode are left out."""

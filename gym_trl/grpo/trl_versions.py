@@ -126,6 +126,7 @@ def intercept(owner: Any, name: str, around: Callable[..., Any]) -> None:
 def intercept_trainer(
     trainer: Any,
     *,
+    place: Callable[[Any, Any], tuple[Any, Any]],
     settle: Callable[[Any, Any], Any],
     mask: Callable[[list[list[int]], list[list[int]] | None, list[Any]], None],
     evaluates: Callable[[bool], None],
@@ -136,6 +137,7 @@ def intercept_trainer(
 
     Args:
         trainer: The trainer.
+        place: Called with the inputs and the prompts before rewards are calculated; returns those to use.
         settle: Called with the inputs and the rewards of all processes; returns the rewards to use.
         mask: Called with the completion ids, the tool mask and the completions after generation; may change the mask.
         evaluates: Called with True when an evaluation begins, and with False when it ends.
@@ -145,8 +147,9 @@ def intercept_trainer(
     check_trl()
     trainer.mask_truncated_completions = False
 
-    def rewards(calculate: Callable[..., Any], inputs: Any, *given: Any, **named: Any) -> Any:
-        return settle(inputs, calculate(inputs, *given, **named))
+    def rewards(calculate: Callable[..., Any], inputs: Any, prompts: Any, *given: Any, **named: Any) -> Any:
+        inputs, prompts = place(inputs, prompts)
+        return settle(inputs, calculate(inputs, prompts, *given, **named))
 
     def generate(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         played = method(*given, **named)  # prompt ids, completion ids, tool mask, completions, ...

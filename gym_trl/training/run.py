@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from gym_trl.evaluation.blind import blind_levels
 from gym_trl.evaluation.play import Result, Score, optimum, random_score
 from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.grpo.dead_groups import ReplacedEpisode
 from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
@@ -415,6 +416,11 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         placed = [(self._placed + place, played) for place, played in chosen]
         self._placed += math.ceil(len(rollout.trajectories) / group_size) * group_size  # whole groups
         self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
+        # The recorded groups' predecessors, as groups of their own.
+        before = _predecessors(rollout.replaced, {place for place, _ in chosen}, group_size)
+        again = [(self._placed + place, played) for place, played in before]
+        self._placed += max((place // group_size + 1 for place, _ in before), default=0) * group_size
+        self._folder.rollouts(again, group_size=group_size, tokens=True, replaced=True, **about)
         failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
         if failed and not self._failure_told:
             self._failure_told = True
@@ -508,6 +514,20 @@ def _playing(trainer: Any, temperature: float) -> Iterator[None]:
         for sampler in samplers:
             sampler.temperature = usual
         model.train(training)
+
+
+def _predecessors(
+    replaced: Sequence[ReplacedEpisode], places: Collection[int], group_size: int
+) -> list[tuple[int, EpisodeResult]]:
+    """Return the replaced episodes of the rows at ``places``, with positions in groups of their own."""
+    groups: dict[tuple[int, int], int] = {}
+    found = []
+    for one in replaced:
+        group, member = divmod(one.place, group_size)
+        if one.place in places:
+            number = groups.setdefault((group, one.attempt), len(groups))
+            found.append((number * group_size + member, one.episode))
+    return found
 
 
 def _some(trajectories: Sequence[EpisodeResult], count: int, group_size: int) -> list[tuple[int, EpisodeResult]]:

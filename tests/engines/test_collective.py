@@ -411,3 +411,22 @@ class TestRealProcesses:
         _, err = survivor.communicate(timeout=200)
         assert (survivor.returncode, victim.returncode) == (1, 9)
         assert "EngineError: the group lost a process" in err
+
+
+@given(st.integers(1, 4), st.integers(0, 2**32))
+@examples(15)
+def test_between_two_rollouts_of_one_engine_all_processes_meet_and_may_wait_for_each_other(size, seed):
+    """As for replacing dead groups: the second shares depend on something that all exchange in between."""
+    chance = random.Random(seed)
+    first, second = split(8, size, chance), split(8, size, chance)
+    engines, group, waiting = scripted(size), Group(size), Barrier(size, timeout=120)
+
+    def work(rank):
+        with InlinePool(make) as games, CollectiveEngine(engines[rank], group.member(rank)) as engine:
+            before = run_episodes(episodes(first[rank]), pool=games, engine=engine)
+            engine.meet()
+            waiting.wait()
+            return before, run_episodes(episodes(second[rank]), pool=games, engine=engine)
+
+    assert group.run(work) == [(alone(first[rank]), alone(second[rank])) for rank in range(size)]
+    assert in_step(engines)

@@ -8,17 +8,23 @@ import warm
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.curriculum import Curriculum, with_curriculum
-from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.attach import Place
+from gym_trl.grpo.curriculum import Curriculum, Follower
+from gym_trl.grpo.planned_rows import Planner
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.types import Task
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 GUESS = "TrlEnv/GuessNumber-v0"
 LEVELS: list[dict[str, Any]] = [{"high": 4}, {"high": 8}, {"high": 16}]
 
 
-def trainer(training: bool = True) -> Any:
-    return SimpleNamespace(model=SimpleNamespace(training=training), state=SimpleNamespace(stateful_callbacks={}))
+def trainer() -> Any:
+    state = SimpleNamespace(stateful_callbacks={})
+    return SimpleNamespace(num_generations=2, num_generations_eval=1, state=state)
+
+
+def played(task: Task, reason: StopReason) -> EpisodeResult:
+    return EpisodeResult(task, reason, (Turn("", Answer("", ""), 1.0, True, 0, 1),), ())
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=9)))
@@ -52,34 +58,28 @@ def test_a_negative_share_never_falls() -> None:
 
 
 def test_every_prompt_of_a_rollout_is_played_on_the_level_of_its_beginning_and_reported() -> None:
-    seen: list[list[Any]] = []
-
-    def rollout(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        tasks = [read_prompt(prompt)[1] for prompt in prompts]
-        seen.append([task and task.options for task in tasks])
-        return {
-            "task": [(task or Task(GUESS, 0, {"level": 0})).to_json() for task in tasks],
-            "success": [True] * len(tasks),
-            "episode_return": [1.0] * len(tasks),
-        }
-
     curriculum = Curriculum(LEVELS, episodes=2)
-    play = with_curriculum(rollout, curriculum)
+    follower, of = Follower(curriculum), trainer()
+    planner = Planner(lambda split, number: Task(GUESS, 0, {"level": 0}), 0, follower)
     row = [{"role": "user", "content": "", "task": Task(GUESS, 3, {"instance": 1}).to_json()}]
-    play([row, row], trainer())
-    play([row, row, "Play."], trainer())
-    play([row], trainer(training=False))
-    assert seen == [[{"instance": 1, "level": 0}] * 2, [{"instance": 1, "level": 1}] * 2 + [None], [{"instance": 1}]]
+
+    def options(split: str, *prompts: Any) -> list[Any]:
+        tasks = [planned.task for planned in planner.rows(prompts, of, Place(split, 0, 0, 0, 0))]
+        if split == "train":
+            follower.begin(of)
+            follower.end(of, [played(task, StopReason.SUCCESS) for task in tasks])
+        return [task.options for task in tasks]
+
+    assert options("train", row, row) == [{"instance": 1, "level": 0}] * 2
+    assert options("train", row, row, "Play.") == [{"instance": 1, "level": 1}] * 2 + [{"level": 0}]
+    assert options("eval", row) == [{"instance": 1}]
     assert curriculum.level == 2
+    assert of.state.stateful_callbacks["gym_trl.curriculum"]["level"] == 2
 
 
 def test_failed_episodes_are_not_counted() -> None:
-    def rollout(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        task = Task(GUESS, 0, {"level": 1}).to_json()
-        return {"task": [task] * 3, "success": [False] * 3, "episode_return": [None] * 3}
-
     curriculum = Curriculum(LEVELS, episodes=1, level=1)
-    with_curriculum(rollout, curriculum)([], trainer())
+    Follower(curriculum).end(trainer(), [played(Task(GUESS, 0, {"level": 1}), StopReason.ENV_ERROR)] * 3)
     assert curriculum.level == 1
 
 

@@ -39,13 +39,19 @@ def main(folder: Path, options):
                     trajectory.turns[0].observation if trajectory.turns else None for trajectory in rollout.episodes
                 ],
                 "texts": [[turn.answer.text for turn in trajectory.turns] for trajectory in rollout.episodes],
+                "replaced": [
+                    (one.place, one.attempt, one.episode.task.to_json(), one.episode.episode_return)
+                    for one in rollout.replaced
+                ],
             }
         )
 
+    given = {"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 4, **options.get("spec", {})}
+    if "curriculum" in options:
+        given["curriculum"] = Curriculum(**options["curriculum"])
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
-        curriculum=Curriculum(**options["curriculum"]) if "curriculum" in options else None,
-        **{"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 4, **options.get("spec", {})},
+        **given,
         wrappers=[partial(FaultyEnv, **options["faults"])] if "faults" in options else [],
         action_format="plain",
         max_tokens_per_turn=2,

@@ -1,0 +1,67 @@
+"""Replacement of groups that teach nothing, within a rollout."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from gym_trl.grpo.credit.estimators import Estimator, TurnRewards, episode
+from gym_trl.types import EpisodeResult
+
+SPREAD = 1e-6
+"""Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
+
+TurnsOf: TypeAlias = Callable[[EpisodeResult], TurnRewards]
+
+
+class ReplacedEpisode(NamedTuple):
+    """Episode of a group that was replaced, so that it is not trained on."""
+
+    place: int
+    """Index in ``Rollout.episodes`` of the episode that was played in its place."""
+    attempt: int
+    """Number of its group's replacements before it; 0 for the group that was played first."""
+    episode: EpisodeResult
+
+
+def is_dead(group: Sequence[TurnRewards], estimator: Estimator = episode) -> bool:
+    """Return True if no turn of a group's scored episodes has an advantage, so that its gradient is 0.
+
+    With the default estimator, GRPO's, these are the groups whose returns are all equal (dynamic sampling: Yu et al.
+    2025, "DAPO", arXiv:2503.14476, equation 11); with credit per turn, those whose turns are all worth the same:
+
+    >>> from gym_trl.grpo.credit.estimators import return_to_go
+    >>> early, late = TurnRewards([1.0, 0.0], "abc"), TurnRewards([0.0, 1.0], "abc")
+    >>> is_dead([early, late]), is_dead([early, late], return_to_go), is_dead([late, late], return_to_go)
+    (True, False, True)
+
+    A group without a scored episode is not dead: what failed is the infrastructure, and more tasks would fail with it.
+
+    >>> is_dead([]), is_dead([late])
+    (False, True)
+    """
+    return bool(group) and all(abs(value) <= SPREAD for turns in estimator(group) for value in turns)
+
+
+def turns_of(played: EpisodeResult) -> TurnRewards:
+    """Return the rewards of an episode's turns, with states that do not recur."""
+    return TurnRewards([turn.reward for turn in played.turns], range(len(played.turns) + 1))
+
+
+def dead_groups(
+    rows: Iterable[tuple[int, EpisodeResult]], *, estimator: Estimator = episode, turns: TurnsOf = turns_of
+) -> list[int]:
+    """Return the numbers of the dead groups among the episodes of all processes; every process must call it.
+
+    Args:
+        rows: Number of the group and episode of each row of this process; a group may have rows on several processes.
+        estimator: Estimator of the advantages.
+        turns: Function that returns what the estimator needs of an episode.
+    """
+    from accelerate.utils import gather_object
+
+    here = [(group, turns(played)) for group, played in rows if played.scored]
+    groups: defaultdict[int, list[TurnRewards]] = defaultdict(list)
+    everywhere: list[tuple[int, Any]] = gather_object(here)
+    for group, said in everywhere:
+        groups[group].append(said)
+    return sorted(group for group, members in groups.items() if is_dead(members, estimator))

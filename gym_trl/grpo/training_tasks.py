@@ -1,0 +1,112 @@
+"""Tasks of a trainer's training dataset, from which a rollout draws others than those of its prompts."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.dataset import read_prompt
+from gym_trl.types import Message, Task
+
+DATASET_ROW = "dataset_row"
+"""Column of a rollout: index in ``train_dataset`` of the row that was played in place of the prompt's; ``None`` for the
+prompt's own."""
+
+
+class Choice(NamedTuple):
+    """Row of the training dataset, and the level of a curriculum on which its task is played."""
+
+    row: int
+    level: int | None = None
+    """``None`` without levels."""
+
+
+class Drawn(NamedTuple):
+    """Row of the training dataset that was drawn, with what is played."""
+
+    row: int
+    preamble: list[Message]
+    task: Task
+
+
+def at_level(task: Task, level: int) -> Task:
+    """Return the task with its level set."""
+    return replace(task, options={**task.options, "level": level})
+
+
+class TrainingTasks:
+    """Rows of a training dataset with their tasks, by index.
+
+    >>> from gym_trl.grpo.dataset import make_dataset
+    >>> rows = make_dataset([Task("TrlEnv/Echo-v0", seed) for seed in (3, 5)])
+    >>> tasks = TrainingTasks(rows, lambda split, number: Task("TrlEnv/Echo-v0", number))
+    >>> len(tasks), tasks.draw([Choice(1), Choice(1)], other_than=Task("TrlEnv/Echo-v0", 5)).row
+    (2, 0)
+
+    Args:
+        dataset: The trainer's ``train_dataset``.
+        assign: Function that makes the task of a prompt without one, from a split and a number.
+
+    Raises:
+        ConfigError: The dataset is streamed, so that its rows cannot be chosen, or has no two different tasks.
+    """
+
+    def __init__(self, dataset: Any, assign: Callable[[str, int], Task]) -> None:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise ConfigError(
+                "resample_dead_groups and PrioritizedTasks draw rows of train_dataset, and a streaming dataset "
+                f"({type(dataset).__name__}) has none to choose from: give the trainer spec.train_dataset, or another "
+                "datasets.Dataset"
+            )
+        self.dataset = dataset
+        self._assign = assign
+        first = self._task_in(0) if len(self) else None
+        if first is not None and all(self._task_in(row) == first for row in range(1, len(self))):
+            raise ConfigError(
+                "resample_dead_groups and PrioritizedTasks choose among tasks, and train_dataset has only one, "
+                f"{first}: give it at least two (num_tasks), or leave the option out"
+            )
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.dataset)
+
+    def draw(self, choices: Iterable[Choice], *, other_than: Task | None = None, number: int = 0) -> Drawn:
+        """Return the first of ``choices`` with another task than ``other_than``, else the next such row of the dataset.
+
+        Args:
+            choices: At least one.
+            other_than: Task that is not wanted.
+            number: Number of the task if the row has none.
+        """
+        last = Choice(0)
+        for last in choices:
+            if (drawn := self._at(last, number)).task != other_than:
+                return drawn
+        rest = (last._replace(row=(last.row + step) % len(self)) for step in range(1, len(self) + 1))
+        others = (self._at(choice, number) for choice in rest)
+        return next((drawn for drawn in others if drawn.task != other_than), self._at(last, number))
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """Tasks of all rows.
+
+        Raises:
+            ConfigError: A row has none.
+        """
+        found = [self._task_in(row) for row in range(len(self))]
+        if len(tasks := [task for task in found if task is not None]) < len(found):
+            raise ConfigError(
+                "PrioritizedTasks counts successes by task, and a row of train_dataset has a prompt without one: give "
+                "the trainer spec.train_dataset"
+            )
+        return tasks
+
+    def _task_in(self, row: int) -> Task | None:
+        return read_prompt(self.dataset[row]["prompt"])[1]
+
+    def _at(self, choice: Choice, number: int) -> Drawn:
+        preamble, task = read_prompt(self.dataset[choice.row]["prompt"])
+        task = self._assign("train", number) if task is None else task
+        return Drawn(choice.row, preamble, task if choice.level is None else at_level(task, choice.level))

@@ -1,0 +1,403 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Groups that teach nothing are replaced within the rollout, alike on all processes, and everything played counts."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import gymnasium as gym
+import pytest
+import warm
+from hypothesis import given, strategies as st
+
+pytest.importorskip("trl")
+import tiny_trainer
+from datasets import Dataset, IterableDataset
+
+from gym_trl import GymSpec
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.credit.estimators import ESTIMATORS, TurnRewards, return_to_go
+from gym_trl.grpo.curriculum import PrioritizedTasks
+from gym_trl.grpo.dataset import make_dataset, read_prompt
+from gym_trl.grpo.dead_groups import is_dead
+from gym_trl.grpo.totals import Replaced, Row, StepTotals
+from gym_trl.grpo.training_tasks import Choice, TrainingTasks
+from gym_trl.types import Task
+
+pytestmark = pytest.mark.trl
+SIZE = 4
+SCRIPT = Path(__file__).parent / "train_some_steps.py"
+
+rewards = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1 / 3]), min_size=1, max_size=4)
+
+
+def group(rows):
+    return [TurnRewards(row, range(len(row) + 1)) for row in rows]
+
+
+@given(st.lists(rewards, min_size=1, max_size=5), st.permutations(range(5)))
+def test_a_group_is_dead_if_and_only_if_its_returns_are_equal(rows, order):
+    returns = [sum(row) for row in rows]
+    assert is_dead(group(rows)) == (max(returns) - min(returns) < 1e-6)
+    assert is_dead(group(rows)) == is_dead(group([rows[place] for place in order if place < len(rows)]))
+
+
+@given(st.lists(rewards, min_size=1, max_size=5), st.sampled_from(sorted(ESTIMATORS)))
+def test_with_credit_per_turn_a_group_is_dead_if_no_turn_has_an_advantage(rows, name):
+    advantages = [value for turns in ESTIMATORS[name](group(rows)) for value in turns]
+    assert is_dead(group(rows), ESTIMATORS[name]) == all(abs(value) <= 1e-6 for value in advantages)
+
+
+def test_equal_returns_paid_in_different_turns_teach_an_estimator_that_looks_at_turns():
+    rows = group([[1.0, 0.0], [0.0, 1.0]])
+    assert is_dead(rows)
+    assert not is_dead(rows, return_to_go)
+
+
+class Flip(gym.Wrapper):
+    """Game of one turn that half of the tasks never pay, and that the others pay by a coin that the response flips."""
+
+    def reset(self, *, seed=None, options=None):
+        self.hopeless = (seed // 2) % 2 == 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, _, _, _, info = self.env.step(action)
+        won = not self.hopeless and crc32(action.encode()) % 2 == 0
+        return observation, float(won), True, False, {**info, "success": won}
+
+
+def spec(**options):
+    return GymSpec(
+        "TrlEnv/Echo-v0",
+        **{"num_tasks": 24, "num_eval_tasks": 8, **options},
+        wrappers=[Flip],
+        action_format="plain",
+        max_tokens_per_turn=3,
+        cut_actions="accept",
+        executor="inline",
+    )
+
+
+def task_in(prompt):
+    task = read_prompt(prompt)[1]
+    assert task is not None
+    return task
+
+
+def hopeless(task):
+    return (task.seed // 2) % 2 == 0
+
+
+def train(folder, *, steps=3, resume=None, dataset=None, reward=None, **options):
+    """Train and return the trainer with its rollouts."""
+    rollouts: list[Any] = []
+    made = spec(on_rollout=rollouts.append, **options)
+    trainer = tiny_trainer.make(
+        folder,
+        made,
+        grpo={
+            "max_steps": steps,
+            "per_device_train_batch_size": 16,
+            "per_device_eval_batch_size": 8,
+            "num_generations": SIZE,
+            "max_completion_length": 32,
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "learning_rate": 0.0,
+        },
+        reward_funcs=[*made.reward_funcs, *([reward] if reward else [])],
+        **({} if dataset is None else {"train_dataset": dataset}),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, rollouts
+
+
+def in_groups(rollout):
+    return [rollout.episodes[start : start + SIZE] for start in range(0, len(rollout.episodes), SIZE)]
+
+
+def returns(episodes):
+    return {episode.episode_return for episode in episodes}
+
+
+ROUNDS = 2
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Three steps of four groups, whose reward function tells what it is given, and an evaluation."""
+    told: list[Any] = []
+
+    def tell(prompts, task, dataset_row, label=None, **_):
+        told.extend(zip(prompts, task, label or task, dataset_row, strict=True))
+        return [0.0] * len(prompts)
+
+    rows = spec().train_dataset
+    labelled = rows.add_column("label", [task_in(prompt).seed for prompt in rows["prompt"]])
+    folder = tmp_path_factory.mktemp("trained")
+    trainer, rollouts = train(folder, resample_dead_groups=ROUNDS, dataset=labelled, reward=tell)
+    trainer.evaluate()
+    return trainer, rollouts, told
+
+
+def test_only_dead_groups_are_replaced_and_only_after_all_rounds_is_one_left(trained):
+    _, rollouts, _ = trained
+    seen = []
+    for rollout in [one for one in rollouts if one.split == "train"]:
+        for number, last in enumerate(in_groups(rollout)):
+            before = [one for one in rollout.replaced if one.place // SIZE == number]
+            attempts = [[one for one in before if one.attempt == attempt] for attempt in range(ROUNDS)]
+            history = [[one.episode for one in some] for some in attempts if some] + [last]
+            seen.append(len(history))
+            assert [one.place for one in before] == [number * SIZE + row % SIZE for row in range(len(before))]
+            assert all(len(some) == SIZE and len({one.task.to_json() for one in some}) == 1 for some in history)
+            assert all(len(returns(some)) == 1 for some in history[:-1])
+            assert len(history) == ROUNDS + 1 or len(returns(last)) > 1
+            assert all(one[0].task != other[0].task for one, other in pairwise(history))
+    assert len(seen) == 12
+    assert {1, ROUNDS + 1} <= set(seen)
+
+
+def test_an_evaluation_plays_its_own_tasks_and_replaces_none(trained):
+    trainer, rollouts, _ = trained
+    evaluated = [rollout for rollout in rollouts if rollout.split == "eval"]
+    assert all(not rollout.replaced for rollout in evaluated)
+    expected = [task_in(prompt).seed for prompt in trainer.eval_dataset["prompt"]]
+    played = [episode.task.seed for rollout in evaluated for episode in rollout.episodes]
+    assert sorted(played) == sorted(expected * SIZE)  # TRL shuffles them
+    [log] = [log for log in trainer.state.log_history if "eval_env/return" in log]
+    assert not any("replaced" in name for name in log)
+
+
+def test_reward_functions_get_the_prompt_and_the_columns_of_the_task_that_was_played(trained):
+    _, rollouts, told = trained
+    told = [(task_in(prompt), Task.from_json(task), label, row) for prompt, task, label, row in told]
+    trained_on = [episode for rollout in rollouts if rollout.split == "train" for episode in rollout.episodes]
+    assert [task for _, task, _, _ in told][: len(trained_on)] == [episode.task for episode in trained_on]
+    for prompted, task, label, _ in told[: len(trained_on)]:
+        assert prompted == task
+        assert label == task.seed
+    assert any(row is not None for *_, row in told)
+
+
+def test_the_logs_count_everything_that_was_played(trained):
+    trainer, rollouts, _ = trained
+    logs = [log for log in trainer.state.log_history if "env/return" in log]
+    for log, rollout in zip(logs, [one for one in rollouts if one.split == "train"], strict=True):
+        everything = [*rollout.episodes, *(one.episode for one in rollout.replaced)]
+        assert log["env/success"] == pytest.approx(sum(one.success for one in everything) / len(everything))
+        assert log["env/return"] == pytest.approx(sum(one.episode_return for one in everything) / len(everything))
+        assert log["env/replaced_groups"] == len(rollout.replaced) / SIZE
+        assert log["env/replaced_share"] == pytest.approx(len(rollout.replaced) / len(everything))
+        assert log["env/replaced_tokens"] == sum(sum(one.episode.mask) for one in rollout.replaced)
+        # TRL's own mean is that of the rows that are trained on.
+        trained_on = [one.episode_return for one in rollout.episodes]
+        assert log["rewards/env_reward/mean"] == pytest.approx(sum(trained_on) / len(trained_on))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99), st.integers(0, 3)), min_size=1, max_size=4))
+def test_totals_of_replaced_episodes_are_those_of_all_processes(shares):
+    row = Row(1.0, True, "success", {"turns": 2})
+    replaced = [Replaced([row] * rows, tokens, groups) for rows, tokens, groups in shares]
+    played = StepTotals.of([row, row], replaced=replaced)
+    assert played.episodes == 2 + sum(rows for rows, _, _ in shares)
+    metrics = (played + played).metrics()  # of two rollouts
+    assert metrics["env/replaced_groups"] == sum(groups for _, _, groups in shares)
+    assert metrics["env/replaced_tokens"] == sum(tokens for _, tokens, _ in shares)
+    assert metrics["env/success"] == 1.0
+    assert not any("replaced" in name for name in StepTotals.of([row]).metrics())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "options", [{"resample_dead_groups": 2}, {"resample_dead_groups": 1, "curriculum": "prioritized"}]
+)
+def test_a_resumed_training_draws_the_tasks_of_one_that_was_not_interrupted(options, tmp_path):
+    def tasks(rollouts):
+        return [
+            (
+                [one.task for one in rollout.episodes],
+                [(one.place, one.attempt, one.episode.task) for one in rollout.replaced],
+            )
+            for rollout in rollouts
+        ]
+
+    _, whole = train(tmp_path / "whole", steps=4, **options)
+    train(tmp_path / "some", steps=2, **options)
+    _, resumed = train(tmp_path / "some", steps=4, resume=str(tmp_path / "some" / "checkpoint-2"), **options)
+    assert [rollout.step for rollout in resumed] == [2, 3]
+    assert tasks(resumed) == tasks(whole)[2:]
+    assert any(rollout.replaced for rollout in resumed)
+
+
+@pytest.mark.full
+def test_prioritized_tasks_are_those_that_are_solved_now_and_then(tmp_path):
+    trainer, rollouts = train(tmp_path, steps=12, curriculum=PrioritizedTasks(explore=0.1))
+    late = [some[0].task for rollout in rollouts[6:] for some in in_groups(rollout)]
+    assert sum(map(hopeless, late)) < len(late) / 3  # half of the tasks are
+    assert {"env/success", "reward"} <= trainer.state.log_history[0].keys()
+
+
+PARTS = [{"resample_dead_groups": 2}, {"resample_dead_groups": 1, "curriculum": "prioritized"}]
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("options", PARTS)
+def test_two_processes_replace_the_same_groups_also_one_that_straddles_them(options, tmp_path):
+    grpo = {"per_device_train_batch_size": 6, "per_device_eval_batch_size": 6, "num_generations": SIZE}
+    asked = json.dumps({"spec": options, "grpo": grpo})
+    ranks = [report["rollouts"] for report in warm.run_ranks(SCRIPT, tmp_path, asked, processes=2)]
+    straddling = 0
+    for step in zip(*ranks, strict=True):
+        if step[0]["split"] != "train":
+            assert all(rollout["replaced"] == [] for rollout in step)
+            continue
+        tasks = [task for rollout in step for task in rollout["tasks"]]
+        assert [len(set(tasks[start : start + SIZE])) for start in (0, 4, 8)] == [1, 1, 1]
+        replaced = [
+            (6 * rank + place, attempt, task, value)
+            for rank, rollout in enumerate(step)
+            for place, attempt, task, value in rollout["replaced"]
+        ]
+        groups = {(row // SIZE, attempt) for row, attempt, _, _ in replaced}
+        for number, attempt in groups:
+            some = [one for one in replaced if (one[0] // SIZE, one[1]) == (number, attempt)]
+            assert [row for row, *_ in some] == list(range(number * SIZE, number * SIZE + SIZE))
+            assert len({task for _, _, task, _ in some}) == len({value for *_, value in some}) == 1
+        straddling += any(number == 1 for number, _ in groups)
+    assert straddling
+    logs = [json.loads((tmp_path / f"rank{rank}.json").read_text())["logs"] for rank in range(2)]
+    for one, other in zip(*logs, strict=True):
+        assert {name: value for name, value in one.items() if "env/" in name} == {
+            name: value for name, value in other.items() if "env/" in name
+        }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Prioritized tasks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def table(count=6):
+    rows = [Task("TrlEnv/Nim-v0", seed) for seed in range(count)]
+    return TrainingTasks(make_dataset(rows), lambda split, number: rows[0])
+
+
+episodes_played = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1), st.booleans()), max_size=40)
+
+
+@given(st.lists(episodes_played, max_size=3), st.floats(0.01, 1.0), st.floats(0, 0.99), st.integers(1, 2))
+def test_probabilities_sum_to_1_and_no_task_starves(rollouts, explore, decay, levels):
+    curriculum = PrioritizedTasks([{}] * levels if levels > 1 else (), explore=explore, decay=decay)
+    tasks = table()
+    for played in rollouts:
+        curriculum.count([(Task("TrlEnv/Nim-v0", seed, {"level": level}), won) for seed, level, won in played])
+    probabilities = curriculum.probabilities(tasks)
+    assert probabilities.shape == (6, levels)
+    assert probabilities.sum() == pytest.approx(1)
+    assert probabilities.min() >= explore / (6 * levels) - 1e-12
+    again = PrioritizedTasks(curriculum.levels, explore=explore, decay=decay)
+    again.state = json.loads(json.dumps(curriculum.state))  # as in a checkpoint
+    assert (again.probabilities(tasks) == probabilities).all()
+    assert [again.choose(tasks, seed * 2**58) for seed in range(32)] == [
+        curriculum.choose(tasks, seed * 2**58) for seed in range(32)
+    ]
+
+
+@given(st.integers(1, 8))
+def test_the_weight_is_that_of_the_equation_and_largest_at_one_half(won):
+    curriculum = PrioritizedTasks(explore=0.2)
+    tasks, asked = table(2), Task("TrlEnv/Nim-v0", 0)
+    curriculum.count([(asked, place < won) for place in range(8)])
+    overall = (won + 1) / (8 + 2)
+    rates = [(won + 2 * overall) / (8 + 2), overall]
+    weights = [rate * (1 - rate) for rate in rates]
+    assert curriculum.rate(asked) == pytest.approx(rates[0])
+    expected = [0.8 * weight / sum(weights) + 0.2 / 2 for weight in weights]
+    assert curriculum.probabilities(tasks)[:, 0].tolist() == pytest.approx(expected)
+
+
+def test_tasks_are_drawn_as_often_as_their_probabilities_say():
+    curriculum, tasks = PrioritizedTasks([{}, {}], explore=0.3), table()
+    curriculum.count([(Task("TrlEnv/Nim-v0", 1, {"level": 1}), place % 2 == 0) for place in range(8)])
+    curriculum.count([(Task("TrlEnv/Nim-v0", 2, {"level": 0}), True)] * 8)
+    draws = 4000
+    drawn = [curriculum.choose(tasks, (2 * place + 1) * 2**62 // draws) for place in range(draws)]  # evenly spaced
+    for row, some in enumerate(curriculum.probabilities(tasks)):
+        for level, probability in enumerate(some):
+            assert drawn.count(Choice(row, level)) / draws == pytest.approx(probability, abs=2 / draws)
+
+
+def test_instances_share_their_counts_and_levels_do_not():
+    curriculum = PrioritizedTasks([{}, {}])
+    curriculum.count([(Task("TrlEnv/Nim-v0", 7, {"instance": 3, "level": 1}), True)] * 8)
+    same, other = (Task("TrlEnv/Nim-v0", 1, {"instance": instance}) for instance in (3, 4))
+    assert curriculum.rate(same, 1) > curriculum.rate(other, 1) > curriculum.rate(other, 0) == 0.5
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bad input
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"resample_dead_groups": -1}, "resample_dead_groups must be an integer of at least 0, got -1"),
+        ({"resample_dead_groups": 1, "num_tasks": 1}, "num_tasks must be at least 2 for resample_dead_groups"),
+        ({"curriculum": "prioritized", "num_tasks": 1}, "num_tasks must be at least 2 for prioritized"),
+        ({"curriculum": "hard"}, "curriculum must be a Curriculum, a PrioritizedTasks or 'prioritized', got 'hard'"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_by_name(options, said):
+    with pytest.raises(ConfigError, match=said):
+        spec(**options)
+
+
+@pytest.mark.parametrize("options", PARTS)
+def test_trainers_that_choose_tasks_themselves_are_refused(options):
+    made = spec(**options)
+    with pytest.raises(ConfigError, match="needs rollout_func"):
+        _ = made.environment_factory
+    with pytest.raises(ConfigError, match="needs rollout_func, not rollout_worker"):
+        made.rollout_worker(None, None)
+
+
+def test_a_dataset_that_is_streamed_or_has_one_task_is_refused():
+    def assign(split, number):
+        return Task("TrlEnv/Echo-v0", number)
+
+    with pytest.raises(ConfigError, match="streaming dataset"):
+        TrainingTasks(IterableDataset.from_generator(lambda: iter([{"prompt": "Play."}])), assign)
+    with pytest.raises(ConfigError, match="train_dataset has only one"):
+        TrainingTasks(make_dataset([Task("TrlEnv/Echo-v0", 3)] * 4), assign)
+    plain = TrainingTasks(Dataset.from_dict({"prompt": ["Play."]}), assign)
+    assert plain.draw([Choice(0)], other_than=Task("TrlEnv/Echo-v0", 3), number=5).task.seed == 5
+    with pytest.raises(ConfigError, match="a prompt without one"):
+        _ = plain.tasks
+
+
+def test_another_task_is_found_in_any_dataset_that_has_one():
+    rows = [Task("TrlEnv/Echo-v0", 3)] * 30 + [Task("TrlEnv/Echo-v0", 5)] + [Task("TrlEnv/Echo-v0", 3)] * 9
+    tasks = TrainingTasks(make_dataset(rows), lambda split, number: rows[0])
+    assert tasks.draw([Choice(2)] * 16, other_than=rows[0]).row == 30
+    assert tasks.draw([Choice(30)], other_than=rows[30]).row == 31
+
+
+@pytest.mark.parametrize("arguments", [{"explore": 0.0}, {"explore": 1.1}, {"decay": 1.0}, {"decay": -0.1}])
+def test_numbers_that_cannot_work_are_refused(arguments):
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        PrioritizedTasks(**arguments)
+
+
+def test_prioritized_tasks_need_declared_success_and_their_own_state():
+    curriculum = PrioritizedTasks()
+    curriculum.count([(Task("TrlEnv/Nim-v0", 0), None)] * 127)
+    with pytest.raises(ConfigError, match="needs declared success, and the last 128 episodes"):
+        curriculum.count([(Task("TrlEnv/Nim-v0", 0), None)])
+    with pytest.raises(ConfigError, match="saved with another curriculum"):
+        curriculum.state = {"level": 1, "won": 0, "played": 0}
