@@ -143,8 +143,8 @@ def gigpo(group: Sequence[TurnRewards], gamma: float = 0.95, omega: float = 1.0)
     [[1.0, 1.0], [-1.0, -1.0]]
     """
     table = _Table(group, gamma)
-    mean = table.at_states(table.to_go) / np.maximum(table.at_states(table.alive.astype(np.float64)), 1.0)
-    step = table.to_go - mean[table.states]
+    visits = np.maximum(np.bincount(table.states.ravel()), 1)  # padding has a state of its own
+    step = table.to_go - (np.bincount(table.states.ravel(), table.to_go.ravel()) / visits)[table.states]
     return [
         [whole + omega * part for whole, part in zip(of_episode, of_turns, strict=True)]
         for of_episode, of_turns in zip(episode(group), table.rows(step), strict=True)
@@ -156,29 +156,36 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     """Return the pooled value of the state that each turn led to, less the value of the state it was taken in.
 
         A_i,t = Q_i,t - V_i,t
-        Q_i,t = r_i,t + gamma (Q_i,t+1 + sum_j G_j(s_i,t+1)) / (1 + m)
-        V_i,t = (b_i,t + sum_j G_j(s_i,t)) / (1 + m)
+        Q_i,t = r_i,t + gamma (Q_i,t+1 + sum_j H_j(s_i,t+1)) / (1 + m)
+        V_i,t = (b_i,t + sum_j H_j(s_i,t)) / (1 + m)
 
-    Sums are over the m other episodes that were in the state, G_j(s) is such an episode's return to go at its first
-    visit, and b is the baseline of ``return_to_go``. Q is an n-step return that passes to the experience of the others
-    with a share of m / (1 + m) in each state. If the key is not declared Markov, Q is the turn's own return to go, and
-    only the baseline is pooled.
+    Sums are over the m other episodes that were in the state, and b is the baseline of ``return_to_go``. H_j(s) is the
+    return to go of such an episode at its first visit, itself pooled as Q with the rest of the group, but without
+    episode i. Q is an n-step return that passes to the experience of others with a share of m / (1 + m) in each state.
+    If the key is not declared Markov, Q and H are the episodes' own returns to go, and only the baseline is pooled.
+
+    The gradient is unbiased if keys are not declared Markov, and if they are and no state can recur within an episode,
+    as with keys that include the turns left: then the others' returns from a state are independent of the weights that
+    they get. Time and memory grow with the square of the number of episodes in a group.
 
     Derived here: the value of a state from all episodes that pass it is the first-visit Monte Carlo estimate of Sutton
     and Barto, *Reinforcement Learning*, section 5.1; the n-step return is that of their section 7.1.
 
-    >>> pool([TurnRewards([0.0, 1.0], "abc", markov=True), TurnRewards([0.0, 0.0], "abd", markov=True)], gamma=1.0)
+    >>> pool([TurnRewards([0.0, 1.0], "abc", markov=True), TurnRewards([0.0, 0.0], "abd", markov=True)])
     [[0.5, 1.0], [-0.5, -1.0]]
     """
     table = _Table(group, gamma)
-    total, visits = table.others()
-    to_go = table.to_go
+    returns, visits = table.by_state(table.to_go), table.by_state(np.ones_like(table.to_go))
+    others, company = table.of_others(returns), table.of_others(visits)
+    own = table.to_go
     if all(one.markov for one in group):
-        to_go = table.rewards.copy()
-        for turn in reversed(range(table.turns - 1)):
-            following = (to_go[:, turn + 1] + total[:, turn + 1]) / (1 + visits[:, turn + 1])
-            to_go[:, turn] += gamma * following * table.alive[:, turn + 1]
-    return table.rows(to_go - (table.turn_baseline() + total) / (1 + visits))
+        # Axis 0 is the episode left out, so that no baseline depends on the turns that it is for.
+        states, everyone = table.states, np.arange(len(group))
+        rest = table.n_step(others - returns[:, states], np.maximum(company - visits[:, states], 0.0))
+        rest[everyone, everyone] = 0.0
+        others = np.take_along_axis(table.by_state(rest), states, axis=1)
+        own = table.n_step(others, company)
+    return table.rows(own - (table.turn_baseline() + others) / (1 + company))
 
 
 ESTIMATORS: dict[str, Estimator] = {"episode": episode, "return_to_go": return_to_go, "gigpo": gigpo, "pool": pool}
@@ -238,10 +245,12 @@ class _Table:
         alive: True where an episode has a turn.
         rewards: Reward of each turn.
         to_go: Discounted return to go of each turn.
-        states: Number of the state before each turn; states after the end have a number of their own.
+        states: Number of the state before each turn; padding has a number of its own, the last of ``count``.
+        first: 1 where an episode visits a state for the first time.
     """
 
     def __init__(self, group: Sequence[TurnRewards], gamma: float) -> None:
+        self.gamma = gamma
         self.lengths = [one.turns for one in group]
         self.turns = max(self.lengths)
         self.alive = np.arange(self.turns) < np.array(self.lengths)[:, None]
@@ -249,9 +258,12 @@ class _Table:
         numbers: dict[Hashable, int] = {}
         known = [[numbers.setdefault(key, len(numbers)) for key in one.keys[:-1]] for one in group]
         self.states = np.full(self.alive.shape, len(numbers))
+        self.count = len(numbers) + 1
+        self.first: Floats = np.zeros(self.alive.shape)
         for row, (one, states) in enumerate(zip(group, known, strict=True)):
             self.rewards[row, : one.turns] = one.rewards
             self.states[row, : one.turns] = states
+            self.first[row, np.unique(self.states[row, : one.turns], return_index=True)[1]] = 1.0
         self.to_go = self.rewards.copy()
         for turn in reversed(range(self.turns - 1)):
             self.to_go[:, turn] += gamma * self.to_go[:, turn + 1]
@@ -274,21 +286,21 @@ class _Table:
         baseline[:, last + 1 :] = baseline[:, last : last + 1]
         return baseline
 
-    def at_states(self, values: Floats) -> Floats:
-        """Return the sum of the values of each state's turns, by number of the state."""
-        return np.bincount(self.states.ravel(), values.ravel()).astype(np.float64)
+    def n_step(self, others: Floats, company: Floats) -> Floats:
+        """Return returns to go that are averaged in each state with those of others, given by their sum and number."""
+        values = np.array(np.broadcast_to(self.rewards, others.shape))
+        for turn in reversed(range(1, self.turns)):
+            following = (values[..., turn] + others[..., turn]) / (1 + company[..., turn])
+            values[..., turn - 1] += self.gamma * self.alive[:, turn] * following
+        return values
 
-    def others(self) -> tuple[Floats, Floats]:
-        """Return two numbers per turn: the summed returns to go of the other episodes in its state, and their count.
+    def by_state(self, values: Floats) -> Floats:
+        """Return values summed by state, over episodes' first visits: for each episode, or for each entry of axis 0."""
+        whose = np.arange(len(self.lengths))[:, None] if values.ndim == 2 else np.arange(len(values))[:, None, None]
+        cells = whose * self.count + self.states
+        sums = np.bincount(cells.ravel(), (values * self.first).ravel(), len(whose) * self.count)
+        return sums.astype(np.float64).reshape(len(whose), self.count)
 
-        Those are the returns to go at an episode's first visit, whose mean is the state's value without bias.
-        """
-        cells = self.states + np.arange(len(self.states))[:, None] * (self.states.max(initial=0) + 1)
-        _, first, cell = np.unique(cells, return_index=True, return_inverse=True)
-        is_first = np.zeros(self.states.size)
-        is_first[first] = 1.0
-        is_first *= self.alive.ravel()
-        own = (self.to_go.ravel() * is_first)[first][cell].reshape(self.states.shape)
-        visited = is_first.reshape(self.states.shape)
-        total, visits = self.at_states(self.to_go * visited), self.at_states(visited)
-        return (total[self.states] - own) * self.alive, (visits[self.states] - 1) * self.alive
+    def of_others(self, by_state: Floats) -> Floats:
+        """Return, for the state of each turn, the sum over the other episodes."""
+        return np.take_along_axis(by_state.sum(axis=0) - by_state, self.states, axis=1)
