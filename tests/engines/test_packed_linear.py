@@ -1,0 +1,92 @@
+"""Packed weights multiply as the layer does, and follow it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from lanes import examples
+
+torch = pytest.importorskip("torch")
+
+from gym_trl.engines import packed_linear  # noqa: E402 -- it needs torch
+from gym_trl.engines.packed_linear import PackedLinear  # noqa: E402
+
+pytestmark = pytest.mark.skipif(packed_linear._pack() is None, reason="this PyTorch cannot pack weights")
+
+
+def layer(columns: int = 24, rows: int = 40, *, bias: bool = True, dtype: Any = torch.float32) -> Any:
+    return torch.nn.Linear(columns, rows, bias=bias).to(dtype)
+
+
+@examples(60)
+@given(
+    columns=st.integers(1, 70),
+    rows=st.integers(1, 70),
+    shape=st.lists(st.integers(1, 9), max_size=2),
+    bias=st.booleans(),
+    bfloat16=st.booleans(),
+)
+def test_products_are_those_of_the_layer(columns: int, rows: int, shape: list[int], bias: bool, bfloat16: bool) -> None:
+    dtype, rounding = (torch.bfloat16, 3e-2) if bfloat16 else (torch.float32, 1e-5)
+    model = layer(columns, rows, bias=bias, dtype=dtype)
+    x = torch.randn(*shape, columns).to(dtype)
+    with torch.no_grad():
+        expected = model(x)
+        with PackedLinear(model).used():
+            assert "forward" in vars(model)
+            product = model(x)
+    assert product.shape == expected.shape
+    assert product.dtype == expected.dtype
+    torch.testing.assert_close(product, expected, rtol=rounding, atol=rounding)
+
+
+def test_a_layer_has_its_own_forward_again_after_an_exception() -> None:
+    model = torch.nn.Sequential(layer(), torch.nn.ReLU())
+    with pytest.raises(ZeroDivisionError), PackedLinear(model).used():
+        raise ZeroDivisionError
+    assert "forward" not in vars(model[0])
+
+
+def test_changed_weights_are_packed_again_after_a_reset() -> None:
+    model, x = layer(), torch.ones(2, 24)
+    packed = PackedLinear(model)
+    with torch.no_grad():
+        with packed.used():
+            before = model(x)
+        model.weight += 1
+        packed.reset()
+        with packed.used():
+            torch.testing.assert_close(model(x), before + 24)
+
+
+def test_a_gradient_or_another_type_is_computed_with_the_layers_own_weights() -> None:
+    model, x = layer(), torch.randn(3, 24)
+    with PackedLinear(model).used():
+        model(x).sum().backward()
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            assert model(x).dtype == torch.bfloat16
+    torch.testing.assert_close(model.weight.grad, x.sum(0).expand(40, -1))
+
+
+class Doubled(torch.nn.Linear):  # type: ignore[misc]  # torch may be untyped
+    """Layer with a product of its own."""
+
+    def forward(self, rows: Any) -> Any:
+        return 2 * super().forward(rows)
+
+
+def test_other_layers_stay_as_they_are() -> None:
+    hooked = layer()
+    hooked.forward = lambda rows: rows  # as accelerate's hooks do
+    model = torch.nn.Sequential(Doubled(4, 4), hooked, layer(dtype=torch.float64))
+    assert packed_linear._packed(model) == []
+
+
+def test_a_model_that_would_take_too_much_memory_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layer()
+    free = SimpleNamespace(available=4 * model.weight.nbytes)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    assert len(packed_linear._packed(model)) == 1
+    free.available -= 4
+    assert packed_linear._packed(model) == []
