@@ -1,0 +1,79 @@
+"""Generator of docs/curves_*.png, the curves of three real runs of a pretrained model.
+
+    python docs/make_curves.py
+
+It trains the runs that do not exist yet; those without arguments are runs of ``benchmarks/bench_learning_lm.py``.
+``guides/grpo_in_practice.md`` shows the pictures.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from gym_trl.cli.app import app
+from gym_trl.records.json_lines import read_json_lines
+from gym_trl.testing import pretrained_folder
+
+DOCS = Path(__file__).parent
+RUNS = DOCS.parent / "runs"
+CURVES = {
+    "env/invalid_actions": "invalid actions",
+    "env/success": "success",
+    "env/return": "return",
+    "frac_reward_zero_std": "groups without spread",
+    "entropy": "entropy",
+    "grad_norm": "gradient norm",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A run, and the arguments of ``gym-trl train`` that make it."""
+
+    kind: str
+    folder: Path
+    arguments: tuple[str, ...] = ()
+
+
+EXAMPLES = (
+    Example("healthy", RUNS / "learning-lm" / "guess_number-random-0" / "grpo"),
+    Example(
+        "stuck",
+        RUNS / "curves-stuck",
+        (
+            *("TrlEnv/GuessNumber-v0", "--env=high=8", "--env=turns=4", "--action-format=plain", "--max-tokens=6"),
+            *("--max-completion=128", "--lora=16", "--dtype=bfloat16", "--learning-rate=3e-4", "--steps=10"),
+            *("--episodes=64", "--group-size=16", "--eval-episodes=16"),
+        ),
+    ),
+)
+
+
+def metrics(example: Example) -> list[dict[str, float]]:
+    """Return the logs of a run's steps; train it first if it does not exist."""
+    if not (example.folder / "summary.json").exists():
+        words = ["train", *example.arguments, f"--model={pretrained_folder()}", f"--out={example.folder}"]
+        app(words, standalone_mode=False)
+    return [log for log in read_json_lines(example.folder / "metrics.jsonl") if "env/return" in log]
+
+
+def draw(example: Example) -> None:
+    """Draw the curves of a run beside each other."""
+    logs = metrics(example)
+    figure = Figure(figsize=(2.1 * len(CURVES), 2.0), layout="constrained")
+    for axis, (name, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
+        points = [(log["step"], log[name]) for log in logs if log.get(name) is not None]
+        if points:
+            axis.plot(*zip(*points, strict=True))
+        axis.set_title(title, fontsize=9)
+        axis.tick_params(labelsize=7)
+        low, high = axis.get_ylim()
+        axis.set_ylim(min(0.0, low), max(high, 0.0 if name == "env/return" else 1.0))
+    figure.supxlabel("step", fontsize=8)
+    figure.savefig(DOCS / f"curves_{example.kind}.png", dpi=120)
+
+
+if __name__ == "__main__":
+    for one in EXAMPLES:
+        draw(one)
