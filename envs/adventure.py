@@ -212,6 +212,7 @@ class Adventure(Puzzle):
     def _build(self) -> None:
         self._possible: dict[str, _Order] = {}
         self._house, self._state, self._room = self._built()
+        self._explored = {self._room}  # rooms and containers whose contents the player was shown
 
     def _built(self) -> tuple[_House, _State, str]:
         return _Builder(self._instance, self.rooms, self.locks).build(self.objects, self.goals)
@@ -240,6 +241,10 @@ class Adventure(Puzzle):
         if self._turns_left == 0:
             return Outcome(f"{message} No turns left.", done=True, valid=valid)
         return Outcome(f"{message}\n{self._observe()}", valid=valid)
+
+    def _snapshot(self) -> tuple[Any, ...]:
+        where, *marked = self._state
+        return self._room, *where.items(), *(tuple(sorted(names)) for names in (*marked, self._explored))
 
     def _is_solved(self) -> bool:
         return all(self._reached(goal) for goal in self._house.goals)
@@ -355,10 +360,13 @@ class Adventure(Puzzle):
             state.where[thing] = places[verb]
         elif verb in marks:
             marks[verb](thing)
+            if verb == "open":
+                self._explored.add(thing)
         elif verb == "cook":
             state.cooked.add(thing)
         elif verb == "go":
             self._room = house.exits[self._room][thing][0]
+            self._explored.add(self._room)
             return f"You go {thing}."
         elif verb == "inventory":
             held = [_with_state(name, state) for name in self._held()]

@@ -163,6 +163,9 @@ class Bandit(TextEnv):
             self._shown[place] = f"{name} {self._paid[place]}/{tried + 1}"
         return self._use_turn(f"{name} paid {paid}.", paid, 0.0 if place == self._best else self.gap)
 
+    def _snapshot(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return tuple(self._tried), tuple(self._paid)
+
     def _reject(self, reason: str) -> Outcome:
         return self._use_turn(reason, 0, 0.5 + self.gap / 2)._replace(valid=False, success=False)
 

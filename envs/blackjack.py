@@ -134,6 +134,8 @@ class Blackjack(TextEnv):
     def _optimum(self) -> "_Value":
         return _mean_value(self.natural, self.sab, min(self.turns, _MOST_TURNS), self.reward == "success")
 
+    draws = True
+
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         cards = [_DECK[place] for place in self.np_random.integers(len(_DECK), size=4)]
         self._dealer, self._player = cards[:2], cards[2:]
@@ -150,6 +152,9 @@ class Blackjack(TextEnv):
         if said == "stick":
             return self._settle()
         return self._reject('Not "hit" or "stick".')
+
+    def _snapshot(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return tuple(self._dealer), tuple(self._player)
 
     def _reject(self, reason: str) -> Outcome:
         return self._use_turn(f"{reason} {self._table()}", valid=False)

@@ -244,6 +244,9 @@ class Countdown(Puzzle):
             return Outcome(f"{self._names[-1]} is left, not {self._target}.", done=True)
         return self._end_turn()
 
+    def _snapshot(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
     def _evaluate(self, action: str) -> Outcome:
         if len(action.strip()) > _LONGEST or _EXPRESSION.fullmatch(action) is None:
             return self._reject(_NO_EXPRESSION)

@@ -135,6 +135,9 @@ class Echo(TextEnv):
         share = right / max(len(word), len(action))
         return self._end_turn(share, shown=f"{right} of {len(word)} right.")
 
+    def _snapshot(self) -> tuple[int, bool]:
+        return self._turn, self._all_exact
+
     @property
     def turns_left(self) -> float:
         """Most actions that can follow."""

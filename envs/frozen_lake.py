@@ -170,6 +170,11 @@ class FrozenLake(Puzzle):
     def _rate(self) -> float:
         return float(self.success_rate) if self.is_slippery else 1.0
 
+    @property
+    def draws(self) -> bool:  # type: ignore[override]
+        """True on slippery ice."""
+        return self.is_slippery
+
     def _deal(self, instance: int | None) -> None:
         if self.map_name == "random":
             number = int(self.np_random.integers(_RANDOM_MAPS)) if instance is None else instance
@@ -192,6 +197,9 @@ class FrozenLake(Puzzle):
         if square == "H":
             return self._end_turn("You fell into a hole.", done=True)
         return self._end_turn("You reached the goal." if square == "G" else "")
+
+    def _snapshot(self) -> int:
+        return self._at
 
     def _slip(self, move: int) -> int:
         fail = (1.0 - self.success_rate) / 2.0

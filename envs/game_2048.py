@@ -138,6 +138,8 @@ class Game2048(Puzzle):
         boards: int = _levels(self.target) ** self.size**2
         return boards <= _MOST_BOARDS_SOLVED
 
+    draws = True
+
     def _deal(self, instance: int | None) -> None:
         self._rows = ((0,) * self.size,) * self.size
         self._spawn()
@@ -153,6 +155,9 @@ class Game2048(Puzzle):
             self._spawn()
         self._look()
         return self._end_turn(done=not self._legal)
+
+    def _snapshot(self) -> tuple[tuple[int, ...], ...]:
+        return self._rows
 
     def _look(self) -> None:
         self._legal = _legal(self._rows)

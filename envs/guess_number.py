@@ -127,6 +127,9 @@ class GuessNumber(Puzzle):
             self._most = guess - 1
         return self._end_turn("Lower.")
 
+    def _snapshot(self) -> tuple[int, int]:
+        return self._least, self._most
+
     def _fewest_actions(self) -> float:
         """Return the guesses that halving takes for this secret."""
         policy = _Halving(self.low, self.high)

@@ -155,6 +155,9 @@ class Hangman(TextEnv):
         missed = " ".join(self._missed) or "none"
         return f"{' '.join(self._shown)}\nMissed: {missed}. {counted(self._misses_left, 'miss')} left."
 
+    def _snapshot(self) -> tuple[str, tuple[str, ...], int]:
+        return "".join(self._shown), tuple(self._missed), self._misses_left
+
     def _fewest_actions(self) -> float:
         """Return the number of different letters in the word."""
         return len(set(self._secret))

@@ -123,6 +123,9 @@ class LightsOut(Puzzle):
         self._lights ^= _switches(self.size)[light]
         return self._end_turn()
 
+    def _snapshot(self) -> int:
+        return self._lights
+
     def _is_solved(self) -> bool:
         return self._lights == 0
 

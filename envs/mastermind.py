@@ -155,6 +155,9 @@ class Mastermind(Puzzle):
     def _observe(self) -> str:
         return f"{counted(self._turns_left, 'guess')} left."
 
+    def _snapshot(self) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted(set(self._answers)))
+
     def _fewest_actions(self) -> float:
         """Return the number of guesses that the solver takes for this code."""
         return self._book.guesses_for(self._secret)

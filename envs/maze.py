@@ -151,6 +151,7 @@ class Maze(Puzzle):
         self._at = rng.choice([room for room in rooms if 0 < away[room] <= turns])
         self._maze = f"{self._maze[: self._goal]}G{self._maze[self._goal + 1 :]}"
         self._fewest = self._away[self._at]
+        self._visited = {self._at}
 
     def _act(self, action: str) -> Outcome:
         direction = action if action in self._steps else plain(action)
@@ -159,7 +160,11 @@ class Maze(Puzzle):
         if self._maze[self._at + self._steps[direction]] == "#":
             return self._reject(f"A wall is {direction} of you.")
         self._at += self._steps[direction]
+        self._visited.add(self._at)
         return self._end_turn("You reached the goal." if self._at == self._goal else "")
+
+    def _snapshot(self) -> tuple[int, ...]:
+        return (self._at,) if self.view == "full" else (self._at, *sorted(self._visited))
 
     def _is_solved(self) -> bool:
         return self._at == self._goal

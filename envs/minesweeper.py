@@ -186,6 +186,9 @@ class Minesweeper(Puzzle):
         self._open += len(changed)
         return self._end_turn("All safe cells are open." if self._is_solved() else "")
 
+    def _snapshot(self) -> tuple[str, int | None]:
+        return "".join(self._cells), self._first
+
     def _is_solved(self) -> bool:
         return self._open == len(self._cells) - self.mines
 

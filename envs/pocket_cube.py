@@ -126,6 +126,9 @@ class PocketCube(Puzzle):
         self._stickers = turn(self._stickers)
         return self._end_turn()
 
+    def _snapshot(self) -> Stickers:
+        return self._stickers
+
     def _is_solved(self) -> bool:
         return self._stickers == _SOLVED
 

@@ -124,6 +124,9 @@ class Secretary(Puzzle):
         self._seen += 1
         return self._end_turn()
 
+    def _snapshot(self) -> int:
+        return self._seen
+
     def _potential(self) -> float:
         """Return the probability that perfect play wins, given the applicants seen."""
         last = min(self.applicants, self._seen + self._turns_left - 1)

@@ -128,6 +128,9 @@ class SlidingPuzzle(Puzzle):
                 return self._end_turn()
         return self._reject("Not a tile beside the gap.")
 
+    def _snapshot(self) -> tuple[int, ...]:
+        return tuple(self._cells)
+
     def _is_solved(self) -> bool:
         return self._gap == self._count - 1 and tuple(self._cells) == _goal(self._count)
 

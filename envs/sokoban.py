@@ -170,6 +170,9 @@ class Sokoban(Puzzle):
     def _is_solved(self) -> bool:
         return "$" not in self._squares
 
+    def _snapshot(self) -> str:
+        return "".join(self._squares)
+
     def _board(self) -> str:
         return "".join(self._squares)
 

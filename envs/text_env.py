@@ -4,7 +4,7 @@ import math
 import random
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.seeding import generator_key
 from gym_trl.spaces import AnyText
 from gym_trl.types import Policy
 
@@ -146,7 +147,7 @@ class TextEnv(gym.Env[str, str], ABC):
     These three members are required. All others are optional: ``admissible_actions`` (listed in ``info``, and played by
     the random policy), ``constant_action`` (a blind baseline), ``solver`` and ``optimal_success`` (an upper reference,
     and a check of the rules), ``num_instances`` (countable games, all of which are used in training), ``presets``,
-    ``ranges``, ``reward_modes``, ``_reject``.
+    ``ranges``, ``reward_modes``, ``_reject``, ``_snapshot`` and ``draws`` (the ``state_key``, for credit per turn).
 
     The guarantees: actions and observations are text; an action that is too long is an invalid action and not an error;
     a finished game returns its last observation and no reward for every action; a game that ends by its rules, also
@@ -193,6 +194,9 @@ class TextEnv(gym.Env[str, str], ABC):
     preferred_executor: ClassVar[str] = "inline"
     """Default executor of ``GymSpec``: a step takes microseconds."""
 
+    draws: bool = False
+    """True if the rules draw random numbers after the start, so that the generator is part of the state."""
+
     _named: ClassVar[tuple[str, ...]] = ()
     """Arguments of the presets that the signature of ``__init__`` does not list."""
     __signature__: ClassVar[Signature]
@@ -200,6 +204,8 @@ class TextEnv(gym.Env[str, str], ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Give the class a signature that has the arguments of its presets."""
         super().__init_subclass__(**options)
+        if "_snapshot" in vars(cls):
+            cls.metadata = {**cls.metadata, "markov_state_key": True}
         shared = signature(TextEnv.__init__).parameters
         own = {one.name: one for one in list(signature(cls.__init__).parameters.values())[1:]}
         listed = [one for one in own.values() if one.kind is not Parameter.VAR_KEYWORD]
@@ -416,6 +422,34 @@ class TextEnv(gym.Env[str, str], ABC):
         if self._last is not None and self._last.done:
             return 0
         return float(getattr(self, "_turns_left", math.inf))
+
+    def _snapshot(self) -> Hashable:
+        """Return all that the rest of the game depends on; a game that defines it has a ``state_key``.
+
+        This is what the rules keep and, in a game that hides a part of its state, what the player was shown and may
+        still use. The task, the turns left and the generator need not be in it.
+        """
+        raise NotImplementedError
+
+    @property
+    def state_key(self) -> Hashable:
+        """Key of the game's state within its task, hidden parts included; see ``gym_trl.wrappers.state_key``.
+
+        >>> import gymnasium as gym
+        >>> env = gym.make("TrlEnv/GuessNumber-v0", low=1, high=8).unwrapped
+        >>> _ = env.reset(options={"instance": 4}), env.step("2"), env.step("7")
+        >>> env.state_key, env.metadata["markov_state_key"]
+        ((3, 6), True)
+
+        Raises:
+            AttributeError: the game does not define ``_snapshot``.
+        """
+        if type(self)._snapshot is TextEnv._snapshot:
+            raise AttributeError(f"{self._name} has no state key: it needs _snapshot()")
+        if not (self.draws or self.reward == "efficient"):
+            return self._snapshot()
+        made = self._actions if self.reward == "efficient" else None  # a later success pays less
+        return self._snapshot(), made, generator_key(self.np_random) if self.draws else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""

@@ -161,6 +161,7 @@ class ToolUse(Puzzle):
 
     def _deal(self, instance: int | None) -> None:
         self._followed = set()
+        self._called: set[tuple[str, str]] = set()  # whose results the player was shown
         self._world, self._question = _make(instance or 0, self.hops, self.documents)
 
     def _act(self, action: str) -> Outcome:
@@ -172,10 +173,14 @@ class ToolUse(Puzzle):
         tool, argument = call[1].lower(), call[2]
         if tool == "answer":
             return self._answer(argument)
+        self._called.add((tool, argument))
         try:
             return self._end_turn(getattr(self, f"_{tool}")(argument))
         except _ToolError as error:
             return self._reject(str(error))
+
+    def _snapshot(self) -> tuple[Any, ...]:
+        return tuple(sorted(self._followed)), tuple(sorted(self._called))
 
     def _fewest_actions(self) -> float:
         """Return the calls needed: two per document, one per query and calculation, and the answer.

@@ -135,6 +135,9 @@ class TowerOfHanoi(Puzzle):
         self._shown[giver], self._shown[taker] = _show(source), _show(target)
         return self._end_turn()
 
+    def _snapshot(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(tuple, self._pegs))
+
     def _is_solved(self) -> bool:
         return len(self._pegs[_GOAL]) == self.disks
 

@@ -93,6 +93,9 @@ class TwoPlayerEnv(TextEnv):
         self._mistakes_left = self.mistakes
         self._to_move = 0
         self._seat = 0
+        self.draws = not self._alone
+        if callable(self.opponent):  # its state is unknown
+            self.metadata = {**self.metadata, "markov_state_key": False}
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
@@ -400,6 +403,9 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
 
     def _deal(self) -> None:
         self._position = self._first
+
+    def _snapshot(self) -> Hashable:
+        return self._position, self._to_move, self._seat, self._mistakes_left
 
     @abstractmethod
     def _recognise(self, observation: str) -> Position:

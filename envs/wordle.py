@@ -211,6 +211,9 @@ class Wordle(TextEnv):
         left = f"{counted(self._guesses_left, 'guess')} and {counted(self._turns_left, 'turn')} left."
         return Outcome(f"{reason} {left}", done=self._turns_left == 0, valid=False)
 
+    def _snapshot(self) -> tuple[Any, ...]:
+        return tuple(sorted(set(self._told))), self._guesses_left
+
     def _fewest_actions(self) -> float:
         """Return the number of guesses that the solver takes for this word."""
         return _taken(self._shown, self.strict, self._secret)

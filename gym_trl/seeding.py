@@ -2,7 +2,9 @@
 
 from hashlib import blake2b
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
+
+from numpy.random import Generator
 
 _SPLITS = {"train": 0, "eval": 1}
 
@@ -36,3 +38,19 @@ def task_seed(base: int, split: str, number: int) -> int:
     """
     step = derive_seed(base, "step") | 1
     return (derive_seed(base, "start") + step * number) % 2**30 * 2 + _SPLITS[split]
+
+
+def generator_key(generator: Generator) -> tuple[int, int, int]:
+    """Return the state of a generator of NumPy's default kind, which decides all that it will draw.
+
+    >>> import numpy as np
+    >>> one, other = np.random.default_rng(3), np.random.default_rng(3)
+    >>> _ = one.random()
+    >>> generator_key(one) == generator_key(other)
+    False
+    >>> _ = other.random()
+    >>> generator_key(one) == generator_key(other)
+    True
+    """
+    state: Any = generator.bit_generator.state
+    return state["state"]["state"], state["has_uint32"], state["uinteger"]

@@ -272,6 +272,17 @@ class Picture(Array):
 
 NoInstructions: Any = changed(instructions=property(lambda self: (_ for _ in ()).throw(AttributeError("instructions"))))
 
+
+def keyed(key, *, markov=True) -> type[Higher]:
+    """Return an environment whose state key is a function of it, and is declared Markov."""
+    kind = changed(
+        reset=lambda self, *, seed=None, options=None: (Higher.reset(self, seed=seed)[0], {"state_key": key(self)}),
+        step=lambda self, action: (*(step := Higher.step(self, action))[:4], {**step[4], "state_key": key(self)}),
+    )
+    kind.metadata = {"render_modes": [], "markov_state_key": markov}
+    return kind
+
+
 BROKEN = [
     ("construction", NoArguments, PROBLEM, "raised TypeError: NoArguments.__init__() missing 1 required"),
     ("construction", lambda: "no environment", PROBLEM, "made str 'no environment'"),
@@ -325,6 +336,8 @@ BROKEN = [
     ("blind baseline", Hinting, WARNING, "solves 1.000 [0.992, 1.000] with "),
     ("solver", PoorSolver, PROBLEM, "less than random play"),
     ("solver", Proud, PROBLEM, "but the declared optimum is 0.500"),
+    ("state key", keyed(lambda game: game.hidden), PROBLEM, "lead to the key"),
+    ("state key", keyed(lambda game: [game.left]), PROBLEM, "a state key must be hashable"),
     ("info", stepping(lambda self, action, *step: (*step[:4], {"f": lambda: 1})), PROBLEM, "does not pickle"),
     ("info", stepping(lambda self, action, *step: (*step[:4], {"x": "x" * 200_000})), WARNING, "200 kB a step"),
     ("info", stepping(lambda self, action, *step: (*step[:4], {"action_valid": "yes"})), PROBLEM, "= str 'yes'"),
@@ -377,6 +390,24 @@ def test_what_cannot_be_looked_at_is_not_called_kept() -> None:
         *("construction", "instructions", "solver", "closing")
     }
     assert seen["step"] == seen["determinism"] == seen["speed"] == SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("broken", "got"),
+    [
+        (keyed(lambda game: (game.hidden, game.left)), "Markov in "),
+        (keyed(lambda game: game.hidden, markov=False), "declared, and not as Markov"),
+        (Higher, "none; "),
+    ],
+)
+def test_a_state_key_that_keeps_its_promise_is_told_so(broken: type[Higher], got: str) -> None:
+    found = Inspector(broken, episodes=20).look_at("state key")
+    assert (found.verdict, found.got[: len(got)]) == (OK, got)
+
+
+def test_a_wrong_state_key_is_shown_with_two_histories_and_where_they_part() -> None:
+    got = Inspector(keyed(lambda game: game.hidden), episodes=20).look_at("state key").got
+    assert re.search(r"seed \d: .* and .* lead to the key \d, but after .* the \w+ is .* or .*", got), got
 
 
 def test_a_global_generator_is_told_from_a_clock() -> None:

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, apart_from_the_model
-from gym_trl.seeding import derive_seed
+from gym_trl.seeding import derive_seed, generator_key
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
@@ -69,9 +69,9 @@ class Opponent(FrozenAfterEnd):
         self._owed = 0.0  # reward of the opponent's actions before the agent's first one
 
     @property
-    def state_part(self) -> tuple[int, int, float, int]:
+    def state_part(self) -> tuple[Any, ...]:
         """Seats of the agent and of the next player, the reward owed, and the state of the generator."""
-        return self._agent, self._next, self._owed, self._rng.bit_generator.state["state"]["state"]
+        return self._agent, self._next, self._owed, generator_key(self._rng)
 
     @property
     def markov_state_key(self) -> bool:

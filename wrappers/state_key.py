@@ -26,7 +26,9 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import load_function
+from gym_trl.wrappers.minigrid_text import minigrid_key
 from gym_trl.wrappers.settlement import layers_of, turns_left
+from gym_trl.wrappers.toy_text import toy_text_key
 
 KeyFunction: TypeAlias = Callable[[Any], Hashable]
 """Function from the unwrapped environment to the key of its current state."""
@@ -58,8 +60,9 @@ class StateKey(FrozenAfterEnd):
     False
 
     Put it outside of all other wrappers, as ``GymSpec(state_key=...)`` does. The key is that of ``key``; without it the
-    one that the environment declares (see ``gym_trl.wrappers.state_key``); if it declares none, a digest of the history
-    of observations and parsed actions. A key of more than 48 characters becomes a digest of 32.
+    one that the environment declares (see ``gym_trl.wrappers.state_key``), which is known for Gymnasium's toy-text
+    games (Markov) and for MiniGrid (not Markov); if there is none, a digest of the history of observations and parsed
+    actions, which is not Markov either. A key of more than 48 characters becomes a digest of 32.
 
     Args:
         env: Any environment, with its wrappers.
@@ -86,6 +89,11 @@ class StateKey(FrozenAfterEnd):
         """Key of the current state."""
         self.markov_state_key = False
         """True if states that share a key are promised to behave alike; valid after a reset."""
+
+    @property
+    def declared(self) -> bool:
+        """True if the environment or ``key`` names the state, so that it is not named by its history."""
+        return self._read is not None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -117,6 +125,10 @@ class StateKey(FrozenAfterEnd):
             self._declared, self._read = info["state_key"], self._in_info
         elif self.env.has_wrapper_attr("state_key"):
             self._read = lambda info: self.env.get_wrapper_attr("state_key")
+        elif toy_text_key(self.unwrapped) is not None:
+            self._read, markov = lambda info: toy_text_key(self.unwrapped), True
+        elif minigrid_key(self.unwrapped) is not None:
+            self._read = lambda info: minigrid_key(self.unwrapped)
         self.markov_state_key = self._read is not None and markov and all(map(_adds_all, layers[1:]))
         self._layers = [layer for layer in layers if _adds(layer)] if self.markov_state_key else []
 

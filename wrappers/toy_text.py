@@ -1,10 +1,12 @@
-"""Text observations of Gymnasium's own toy-text games."""
+"""Text observations and state keys of Gymnasium's own toy-text games."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeAlias
 
 import gymnasium as gym
+
+from gym_trl.seeding import generator_key
 
 Reader: TypeAlias = Callable[[Any, dict[str, Any]], str]
 
@@ -22,6 +24,35 @@ def toy_text(env: gym.Env[Any, Any]) -> Reader | None:
     """
     reader = _READERS.get(f"{type(env.unwrapped).__module__}:{type(env.unwrapped).__name__}")
     return None if reader is None else reader(env.unwrapped)
+
+
+def toy_text_key(env: gym.Env[Any, Any]) -> Hashable | None:
+    """Return the Markov key of the current state of one of Gymnasium's toy-text games; ``None`` for any other.
+
+    >>> env = gym.make("FrozenLake-v1", is_slippery=False)
+    >>> _ = env.reset(seed=0), env.step(2)
+    >>> toy_text_key(env)
+    1
+
+    Where outcomes are random, the state of the generator is part of the key. The time limit is not: every limit is
+    added by ``StateKey``.
+    """
+    game: Any = env.unwrapped
+    name = f"{type(game).__module__}:{type(game).__name__}"
+    if name == "gymnasium.envs.toy_text.blackjack:BlackjackEnv":
+        return tuple(map(int, game.dealer)), tuple(map(int, game.player)), generator_key(game.np_random)
+    if name not in _READERS:
+        return None
+    fickle = bool(getattr(game, "fickle_passenger", False))
+    if fickle or _slips(game):
+        return int(game.s), fickle and bool(game.fickle_step), generator_key(game.np_random)
+    return int(game.s)
+
+
+def _slips(game: Any) -> bool:
+    """Return True if a move from the start has several outcomes."""
+    start = int(game.initial_state_distrib.argmax())
+    return any(len(ways) > 1 for ways in game.P[start].values())
 
 
 def _frozen_lake(env: Any) -> Reader:

@@ -66,7 +66,14 @@ class TextWorld(Adapter):
         self.games = _games([path] if isinstance(path, str | PathLike) else path)
         self._start = textworld.start
         self._wanted = textworld.EnvInfos(
-            admissible_commands=True, objective=True, description=True, max_score=True, score=True, won=True, lost=True
+            admissible_commands=True,
+            objective=True,
+            description=True,
+            max_score=True,
+            score=True,
+            won=True,
+            lost=True,
+            facts=True,
         )
         self._state: Any = None
         self._scored = False
@@ -75,6 +82,20 @@ class TextWorld(Adapter):
     def num_instances(self) -> int:
         """Number of games."""
         return len(self.games)
+
+    @property
+    def state_key(self) -> tuple[str, ...]:
+        """Key of the current state: all facts that hold, sorted.
+
+        It is not Markov, because the player sees one room and acts on what it remembers. A baseline may use it.
+
+        Raises:
+            AttributeError: The game has no metadata, so that its facts are unknown.
+        """
+        facts = None if self._state is None else self._state.facts
+        if facts is None:
+            raise AttributeError(f"{self.unwrapped} has no state key: the game has no metadata")
+        return tuple(sorted(map(str, facts)))
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         number = self._instance(options, seed, len(self.games))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from pickle import dumps, loads
@@ -34,9 +34,10 @@ from gym_trl.env_checker.play import (
     shortened,
 )
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
+from gym_trl.env_checker.state_keys import search_keys
 from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.errors import NotTextError
+from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.evaluation.blind import SECONDS, STEPS, describe, is_near, search_blind
 from gym_trl.evaluation.play import optimum
 from gym_trl.executors.protocol import TextEnvironment
@@ -487,6 +488,26 @@ class Inspector:
             return _Told(PROBLEM, f"{got}, less than random play", fix)
         return _Told(OK, got)
 
+    def _look_at_state_key(self) -> "_Told":
+        _ = self._some  # raises NotCheckedError if nothing can be played
+        fix = "put all that later observations, rewards and ends depend on into it, or do not declare it Markov"
+        with self._open() as env:
+            solves = env.has_wrapper_attr("solver")
+        players = [partial(self._at_random, seed=seed) for seed in range(4)]
+        solver = [lambda env: _without_info(env.get_wrapper_attr("solver")())] if solves else []
+        try:
+            found = search_keys(self._text_env, [*players, *solver], range(3), walks=self._affordable(40))
+        except ConfigError as error:
+            return _Told(PROBLEM, str(error), "make it of strings, numbers and tuples of these")
+        if not found.declared:
+            return _Told(OK, 'none; info["state_key"] would let credit per turn compare states, not histories')
+        histories = counted(found.histories, "history")
+        if not found.markov:
+            return _Told(OK, f"declared, and not as Markov, in {histories}: it serves baselines only")
+        if found.counterexample is not None:
+            return _Told(PROBLEM, found.counterexample, fix)
+        return _Told(OK, f"Markov in {histories}: {counted(found.tested, 'pair')} with one key went on alike")
+
     def _look_at_info(self) -> "_Told":
         self._issues("info", "")
         if found := self._survey.issues.get("info"):
@@ -645,6 +666,7 @@ PROMISES: dict[str, str] = {
     "reward": "GRPO learns from differences within a group.",
     "blind baseline": "A score shows that a model reads only if it is above this.",
     "solver": "A solver shows that the environment can be solved, and how well.",
+    "state key": "Credit per turn takes what followed from one state for another with its key.",
     "info": "It is sent between processes and written to records.",
     "size": "Observations fill the context.",
     "speed": "Slow steps delay the model.",

@@ -1,0 +1,178 @@
+"""Search for two histories of a task that share a state key and do not behave alike."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from gym_trl.env_checker.play import Actor, shortened
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import read_step
+from gym_trl.text.textify import counted
+from gym_trl.wrappers.state_key import StateKey
+
+_MOST_TURNS = 60
+_NAMES = ("observation", "reward", "terminated", "truncated", "state key")
+
+
+class _Step(NamedTuple):
+    action: str
+    after: tuple[str, float, bool, bool, str]
+    """Observation, reward, flags and key after the action."""
+
+
+class _Walk(NamedTuple):
+    seed: int
+    start: str
+    """Key after the reset."""
+    steps: list[_Step]
+
+    def actions(self) -> list[str]:
+        """Return all actions."""
+        return [step.action for step in self.steps]
+
+    def keys(self) -> list[str]:
+        """Return the keys before each action."""
+        return [self.start, *(step.after[-1] for step in self.steps[:-1])]
+
+
+@dataclass
+class KeySearch:
+    """Result of a search for a counterexample to a state key that is declared Markov.
+
+    >>> import gymnasium as gym
+    >>> def random_moves(env):
+    ...     policy = env.get_wrapper_attr("random_policy")(3)
+    ...     return lambda observation, info: policy(observation)
+    >>> found = search_keys(lambda: gym.make("TrlEnv/TowerOfHanoi-v0"), [random_moves], [0])
+    >>> found.markov, found.tested > 9, found.counterexample
+    (True, True, None)
+    """
+
+    markov: bool = False
+    """The environment declares that its keys are Markov."""
+    declared: bool = False
+    """The environment declares a key; otherwise keys are digests of the history."""
+    histories: int = 0
+    """Number of different histories, over all tasks."""
+    tested: int = 0
+    """Number of pairs of histories with one key that were continued with the same actions."""
+    counterexample: str | None = None
+    """Sentence with two histories that share a key and behave differently."""
+
+
+def search_keys(
+    make: Callable[[], TextEnvironment],
+    players: Sequence[Callable[[TextEnvironment], Actor]],
+    seeds: Sequence[int],
+    *,
+    walks: int = 40,
+    pairs: int = 40,
+) -> KeySearch:
+    """Play tasks in several ways, and continue histories that share a key with each other's actions.
+
+    After a key, the rest of one episode is played from the other history as well. Observations, rewards, flags and keys
+    must be the same. Besides the players' episodes, variants of them are played: with two neighbouring actions swapped,
+    with an action repeated, and with one left out.
+
+    Args:
+        make: Makes the environment as text.
+        players: Functions that make a policy from the environment that it plays.
+        seeds: Tasks.
+        walks: Maximum number of episodes of each task.
+        pairs: Maximum number of pairs of histories that are compared in each task.
+    """
+    found = KeySearch()
+    env = StateKey(make())
+    try:
+        for seed in seeds:
+            played = [_walk(env, seed, player(env)) for player in players]
+            found.markov, found.declared = env.markov_state_key, env.declared
+            if not found.declared:
+                return found
+            variants = islice(_variants([walk.actions() for walk in played]), max(0, walks - len(played)))
+            played += [_walk(env, seed, actions) for actions in variants]
+            _compare_all(env, played, pairs, found)
+            if found.counterexample is not None:
+                break
+    finally:
+        env.close()
+    return found
+
+
+def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, found: KeySearch) -> None:
+    """Compare histories of one task that share a key."""
+    at: defaultdict[str, dict[tuple[str, ...], tuple[_Walk, int]]] = defaultdict(dict)
+    for walk in played:
+        actions = walk.actions()
+        for turn, key in enumerate(walk.keys() if walk.steps else ()):
+            at[key].setdefault(tuple(actions[:turn]), (walk, turn))
+    found.histories += sum(map(len, at.values()))
+    if not found.markov:
+        return
+    for there in islice((list(one.values()) for one in at.values() if len(one) > 1), pairs):
+        (walk, turn), (other, other_turn) = there[0], there[-1]
+        found.tested += 1
+        found.counterexample = _difference(env, walk, turn, other, other_turn)
+        found.counterexample = found.counterexample or _difference(env, other, other_turn, walk, turn)
+        if found.counterexample is not None:
+            return
+
+
+def _difference(env: StateKey, walk: _Walk, turn: int, other: _Walk, other_turn: int) -> str | None:
+    """Return a sentence if the rest of ``walk`` goes differently after the beginning of ``other``."""
+    rest = walk.steps[turn:]
+    before = other.actions()[:other_turn]
+    again = _walk(env, walk.seed, [*before, *(step.action for step in rest)]).steps[other_turn:]
+    for played, (one, two) in enumerate(zip(rest, again, strict=False), start=1):
+        for name, this, that in zip(_NAMES, one.after, two.after, strict=True):
+            if this != that and not _nearly(this, that):
+                then = _said([step.action for step in rest[:played]])
+                values = f"{shortened(repr(this), 60)} or {shortened(repr(that), 60)}"
+                return (
+                    f"seed {walk.seed}: {_said(walk.actions()[:turn])} and {_said(before)} lead to the key "
+                    f"{shortened(walk.keys()[turn], 60)}, but after {then} the {name} is {values}"
+                )
+    return None
+
+
+def _nearly(one: object, other: object) -> bool:
+    """Return whether two rewards differ by rounding only."""
+    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, abs_tol=1e-9)
+
+
+def _said(actions: Sequence[str]) -> str:
+    if len(actions) > 4:
+        return f"{counted(len(actions), 'action')} that end with {_said(actions[-3:])}"
+    return ", ".join(shortened(repr(action), 30) for action in actions) or "the start"
+
+
+def _walk(env: StateKey, seed: int, act: Actor | Sequence[str]) -> _Walk:
+    observation, info = env.reset(seed=seed)
+    walk = _Walk(seed, env.state_key, [])
+    actions = None if callable(act) else iter(act)
+    for _ in range(_MOST_TURNS):
+        action = act(observation, info) if callable(act) else next(actions or iter(()), None)
+        if action is None:
+            break
+        said, reward, terminated, truncated, info = env.step(action)
+        observation = said
+        result = read_step(said, reward, terminated, truncated, info)
+        walk.steps.append(
+            _Step(action, (result.observation, result.reward, result.terminated, result.truncated, env.state_key))
+        )
+        if result.terminated or result.truncated:
+            break
+    return walk
+
+
+def _variants(played: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield variants of episodes, those of all episodes in turn."""
+    for turn in range(_MOST_TURNS):
+        for actions in played:
+            if turn + 1 < len(actions):
+                yield [*actions[:turn], actions[turn + 1], actions[turn], *actions[turn + 2 :]]
+                yield [*actions[: turn + 1], *actions[turn:]]
+                yield [*actions[:turn], *actions[turn + 1 :]]

@@ -1,0 +1,201 @@
+"""Every game names its state: equal keys mean equal games from there on, in every process."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, strategies as st
+from lanes import in_full
+
+import gym_trl
+from gym_trl.env_checker.play import Actor
+from gym_trl.env_checker.state_keys import search_keys
+from gym_trl.envspec import EnvSpec
+from gym_trl.executors.make import make_pool
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.loop import run_episodes
+from gym_trl.testing import ByteChat, ScriptedEngine
+from gym_trl.types import ENDED, Task
+from gym_trl.wrappers import StateKey, as_text
+
+WITHOUT = {"TrlEnv/CodeAgent-v0"}
+"""Games whose state cannot be known: a program may do anything."""
+IDS = sorted(set(gym_trl.GAMES) - WITHOUT)
+every_game = pytest.mark.parametrize("env_id", IDS)
+TOYS: list[tuple[str, dict[str, Any]]] = [
+    ("FrozenLake-v1", {}),
+    ("FrozenLake-v1", {"is_slippery": False}),
+    ("CliffWalking-v1", {}),
+    ("CliffWalking-v1", {"is_slippery": True}),
+    ("Taxi-v4", {}),
+    ("Taxi-v4", {"is_rainy": True, "fickle_passenger": True}),
+    ("Blackjack-v1", {}),
+]
+
+
+def made(env_id: str, **arguments: Any) -> TextEnvironment:
+    """Return an environment as text, in its easiest preset."""
+    presets = getattr(gym.make(env_id).unwrapped, "presets", None)
+    preset: dict[str, Any] = {"difficulty": "easy"} if presets else {}
+    return as_text(gym.make(env_id, **preset, **arguments))
+
+
+def legal(env: TextEnvironment, seed: int) -> Actor:
+    """Return a policy that plays random legal actions and, now and then, what is none."""
+    rng, policy = random.Random(seed), env.get_wrapper_attr("random_policy")(seed)
+    return lambda observation, info: "xyzzy" if rng.random() < 0.1 else policy(observation)
+
+
+def solving(env: TextEnvironment) -> Actor:
+    """Return the solver."""
+    policy = env.get_wrapper_attr("solver")()
+    return lambda observation, info: policy(observation)
+
+
+def played(env: StateKey, seed: int, *actions: str) -> list[str]:
+    """Return the keys of an episode, from the one after the reset."""
+    return [env.reset(seed=seed)[1]["state_key"], *(env.step(action)[4]["state_key"] for action in actions)]
+
+
+@every_game
+def test_states_of_a_game_that_share_a_key_behave_alike(env_id: str) -> None:
+    players = [partial(legal, seed=seed) for seed in range(4)]
+    amount = in_full(40, fast=8)
+    found = search_keys(
+        partial(made, env_id), [*players, solving], range(in_full(5, fast=1)), walks=amount, pairs=amount
+    )
+    assert (found.declared, found.markov, found.counterexample) == (True, True, None)
+
+
+@pytest.mark.parametrize("reward", ["efficient", "shaped"])
+@pytest.mark.parametrize("env_id", ["TrlEnv/GuessNumber-v0", "TrlEnv/TowerOfHanoi-v0", "TrlEnv/Hangman-v0"])
+def test_they_do_whatever_is_paid(env_id: str, reward: str) -> None:
+    players = [partial(legal, seed=seed) for seed in range(4)]
+    found = search_keys(partial(made, env_id, reward=reward), [*players, solving], range(2), walks=20, pairs=20)
+    assert (found.markov, found.counterexample) == (True, None)
+
+
+@pytest.mark.parametrize(("env_id", "arguments"), TOYS, ids=str)
+def test_states_of_gymnasiums_own_games_that_share_a_key_behave_alike(env_id: str, arguments: dict[str, Any]) -> None:
+    players = [partial(legal, seed=seed) for seed in range(4)]
+    found = search_keys(partial(made, env_id, **arguments), players, range(2), walks=20, pairs=20)
+    assert (found.declared, found.markov, found.counterexample) == (True, True, None)
+
+
+def test_a_game_without_a_known_state_is_named_by_its_history() -> None:
+    for env_id in WITHOUT:
+        env = StateKey(gym.make(env_id))
+        try:
+            env.reset(seed=0)
+            assert (env.declared, env.markov_state_key) == (False, False)
+        finally:
+            env.close()
+
+
+@every_game
+def test_an_episode_has_one_key_more_than_turns(env_id: str) -> None:
+    spec = EnvSpec(env_id, state_key="auto", action_format=None, turn_limit=6)
+    with spec.checked(env_id) as env:
+        policy, actions = env.get_wrapper_attr("random_policy")(3), []
+        observation, over = env.reset(seed=3)[0], False
+        while not over:
+            actions.append(policy(observation))
+            observation, _, terminated, truncated, _ = env.step(actions[-1])
+            over = terminated or truncated
+    chat, said = ByteChat(), iter(actions)
+    episode = Episode(Task(env_id, 3), chat=chat, limits=Limits(tokens_per_turn=400))
+    engine = ScriptedEngine(lambda request: chat.say(next(said)))
+    with make_pool(spec.make, executor="inline") as pool:
+        result = run_episodes([episode], pool=pool, engine=engine)[0]
+    assert result.error is None
+    assert len(result.turns) == len(actions)
+    assert len(result.state_keys) == len(actions) + 1
+    assert (result.state_keys[-1], result.markov_keys) == (ENDED, True)
+
+
+KEYS_OF_ALL = """
+import json, sys
+import gymnasium as gym, gym_trl
+from gym_trl.wrappers import StateKey, as_text
+found = {}
+for env_id in json.load(sys.stdin):
+    env = StateKey(as_text(gym.make(env_id)))
+    observation, info = env.reset(seed=5)
+    policy, keys = env.get_wrapper_attr("random_policy")(5), [info["state_key"]]
+    for _ in range(6):
+        observation, _, terminated, truncated, info = env.step(policy(observation))
+        keys.append(info["state_key"])
+        if terminated or truncated:
+            break
+    found[env_id] = keys
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.processes
+def test_keys_are_the_same_in_every_process() -> None:
+    found = []
+    for number in "12":  # of the hashes of strings
+        ran = subprocess.run(
+            [sys.executable, "-c", KEYS_OF_ALL],
+            input=json.dumps([*IDS, "FrozenLake-v1"]),
+            env={**os.environ, "PYTHONHASHSEED": number},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        found.append(json.loads(ran.stdout))
+    assert found[0] == found[1]
+    assert found[0].keys() == {*IDS, "FrozenLake-v1"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One state, reached in several ways
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def alike(env_id: str, one: tuple[str, ...], other: tuple[str, ...], **arguments: Any) -> bool:
+    """Return whether two histories of a task lead to one key."""
+    env = StateKey(as_text(gym.make(env_id, **arguments)))
+    return played(env, 1, *one)[-1] == played(env, 1, *other)[-1]
+
+
+def test_one_position_of_the_disks_has_one_key() -> None:
+    tower = {"disks": 3, "start": "tower", "turns": 9}
+    assert alike("TrlEnv/TowerOfHanoi-v0", ("A B", "no move"), ("A C", "C B"), **tower)
+    assert not alike("TrlEnv/TowerOfHanoi-v0", ("A B", "no move"), ("A B", "B C"), **tower)
+
+
+def test_time_is_part_of_the_state_where_turns_are_limited() -> None:
+    assert not alike("TrlEnv/GuessNumber-v0", ("1",), ("1", "1"))
+    assert alike("TrlEnv/GuessNumber-v0", ("1", "nothing"), ("nothing", "1"))
+    left, down = "Move left", "Move down"
+    assert alike("FrozenLake-v1", (left, left, down), (left, down, left), is_slippery=False)
+    assert not alike("FrozenLake-v1", (left, down), (down,), is_slippery=False)
+
+
+def test_what_was_learnt_is_part_of_a_hidden_state() -> None:
+    assert not alike("TrlEnv/GuessNumber-v0", ("1",), ("2",))
+    assert alike("TrlEnv/Wordle-v0", ("crane", "moist"), ("moist", "crane"), difficulty="medium")
+    assert not alike("TrlEnv/Wordle-v0", ("crane",), ("moist",), difficulty="medium")
+
+
+def test_a_policy_as_opponent_takes_the_promise_back() -> None:
+    env = StateKey(gym.make("TrlEnv/TicTacToe-v0", opponent=lambda observation: "1"))
+    env.reset(seed=0)
+    assert (env.declared, env.markov_state_key) == (True, False)
+
+
+@given(st.permutations(["A", "B", "B", "x"]))
+def test_the_order_of_pulls_does_not_matter(pulls: list[str]) -> None:
+    env = StateKey(gym.make("TrlEnv/Bandit-v0"))
+    assert played(env, 2, *pulls)[-1] == played(env, 2, *sorted(pulls))[-1]
