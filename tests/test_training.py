@@ -211,6 +211,24 @@ def test_no_two_episodes_of_an_evaluation_have_one_place(tmp_path: Path) -> None
     assert {record["group"] for record in held_out} == set(range(20))
 
 
+def test_replaced_groups_are_recorded_as_groups_of_their_own_and_marked(tmp_path: Path) -> None:
+    # A number that is hardly ever guessed: with this seed all groups are dead in all rounds.
+    numbers = {"high": 400, "turns": 1}
+    hopeless = options("TrlEnv/GuessNumber-v0", env_kwargs=numbers, invalid_penalty=0.0, steps=1)
+    train(replace(hopeless, spec={"resample_dead_groups": 2}), out=tmp_path / "run", console=silent())
+    records = [record for record in read_records(tmp_path / "run") if record["split"] == "train"]
+    groups: dict[Any, list[Any]] = {}
+    for record in records:
+        groups.setdefault(record["group"], []).append(record)
+    assert [len(groups[number]) for number in sorted(groups)] == [4] * 6
+    assert all(len({record["task"]["id"] for record in group}) == 1 for group in groups.values())
+    replaced = {number for number, group in groups.items() if all(record.get("replaced") for record in group)}
+    assert replaced == {2, 3, 4, 5}
+    assert not any("replaced" in record for number in (0, 1) for record in groups[number])
+    [log] = [line for line in lines(tmp_path / "run") if "env/replaced_groups" in line]
+    assert (log["env/replaced_groups"], log["env/replaced_share"]) == (4.0, pytest.approx(2 / 3))
+
+
 def test_greedy_play_is_greedy_and_the_records_say_which_it_was(finished: Path) -> None:
     records = lines(finished, "rollouts.jsonl")
     assert {(record["split"], record["step"], record["greedy"]) for record in records} == {

@@ -4,6 +4,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -18,10 +19,12 @@ from datasets import Dataset, IterableDataset
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
+from gym_trl.grpo.attach import Place
 from gym_trl.grpo.credit.estimators import ESTIMATORS, TurnRewards, return_to_go
-from gym_trl.grpo.curriculum import PrioritizedTasks
+from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.dataset import make_dataset, read_prompt
 from gym_trl.grpo.dead_groups import is_dead
+from gym_trl.grpo.planned_rows import Planner
 from gym_trl.grpo.totals import Replaced, Row, StepTotals
 from gym_trl.grpo.training_tasks import Choice, TrainingTasks
 from gym_trl.types import Task
@@ -275,6 +278,57 @@ def test_two_processes_replace_the_same_groups_also_one_that_straddles_them(opti
         assert {name: value for name, value in one.items() if "env/" in name} == {
             name: value for name, value in other.items() if "env/" in name
         }
+
+
+TASKS = [Task("TrlEnv/Echo-v0", seed, {"level": 0}) for seed in range(9)]
+ROWS = make_dataset(TASKS)
+PROMPTS = list(ROWS["prompt"])
+CURRICULA = {"none": None, "levels": Curriculum([{}, {}], level=1), "prioritized": PrioritizedTasks([{}, {}])}
+
+
+@given(st.data(), st.sampled_from(sorted(CURRICULA)), st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_what_a_group_plays_does_not_depend_on_how_its_rows_are_distributed(data, name, size, processes, plain):
+    """Law 6, also for what is drawn."""
+    rows = data.draw(st.integers(1, 6).map(lambda count: count * size * processes))
+    dead = data.draw(st.sets(st.integers(0, rows // size)))
+    seed, step = data.draw(st.tuples(st.integers(0, 99), st.integers(0, 3)))
+    prompts = ["Play." if plain else PROMPTS[row // size % 9] for row in range(rows)]
+    curriculum = None if plain else CURRICULA[name]
+    trainer = SimpleNamespace(num_generations=size, num_generations_eval=1, train_dataset=ROWS)
+
+    def tasks(processes):
+        """Return the task of each row in each of three attempts, and the rows that are the first of their groups."""
+        seen, first = [], []
+        for rank in range(processes):
+            begin, end = (rows // processes * part for part in (rank, rank + 1))
+            follower = None if curriculum is None else Follower(curriculum)
+            planner = Planner(lambda split, number: Task("TrlEnv/Echo-v0", number), seed, follower)
+            place = Place("train", step, 0, begin, 0)
+            planned = [planner.rows(prompts[begin:end], trainer, place)]
+            for _ in range(2):
+                planned.append(planner.others([row for row in planned[-1] if row.group in dead], trainer, place))
+            seen += [(row.number, row.attempt, row.task, row.dataset_row) for some in planned for row in some]
+            first += [row.group for row in planned[0] if row.first_of_group]
+        return sorted(seen, key=lambda one: one[:2]), first
+
+    played, first = tasks(processes)
+    assert (played, first) == tasks(1)
+    assert first == list(range(rows // size))
+    found: dict[tuple[int, int], Task] = {}
+    for number, attempt, task, _ in played:
+        assert found.setdefault((number // size, attempt), task) == task
+    for (number, attempt), task in found.items():
+        assert attempt == 0 or task != found[number, attempt - 1]
+        assert name != "levels" or plain or task.options["level"] == 1
+
+
+@pytest.mark.parametrize("name", CURRICULA)
+def test_evaluations_are_never_drawn(name):
+    curriculum = CURRICULA[name]
+    planner = Planner(lambda split, number: TASKS[0], 0, None if curriculum is None else Follower(curriculum))
+    trainer = SimpleNamespace(num_generations=2, num_generations_eval=1)
+    planned = planner.rows(PROMPTS, trainer, Place("eval", 3, 0, 0, 0))
+    assert [(row.task, row.dataset_row) for row in planned] == [(task, None) for task in TASKS]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
