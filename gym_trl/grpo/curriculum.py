@@ -256,12 +256,21 @@ class Follower:
     def __init__(self, curriculum: Curriculum | PrioritizedTasks) -> None:
         self.curriculum = curriculum
         self._training: Any = None
+        self._first: Any = None  # its state before the first training
+        self._last: Any = None  # after the last rollout
 
     def begin(self, trainer: Any) -> None:
-        """Restore the state that a resumed training has saved; called before each rollout of a training."""
-        if trainer.state is not self._training:  # a new one, possibly from a checkpoint
-            self._training = trainer.state
-            self.curriculum.state = trainer.state.stateful_callbacks.get(_SAVED_AS, self.curriculum.state)
+        """Restore the state that a resumed training has saved; called before each rollout of a training.
+
+        Any other training begins with the state before the first one, unless somebody has changed it since.
+        """
+        if trainer.state is self._training:
+            return
+        self._training, now = trainer.state, self.curriculum.state
+        if self._first is None:
+            self._first = now
+        fresh, self._last = self._first if now == self._last else now, None
+        self.curriculum.state = trainer.state.stateful_callbacks.get(_SAVED_AS, fresh)
 
     def end(self, trainer: Any, played: Iterable[EpisodeResult]) -> None:
         """Count the scored episodes of all processes; called after each rollout of a training, on every process."""
@@ -270,7 +279,7 @@ class Follower:
         here = [(one.task, one.success) for one in played if one.scored]
         everywhere: list[tuple[Task, bool | None]] = gather_object(here)
         self.curriculum.count(everywhere)
-        trainer.state.stateful_callbacks[_SAVED_AS] = self.curriculum.state
+        trainer.state.stateful_callbacks[_SAVED_AS] = self._last = self.curriculum.state
 
 
 def _undeclared(episodes: int) -> ConfigError:

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.curriculum import Curriculum, Follower
+from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.planned_rows import Planner
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
@@ -75,6 +75,29 @@ def test_every_prompt_of_a_rollout_is_played_on_the_level_of_its_beginning_and_r
     assert options("eval", row) == [{"instance": 1}]
     assert curriculum.level == 2
     assert of.state.stateful_callbacks["gym_trl.curriculum"]["level"] == 2
+
+
+@pytest.mark.parametrize("made", [Curriculum(LEVELS, episodes=2), PrioritizedTasks(LEVELS)])
+def test_no_count_outlives_a_training_but_in_its_checkpoints(made: Curriculum | PrioritizedTasks) -> None:
+    follower, before = Follower(made), made.state
+
+    def play(of: Any, level: int) -> None:
+        follower.begin(of)
+        follower.end(of, [played(Task(GUESS, 0, {"level": level}), StopReason.SUCCESS)] * 2)
+
+    first, resumed = trainer(), trainer()
+    play(first, 0)
+    saved = json.loads(json.dumps(first.state.stateful_callbacks))
+    play(first, 1)
+    after = made.state
+    resumed.state.stateful_callbacks = saved
+    play(resumed, 1)
+    assert made.state == after
+    follower.begin(trainer())
+    assert made.state == before
+    made.state = after  # by the user
+    follower.begin(trainer())
+    assert made.state == after
 
 
 def test_failed_episodes_are_not_counted() -> None:
