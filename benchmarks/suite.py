@@ -39,6 +39,7 @@ class Benchmark:
 SUITE = (
     Benchmark("rollouts", "How fast are whole rollouts, compared with other systems?", limit_minutes=15.0),
     Benchmark("fidelity", "Are the trained tokens the ones that the model saw?"),
+    Benchmark("credit", "How close to the truth are estimators of each turn's advantage?", limit_minutes=20.0),
     Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),

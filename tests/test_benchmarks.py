@@ -4,7 +4,9 @@
 import json
 from pathlib import Path
 
+import bench_credit
 import bench_gpu
+import numpy as np
 import pytest
 import report
 import suite
@@ -163,3 +165,24 @@ def test_what_cannot_be_measured_is_said_in_a_line(gpu, words, said, monkeypatch
     with pytest.raises(SystemExit, match=said) as ended:
         bench_gpu.main()
     assert "\n" not in str(ended.value)
+
+
+def test_the_enumeration_of_a_game_knows_its_optimum_and_the_advantages_of_a_policy():
+    [game] = [game for game in bench_credit.GAMES if game.name == "GuessNumber"]
+    model = bench_credit.Model(game)
+    assert model.exact(model.untrained).value == pytest.approx(1 - (7 / 8) ** 4)  # four guesses that forget the others
+    half = model.trained(0.5)
+    value, advantages, gradient = model.exact(half)
+    assert model.best > 0.99
+    assert value == pytest.approx((1 - (7 / 8) ** 4 + model.best) / 2, abs=0.01)
+    assert (model.probabilities(half)[model.seen] * advantages).sum(axis=1) == pytest.approx(0, abs=1e-9)
+    step = 1e-6 * np.random.default_rng(0).normal(size=half.shape)
+    assert model.exact(half + step).value - value == pytest.approx((gradient * step).sum(), rel=1e-3)
+
+
+def test_the_exact_advantages_have_no_bias():
+    [game] = [game for game in bench_credit.GAMES if game.name == "TowerOfHanoi"]
+    model = bench_credit.Model(game)
+    found = bench_credit.compare(model, model.trained(0.5))["exact"]
+    assert found.correlation == pytest.approx(1.0)
+    assert (found.cosine, found.length) == pytest.approx((1.0, 1.0), abs=0.1)
