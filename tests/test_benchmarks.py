@@ -174,7 +174,7 @@ def test_the_enumeration_of_a_game_knows_its_optimum_and_the_advantages_of_a_pol
     half = model.trained(0.5)
     value, advantages, gradient = model.exact(half)
     assert model.best > 0.99
-    assert value == pytest.approx((1 - (7 / 8) ** 4 + model.best) / 2, abs=0.01)
+    assert value == pytest.approx((1 - (7 / 8) ** 4 + model.best) / 2, abs=0.05)  # the first step beyond
     assert (model.probabilities(half)[model.seen] * advantages).sum(axis=1) == pytest.approx(0, abs=1e-9)
     step = 1e-6 * np.random.default_rng(0).normal(size=half.shape)
     assert model.exact(half + step).value - value == pytest.approx((gradient * step).sum(), rel=1e-3)
