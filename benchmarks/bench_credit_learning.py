@@ -45,23 +45,21 @@ class Game:
     steps: int = 3 if QUICK else 200
 
 
+_ONE = {"max-tokens": 1}
 GAMES = {
     "FrozenLake": Game(
-        "FrozenLake-v1",
-        1.0,
-        {"is_slippery": "false"},
-        {"spec": "turn_limit=20", "max-tokens": 1, "max-completion": 256},
+        "FrozenLake-v1", 1.0, {"is_slippery": "false"}, {"spec": "turn_limit=20", "max-completion": 640, **_ONE}
     ),
     "TowerOfHanoi": Game(
-        "TrlEnv/TowerOfHanoi-v0",
+        "one_character:OneCharacter/TowerOfHanoi-v0",
         1.0,
         {"disks": 2, "start": "tower", "turns": 8},
-        {"max-tokens": 3, "max-completion": 512},
+        {"max-completion": 384, **_ONE},
     ),
     "GuessNumber": Game("TrlEnv/GuessNumber-v0", 1.0),
-    "Maze": Game("TrlEnv/Maze-v0", 1.0, {"difficulty": "easy"}, {"max-tokens": 5, "max-completion": 768}),
-    "Nim": Game("TrlEnv/Nim-v0", 0.9365, {"difficulty": "easy"}, {"max-tokens": 3, "max-completion": 256}),
-    "TicTacToe": Game("TrlEnv/TicTacToe-v0", 0.9948, {"difficulty": "easy"}, {"max-tokens": 1, "max-completion": 256}),
+    "Maze": Game("one_character:OneCharacter/Maze-v0", 1.0, {"difficulty": "easy"}, {"max-completion": 768, **_ONE}),
+    "Nim": Game("one_character:OneCharacter/Nim-v0", 0.9365, {"difficulty": "easy"}, {"max-completion": 256, **_ONE}),
+    "TicTacToe": Game("TrlEnv/TicTacToe-v0", 0.9948, {"difficulty": "easy"}, {"max-completion": 256, **_ONE}),
 }
 
 
@@ -119,12 +117,15 @@ def train(name: str, credit: str, seed: int) -> None:
             f"--credit={credit}",
             f"--seed={seed}",
             f"--steps={game.steps}",
+            # The first invalid action ends an episode, at the price of all turns left: the hints would be long.
+            "--spec=end_after_invalid=1",
             "--eval-episodes=16",
             f"--out={folder}",
         ]
     ROOT.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "gym_trl", "train", *words]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     with log.open("a", encoding="utf-8") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ)
         stopped = False

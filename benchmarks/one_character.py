@@ -1,0 +1,33 @@
+"""Environments of which every action is one character, for a model that begins with random characters.
+
+    gym-trl train one_character:OneCharacter/Maze-v0 --env difficulty=easy      # with benchmarks/ on PYTHONPATH
+
+A model without any knowledge finds an action of one character once in about twenty turns, and one of three characters
+hardly ever.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+
+ACTIONS = {
+    "TowerOfHanoi": {"1": "A B", "2": "A C", "3": "B A", "4": "B C", "5": "C A", "6": "C B"},
+    "Maze": {"n": "north", "e": "east", "s": "south", "w": "west"},
+    "Nim": {"1": "A 1", "2": "A 2", "3": "A 3"},
+}
+
+
+def make(game: str, **arguments: Any) -> gym.Env[str, str]:
+    """Return an environment of this library whose actions are the keys of ``ACTIONS``; other text is passed on.
+
+    >>> env = make("Maze", difficulty="easy")
+    >>> _ = env.reset(seed=0)
+    >>> env.step("n")[4]["action_valid"], env.step("up")[4]["action_valid"]
+    (True, False)
+    """
+    env = gym.make(f"TrlEnv/{game}-v0", **arguments)
+    return gym.wrappers.TransformAction(env, lambda said: ACTIONS[game].get(said, said), env.action_space)
+
+
+for name in ACTIONS:
+    gym.register(f"OneCharacter/{name}-v0", entry_point="one_character:make", kwargs={"game": name})
