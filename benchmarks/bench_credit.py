@@ -292,15 +292,15 @@ class Measured:
         )
 
 
-def batches(model: Model, logits: Array) -> Iterator[list[list[Episode]]]:
-    """Sample batches of groups."""
-    groups = list(sampled(model, logits, GROUPS, seed=1))
-    for first in range(0, len(groups), BATCH):
+def batches(model: Model, logits: Array, count: int) -> Iterator[list[list[Episode]]]:
+    """Sample groups, and yield them in batches."""
+    groups = list(sampled(model, logits, count, seed=1))
+    for first in range(0, count, BATCH):
         yield groups[first : first + BATCH]
 
 
-def compare(model: Model, logits: Array) -> dict[str, Quality]:
-    """Return the quality of each estimator, by name."""
+def compare(model: Model, logits: Array, groups: int = GROUPS) -> dict[str, Quality]:
+    """Return the quality of each estimator, by name, over this number of groups."""
     exact, policy = model.exact(logits), model.probabilities(logits)
 
     def true(groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
@@ -320,10 +320,10 @@ def compare(model: Model, logits: Array) -> dict[str, Quality]:
     if len(model.starts) == 1:
         ways["pool of 128"] = together
     found = {name: Measured(model, policy, exact) for name in ways}
-    for groups in batches(model, logits):
-        episodes = [one for group in groups for one in group]
+    for batch in batches(model, logits, groups):
+        episodes = [one for group in batch for one in group]
         for name, way in ways.items():
-            found[name].add(episodes, way(groups))
+            found[name].add(episodes, way(batch))
     return {name: one.quality() for name, one in found.items()}
 
 
