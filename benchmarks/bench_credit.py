@@ -187,7 +187,7 @@ class Model:
 
     def _ascend(self, goal: float) -> Array:
         """Follow the exact gradient (Adam) to an expected return, or for 3,000 steps."""
-        logits, mean, square = self.untrained, 0.0, 0.0
+        logits, mean, square = self.untrained, self.untrained, self.untrained
         for step in range(1, 3001):
             value, _, gradient = self.exact(logits)
             if value >= goal:

@@ -20,9 +20,9 @@ ACTIONS = {
 def make(game: str, **arguments: Any) -> gym.Env[str, str]:
     """Return an environment of this library whose actions are the keys of ``ACTIONS``; other text is passed on.
 
-    >>> env = make("Maze", difficulty="easy")
+    >>> env = make("TowerOfHanoi", disks=2, start="tower", turns=8)
     >>> _ = env.reset(seed=0)
-    >>> env.step("n")[4]["action_valid"], env.step("up")[4]["action_valid"]
+    >>> env.step("2")[4]["action_valid"], env.step("7")[4]["action_valid"]
     (True, False)
     """
     env = gym.make(f"TrlEnv/{game}-v0", **arguments)
