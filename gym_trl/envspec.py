@@ -233,6 +233,7 @@ TRAINING_ARGS = frozenset(one.name for one in fields(RolloutConfig)) - {"max_con
         "balance_instances",
         "spread",
         "curriculum",
+        "credit",
         "resample_dead_groups",
         "system_prompt",
         "max_unscored",

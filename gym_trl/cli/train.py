@@ -34,6 +34,7 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.terminal import say
 from gym_trl.executors.make import EXECUTORS
+from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.policies.model import check_model
 from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
@@ -42,6 +43,7 @@ EXAMPLES = """
 gym-trl train
 gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --out runs/sixteen
 gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
+gym-trl train FrozenLake-v1 --env is_slippery=false --credit pool
 gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm colocate
 gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16
 gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
@@ -83,6 +85,13 @@ def train(
     invalid_penalty: InvalidPenaltyOption = None,
     success: SuccessOption = None,
     system_prompt: SystemPromptOption = None,
+    credit: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help=f"Advantages of turns: {', '.join(ESTIMATORS)}. Default: {EPISODE}, one for all turns of an episode.",
+        ),
+    ] = None,
     spec: SpecOption = None,
     eval_episodes: Annotated[
         int | None, Option(min=1, help="Evaluation episodes before and after. Default: 64, 256 (tiny).")
@@ -131,6 +140,8 @@ def train(
     further = read_pairs(spec)
     if resample_dead_groups is not None:
         further["resample_dead_groups"] = resample_dead_groups
+    if credit is not None:
+        further["credit"] = credit
     if resume is not None:
         refuse_other_options(context, {"resume", "steps", "debug"})
         options = read_options(resume)

@@ -43,8 +43,9 @@ def is_dead(group: Sequence[TurnRewards], estimator: Estimator = episode) -> boo
 
 
 def turns_of(played: EpisodeResult) -> TurnRewards:
-    """Return the rewards of an episode's turns, with states that do not recur."""
-    return TurnRewards([turn.reward for turn in played.turns], range(len(played.turns) + 1))
+    """Return the rewards and the states of an episode's turns; without state keys, states do not recur."""
+    keys = played.state_keys or range(len(played.turns) + 1)
+    return TurnRewards([turn.reward for turn in played.turns], keys, played.markov_keys)
 
 
 def dead_groups(

@@ -13,6 +13,9 @@ from gym_trl.errors import check_counts
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach
+from gym_trl.grpo.credit.columns import turn_columns
+from gym_trl.grpo.credit.estimators import episode
+from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
 from gym_trl.grpo.planned_rows import Planned, Planner
@@ -56,6 +59,7 @@ def make_rollout_func(
     on_totals: OnTotals | None = None,
     curriculum: Curriculum | PrioritizedTasks | None = None,
     resample_dead_groups: int = 0,
+    credit: TurnCredit | None = None,
     **options: Any,
 ) -> RolloutFunc:
     """Return a function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
@@ -63,7 +67,8 @@ def make_rollout_func(
     The function has TRL's signature ``(prompts, trainer)`` and returns one row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
-    ``messages``, ``task`` and ``error``. ``success`` is ``None`` if it is not declared.
+    ``messages``, ``task`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
+    ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys`` and ``markov_keys``.
 
     If a prompt has a task, that task is played, unless ``curriculum`` or ``resample_dead_groups`` draw another row of
     ``train_dataset``; the column ``dataset_row`` then has its index, and reward functions get that row's prompt and
@@ -81,6 +86,7 @@ def make_rollout_func(
             scores; an exception that it raises ends the training on all processes.
         curriculum: Choice of the training tasks by the success rate.
         resample_dead_groups: Rounds in which training groups without spread are replaced; see ``GymSpec``.
+        credit: Credit per turn, which the first call attaches to the trainer. Default: the trainer's own advantages.
         options: Fields of ``RolloutConfig`` and ``ExecutorConfig``, instead of these objects.
 
     Raises:
@@ -94,7 +100,7 @@ def make_rollout_func(
     follower = None if curriculum is None else Follower(curriculum)
     pool = make_pool(make, stepping, deterministic=config.deterministic)
     planner = Planner(assign, seed, follower)
-    return _RolloutFunc(pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals)
+    return _RolloutFunc(pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals, credit)
 
 
 @dataclass(eq=False)
@@ -107,6 +113,7 @@ class _RolloutFunc:
     config: RolloutConfig
     on_rollout: Callable[[Rollout], None] | None
     on_totals: OnTotals | None
+    credit: TurnCredit | None
     chats: list[tuple[Any, str | None, Chat]] = field(default_factory=list)  # by tokenizer and template
 
     def __post_init__(self) -> None:
@@ -114,6 +121,8 @@ class _RolloutFunc:
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         attachment, config = attach(trainer), self.config
+        if self.credit is not None:
+            self.credit.attach(trainer)
         chat = config.chat or self._trainer_chat(trainer)
         place = attachment.place(len(prompts))
         training, replaced = place.split == "train", None
@@ -173,9 +182,10 @@ class _RolloutFunc:
         """
         replaced: list[ReplacedEpisode] = []
         judged: Sequence[int] = range(len(rows))
+        estimator = episode if self.credit is None else self.credit.estimator
         for _ in range(self.rounds):
             meet()
-            dead = dead_groups([(rows[place].group, episodes[place]) for place in judged])
+            dead = dead_groups([(rows[place].group, episodes[place]) for place in judged], estimator=estimator)
             if not dead:
                 break
             judged = [place for place in judged if rows[place].group in dead]
@@ -224,7 +234,8 @@ def _columns(
             for scored, episode in rows
         ],
         **outcomes(trajectories),
-        "step_rewards": [[turn.reward for turn in episode.turns] for episode in trajectories],
+        **(turns := turn_columns(trajectories)),
+        "step_rewards": turns["turn_rewards"],
         "messages": [[message.as_dict() for message in episode.messages] for episode in trajectories],
         "task": [episode.task.to_json() for episode in trajectories],
         "error": [episode.error for episode in trajectories],

@@ -13,6 +13,8 @@ from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.grpo.credit.estimators import EPISODE, Estimator
+from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, PrioritizedTasks
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
@@ -80,14 +82,17 @@ class GymSpec:
             Gymnasium's registry if there is one; otherwise success is undeclared and only returns are reported.
         state_key: Function of the unwrapped environment that returns the key of its current state, for credit per turn
             (or its name ``"package.module:function"``); it replaces the key that the environment declares. ``"auto"``
-            records the declared key, or the history where none is declared. See ``StateKey``. Default: no keys are
-            computed.
+            records the declared key, or the history where none is declared. See ``StateKey``. Default: ``"auto"`` with
+            credit per turn, otherwise no keys are computed.
         curriculum: Choice of the training tasks by the success rate: ``Curriculum`` raises the difficulty of all, and
             ``PrioritizedTasks``, or ``"prioritized"``, draws those more often that are solved about half of the time.
         resample_dead_groups: Number of rounds in a rollout in which training groups whose scored episodes all have the
             same return, and so no gradient, are replaced by groups with other tasks of ``train_dataset``. What is left
             after the last round is kept. Replaced episodes count in all metrics and for the curriculum, but are not
             trained on. Applies to ``rollout_func``. Default: none is replaced.
+        credit: Advantages of the turns of an episode: ``"episode"``, the trainer's own, the same for all of its turns;
+            ``"pool"``, ``"return_to_go"`` or ``"gigpo"``, one per turn; or a function (see ``TurnCredit`` and
+            ``gym_trl.grpo.credit.estimators``). Applies to ``rollout_func``.
         system_prompt: First message of every prompt.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
         chat: Converts messages to tokens. Default: the tokenizer's own chat template.
@@ -149,6 +154,7 @@ class GymSpec:
         state_key: KeyFunction | str | None = None,
         curriculum: Curriculum | PrioritizedTasks | str | None = None,
         resample_dead_groups: int = 0,
+        credit: str | Estimator = EPISODE,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
         chat: Chat | None = None,
@@ -184,7 +190,7 @@ class GymSpec:
             cutoff_return=cutoff_return,
             instructions=instructions,
             success=success,
-            state_key=state_key,
+            state_key="auto" if state_key is None and credit != EPISODE else state_key,
             levels=levels,
         )
         """Environments, as they are made for training."""
@@ -210,6 +216,8 @@ class GymSpec:
             chat_template_kwargs=chat_template_kwargs or {},
         )
         self._on_rollout = on_rollout
+        self.turn_credit = None if credit == EPISODE else TurnCredit(credit)
+        """Credit per turn, which the first call of ``rollout_func`` attaches to the trainer; ``None`` without it."""
         self._bound = UnscoredBound(max_unscored)
         if spread is not None:
             message = "GymSpec(spread=...) is deprecated: use balance_instances=..."
@@ -288,6 +296,7 @@ class GymSpec:
             on_totals=self._bound,
             curriculum=self._curriculum,
             resample_dead_groups=self._rounds,
+            credit=self.turn_credit,
         )
 
     @cached_property
@@ -305,6 +314,7 @@ class GymSpec:
         if self._curriculum is not None:
             raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop does not report to it")
         self._refuse_draws("environment_factory")
+        self._refuse_credit("environment_factory", "TRL's own loop does not say which tokens are a turn")
         unset = RolloutConfig()
         given = [name for name, value in vars(self._rollout).items() if value != getattr(unset, name)]
         if given or self._on_rollout is not None:
@@ -337,9 +347,10 @@ class GymSpec:
             engine: Function that makes the engine. Default: the vLLM server named in ``args``.
 
         Raises:
-            ConfigError: The spec has an option that draws tasks within a rollout.
+            ConfigError: The spec has credit per turn, or an option that draws tasks within a rollout.
         """
         self._refuse_draws("rollout_worker")
+        self._refuse_credit("rollout_worker", "AsyncGRPOTrainer gives every sample one number")
         curriculum = self._curriculum if isinstance(self._curriculum, Curriculum) else None
         return RolloutWorker(
             self.env_spec.make,
@@ -371,6 +382,10 @@ class GymSpec:
             raise ConfigError(
                 f"{options[0]} needs rollout_func, not {name}: it draws tasks within a rollout; leave it out"
             )
+
+    def _refuse_credit(self, name: str, reason: str) -> None:
+        if self.turn_credit is not None:
+            raise ConfigError(f"credit per turn needs rollout_func, not {name}: {reason}; leave out credit")
 
     def _dataset(self, split: str) -> Any:
         tasks = list(self.tasks(split))

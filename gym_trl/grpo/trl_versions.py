@@ -5,10 +5,10 @@
 
 import ast
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from inspect import getsource
+from inspect import getsource, unwrap
 from textwrap import dedent
 from types import FrameType
 from typing import Any, NamedTuple
@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 from gym_trl.errors import ConfigError, MissingDependencyError
 
 _SCORE, _LOSS = "_get_per_token_logps_and_entropies", "_compute_loss"
+_SCORED = "_generate_and_score_completions"
 _OTHER_LOGPROBS = ("old_per_token_logps", "ref_per_token_logps")
 OLDEST_TRL = (1, 14)
 """Older releases score unscored episodes as 0, and their metrics can deadlock."""
+_LOSSES_PER_TOKEN = frozenset({"bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
+"""Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16)."""
 
 
 def check_trl() -> None:
@@ -243,6 +246,139 @@ def intercept_scores(trainer: Any, score: Callable[[Any, ScoredRows], tuple[Any,
     intercept(trainer, _SCORE, logprobs)
 
 
+def check_advantages_per_token(trainer: Any) -> None:
+    """Check that each token of a row may have an advantage of its own in the trainer's loss.
+
+    Raises:
+        ConfigError: The trainer, one of its settings or this TRL needs one advantage per row; the message says why.
+    """
+    if (reason := _why_one_per_row(trainer)) is not None:
+        raise ConfigError(f"credit per turn is not possible with {reason}, or leave out credit")
+
+
+def _why_one_per_row(trainer: Any) -> str | None:
+    owner = type(trainer)
+    if not hasattr(trainer, "_calculate_rewards"):
+        return f"{owner.__name__}, which gives every sample one number: use GRPOTrainer"
+    check_trl()
+    from trl import GRPOTrainer
+
+    ratios, aggregation, loss_type = (
+        getattr(trainer, name) for name in ("importance_sampling_level", "multi_objective_aggregation", "loss_type")
+    )
+    loss, trls = getattr(owner, _LOSS), getattr(GRPOTrainer, _LOSS)
+    own_loss = loss is not trls and _LOSS not in unwrap(loss).__code__.co_names  # it does not call TRL's
+    known = ", ".join(sorted(_LOSSES_PER_TOKEN))
+    for holds, reason in (
+        (
+            getattr(trainer, "rollout_func", None) is None,
+            "environment_factory: TRL's own loop does not say which tokens are a turn; use rollout_func",
+        ),
+        (
+            ratios != "token",
+            f"importance_sampling_level={ratios!r}: a row's ratio leaves only the sum of its advantages; use 'token'",
+        ),
+        (
+            aggregation != "sum_then_normalize",
+            f"multi_objective_aggregation={aggregation!r}, which normalizes each reward function over episodes; use "
+            "'sum_then_normalize'",
+        ),
+        (
+            loss_type not in _LOSSES_PER_TOKEN,
+            f"loss_type={loss_type!r}, which may reduce a row to one number; use one of {known}",
+        ),
+        (own_loss, f"{owner.__name__}, which computes a loss of its own; use GRPOTrainer"),
+        (
+            "advantages.dim()" not in getsource(trls),
+            "this TRL, whose loss takes one advantage per row; use 1.14 to 1.16",
+        ),
+    ):
+        if holds:
+            return reason
+    return None
+
+
+class TurnAdvantages(NamedTuple):
+    """Advantages of the turns of this process's rows."""
+
+    spans: Sequence[Sequence[tuple[int, int]]]
+    """First index and end of each turn in its row's completion ids."""
+    values: Sequence[Sequence[float]]
+
+
+def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantages | None]) -> None:
+    """Replace the trainer's advantage of each row by one of each token; tokens outside of all turns have 0.
+
+    It may be called while the trainer generates: that batch is the first one whose advantages are replaced.
+
+    Args:
+        trainer: A trainer for which ``check_advantages_per_token`` holds.
+        assign: Called with the inputs of this process and the rewards of all processes, after each rollout; returns
+            ``None`` to leave the advantages as they are.
+    """
+    found: list[TurnAdvantages] = []  # of the batch that is scored now
+
+    def rewards(calculate: Callable[..., Any], inputs: Any, *given: Any, **named: Any) -> Any:
+        calculated = calculate(inputs, *given, **named)
+        assigned = assign(inputs, calculated)
+        found[:] = [] if assigned is None else [assigned]
+        return calculated
+
+    def scored(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        found.clear()
+        return place(method(*given, **named))
+
+    def place(batch: Any) -> Any:
+        return {**batch, "advantages": _per_token(found.pop(), batch)} if found else batch
+
+    def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        if trainer.model.training and inputs["advantages"].dim() == 1:
+            raise ConfigError(
+                "these episodes were scored before credit per turn was attached to the trainer: call "
+                "spec.turn_credit.attach(trainer) before trainer.train(), and resume with the credit that was saved"
+            )
+        return method(model, inputs, *given, **named)
+
+    intercept(trainer, "_calculate_rewards", rewards)
+    intercept(trainer, _SCORED, scored)
+    intercept(trainer, _LOSS, loss)
+    if calling_trainer() is trainer and trainer.model.training:
+        _shuffle_once(place)
+
+
+def _per_token(advantages: TurnAdvantages, batch: Any) -> Any:
+    import numpy as np
+    import torch
+
+    ids = batch["completion_ids"]
+    rows = np.zeros(tuple(ids.shape), dtype=np.float32)  # NumPy places thousands of turns in a tenth of torch's time
+    for row, spans, values in zip(rows, advantages.spans, advantages.values, strict=True):
+        for (start, stop), value in zip(spans, values, strict=True):
+            row[start:stop] = value
+    return torch.from_numpy(rows).to(ids.device)
+
+
+def _shuffle_once(change: Callable[[Any], Any]) -> None:
+    """Call ``change`` with the next generation batch before it is shuffled and split (``_prepare_inputs``).
+
+    The method that generates it cannot be intercepted any more: it is being executed.
+    """
+    from trl.trainer import grpo_trainer
+
+    shuffle = grpo_trainer.shuffle_sequence_dict
+
+    def once(batch: Any) -> Any:
+        grpo_trainer.shuffle_sequence_dict = shuffle
+        return shuffle(change(batch))
+
+    grpo_trainer.shuffle_sequence_dict = once
+
+
+def log_column(trainer: Any, name: str, values: list[Any]) -> None:
+    """Add a column to the trainer's table of completions, with one value per row of this process's batch."""
+    trainer._log_completion_extra(name, values)
+
+
 def _generated_mask(masks: list[list[int]] | None, attended: Any) -> Any:
     """Return the sampled tokens of a generation, or all of its tokens if its masks are unknown."""
     if masks is None or [len(mask) for mask in masks] != attended.sum(1).tolist():
@@ -260,7 +396,7 @@ def calling_trainer() -> Any:
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "_generate_and_score_completions" and "self" in frame.f_locals:
+        if frame.f_code.co_name == _SCORED and "self" in frame.f_locals:
             return frame.f_locals["self"]
         frame = frame.f_back
     return None

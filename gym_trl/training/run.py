@@ -234,6 +234,8 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
     trainer.remove_callback(PrinterCallback)
     ExactResume().attach(trainer)
+    if spec.turn_credit is not None:
+        spec.turn_credit.attach(trainer)
     return trainer
 
 

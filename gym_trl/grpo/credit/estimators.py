@@ -18,7 +18,6 @@ baselines: SPIRAL, arXiv:2506.24119, section 4.2).
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from itertools import accumulate
 from typing import Concatenate, Literal, ParamSpec, TypeAlias
 
 import numpy as np
@@ -32,8 +31,6 @@ P = ParamSpec("P")
 
 _EPSILON = 1e-4
 """Added to a standard deviation before dividing by it, as in TRL's ``GRPOTrainer``."""
-_LEAST_SHARE = 0.1
-"""Smallest scale of a group as a share of the batch's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,53 +185,56 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     return table.rows(own - (table.turn_baseline() + others) / (1 + company))
 
 
-ESTIMATORS: dict[str, Estimator] = {"episode": episode, "return_to_go": return_to_go, "gigpo": gigpo, "pool": pool}
+EPISODE = "episode"
+"""Name of the credit that a trainer gives by itself: one advantage per episode."""
+ESTIMATORS: dict[str, Estimator] = {EPISODE: episode, "return_to_go": return_to_go, "gigpo": gigpo, "pool": pool}
 """Estimators by the names that ``GymSpec(credit=...)`` and ``gym-trl train --credit`` accept."""
 
 
 def scales(
-    groups: Sequence[Sequence[TurnRewards]], scale_rewards: Literal["group", "batch", "none"] = "group"
+    groups: Sequence[Sequence[TurnRewards]],
+    advantages: Sequence[Advantages],
+    scale_rewards: Literal["group", "batch", "none"] = "group",
 ) -> list[float]:
     """Return the number to divide each group's advantages by, for the values of TRL's ``scale_rewards``.
 
-    * ``"group"``: standard deviation of the returns to go of all turns of the group, at least a tenth of the batch's
-    * ``"batch"``: standard deviation of the returns to go of all turns of all groups
+    * ``"group"``: the standard deviation of the returns of the group's episodes, as in TRL, or the root mean square of
+      the advantages of its turns if that is larger; each episode weighs the same
+    * ``"batch"``: the same over the episodes of all groups
     * ``"none"``: 1
 
-    TRL divides by the standard deviation of the *episodes'* returns. It is 0 where all episodes paid the same in
-    different turns, and the advantages of their turns are not. As in TRL, 0.0001 is added. The floor of ``"group"``
-    keeps a group of which a single turn differs from drowning the others.
+    As in TRL, 0.0001 is added. TRL's number alone is 0 where all episodes paid the same in different turns, and the
+    advantages of their turns are not. So ``episode`` is TRL's own advantage, the others have its unit, and none of them
+    exceeds the square root of the number of episodes times that of the turns of the longest.
 
-    >>> sure = [TurnRewards([0.0, 1.0], "abc"), TurnRewards([1.0, 0.0], "abd")]  # returns to go: 1, 1 and 1, 0
-    >>> [round(scale, 3) for scale in scales([sure, sure[:1]], "group")], scales([sure], "none")
-    ([0.5, 0.041], [1.0])
+    >>> sure = [TurnRewards([0.0, 1.0], "abc"), TurnRewards([1.0, 0.0], "abd")]
+    >>> [round(scale, 3) for scale in scales([sure], [return_to_go(sure)], "group")], scales([sure], [[[0.0]]], "none")
+    ([0.707], [1.0])
+
+    Args:
+        groups: Episodes of each group.
+        advantages: What an estimator returned for each group.
+        scale_rewards: One of TRL's values.
 
     Raises:
-        ConfigError: ``scale_rewards`` is none of these values.
+        ConfigError: scale_rewards is none of these values.
     """
     if scale_rewards not in ("group", "batch", "none"):
         raise ConfigError(f'scale_rewards must be "group", "batch" or "none", got {scale_rewards!r}')
     if scale_rewards == "none":
         return [1.0] * len(groups)
-    paid = [[value for one in group for value in _to_go(one.rewards)] for group in groups]
-    batch = _deviation([value for values in paid for value in values])
+    returns = [[sum(one.rewards) for one in group] for group in groups]
+    squares = [[float(np.mean(np.square(row))) for row in rows] for rows in advantages]
     if scale_rewards == "batch":
-        return [batch + _EPSILON] * len(groups)
-    return [max(_deviation(values), _LEAST_SHARE * batch) + _EPSILON for values in paid]
+        whole = _scale([value for values in returns for value in values], [one for rows in squares for one in rows])
+        return [whole] * len(groups)
+    return [_scale(*group) for group in zip(returns, squares, strict=True)]
 
 
-def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a sample, with n - 1 as in TRL; 0 of fewer than two values."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-def _to_go(rewards: Sequence[float]) -> list[float]:
-    """Return the undiscounted return to go of each turn.
-
-    >>> _to_go([0.0, 1.0, 2.0])
-    [3.0, 3.0, 2.0]
-    """
-    return list(accumulate(reversed(rewards)))[::-1]
+def _scale(returns: Sequence[float], squares: Sequence[float]) -> float:
+    """Return the scale of episodes with these returns and mean squares of their turns' advantages."""
+    deviation = float(np.std(returns, ddof=1)) if len(returns) > 1 else 0.0  # of a sample, as in TRL
+    return max(deviation, float(np.sqrt(np.mean(squares))) if squares else 0.0) + _EPSILON
 
 
 class _Table:

@@ -1,0 +1,180 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Train a tiny model with credit per turn on given episodes: run by the tests, alone or as one of two processes.
+
+Arguments: a folder to write to. All groups are of the same three episodes and one that is unscored; the advantages of
+their turns are computed by hand.
+"""
+
+import copy
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import tiny_trainer
+import torch
+import trl
+from transformers import PrinterCallback, TrainerCallback
+
+from gym_trl import GymSpec
+from gym_trl.grpo.attach import attach
+from gym_trl.grpo.credit import TurnCredit
+from gym_trl.grpo.processes import leave_process_group
+
+RANK, PROCESSES = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+GROUPS, SIZE, PROMPT = 3, 4, [5, 6, 7]
+# State keys and rewards of three episodes: two pass "a", and one of these finds 1.
+EPISODES = [
+    (["s", "a", "b", "won"], [0.0, 0.0, 1.0]),
+    (["s", "a", "c", "lost"], [0.0, 0.0, 0.0]),
+    (["s", "d", "lost"], [0.0, 0.0]),
+]
+# By hand, for keys that are declared Markov. Returns to go are 1 1 1, 0 0 0 and 0 0.
+# Q of "s": (1 + 0) / 2 through "a", for either of the first two, and 0 through "d". All other Q are returns to go.
+# V of "s": thirds of the others' returns and their mean: 0, (0.5 + 1 + 0) / 3, (0.5 + 1 + 0) / 3.
+# V of "a": halves of the other's return and of the others' mean at the second turn: 0, (0.5 + 1) / 2.
+# V of the others: the others' mean at this turn: "b" 0, "c" 1, "d" 0.5.
+BY_HAND = [[0.5, 1.0, 1.0], [0.0, -0.75, -1.0], [-0.5, -0.5]]
+
+
+def rows():
+    """Return the rows of all processes; the groups differ in the order of their episodes and in the unit of rewards."""
+    found = []
+    for group in range(GROUPS):
+        for number in [*range(group, 3), *range(group), None]:
+            spans, ids, mask = [], [], []
+            keys, rewards = EPISODES[number or 0]
+            for turn in range(len(rewards)):
+                more = [40 + group] if turn else []
+                sampled = [10 + 3 * len(found) % 30 + turn + offset for offset in range(2 + (number or 0) % 2)]
+                ids, mask = [*ids, *more, *sampled], [*mask, *[0] * len(more), *[1] * len(sampled)]
+                spans.append((len(ids) - len(sampled), len(ids)))
+            rewards = [reward * (group + 1) for reward in rewards]
+            row = {"prompt_ids": PROMPT, "completion_ids": ids, "env_mask": mask, "logprobs": [0.0] * len(ids)}
+            row |= {"turn_rewards": rewards, "turn_spans": spans, "turn_keys": keys, "markov_keys": True}
+            row |= {"episode_return": sum(rewards), "success": None, "stop_reason": "terminated", "num_turns": 3}
+            by_hand = [] if number is None else [(group + 1) * value for value in BY_HAND[number]]
+            if number is None:
+                row |= {"completion_ids": [2], "env_mask": [0], "logprobs": [0.0], "turn_spans": []}
+                row |= {"episode_return": None, "stop_reason": "env_error"}
+            found.append((row, by_hand))
+    return found
+
+
+ROWS = rows()
+PER_RANK = len(ROWS) // PROCESSES
+
+
+def play(prompts, trainer):
+    mine = ROWS[RANK * len(prompts) : (RANK + 1) * len(prompts)]
+    columns = {name: [row[name] for row, _ in mine] for name in ROWS[0][0]}
+    attach(trainer).note(columns)
+    return columns
+
+
+def expected(weights, loss_type, length):
+    """Return the gradient at the first step, where all ratios are 1, from the advantages by hand."""
+    model = tiny_trainer.tiny_model(tiny_trainer.tiny_tokenizer())
+    model.load_state_dict(weights)
+    tokens = [sum(row["env_mask"]) for row, _ in ROWS]
+    loss = torch.zeros(())
+    for place, (row, by_hand) in enumerate(ROWS):
+        ids = torch.tensor([row["prompt_ids"] + row["completion_ids"]])
+        logprobs = model(ids).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
+        logprobs = logprobs.gather(-1, ids[0, len(PROMPT) :, None])[:, 0]
+        here = PER_RANK * (place // PER_RANK)
+        divisor = {
+            "bnpo": PROCESSES * sum(tokens[here : here + PER_RANK]),
+            "dr_grpo": len(ROWS) * length,
+            "luspo": len(ROWS),
+            "grpo": len(ROWS) * max(1, tokens[place]),
+            "sapo": len(ROWS) * max(1, tokens[place]),
+        }.get(loss_type, sum(tokens))
+        for (start, stop), value in zip(row["turn_spans"], by_hand, strict=True):
+            loss = loss - value * logprobs[start:stop].sum() / divisor
+    loss.backward()
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+class Gradient(TrainerCallback):
+    """Callback that keeps the gradients of the first step."""
+
+    kept = None
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+        if self.kept is None:
+            self.kept = {name.removeprefix("module."): weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def train(folder, credit="pool", reward_funcs=None, evaluates=False, **grpo):
+    """Train; return the trainer, its first gradients and the wrong advantages among those that it trained on."""
+    spec = GymSpec("TrlEnv/Echo-v0", num_tasks=6, num_eval_tasks=2)
+    settings = {"per_device_train_batch_size": PER_RANK, "num_generations": SIZE, "max_steps": 1, "max_grad_norm": 0.0}
+    settings |= {"scale_rewards": "none", "learning_rate": 0.01, "lr_scheduler_type": "constant", **grpo}
+    changes = {} if reward_funcs is None else {"reward_funcs": reward_funcs}
+    gradient = Gradient()
+    trainer = tiny_trainer.make(folder / "out", spec, grpo=settings, rollout_func=play, callbacks=[gradient], **changes)
+    trainer.remove_callback(PrinterCallback)
+    TurnCredit(credit).attach(trainer)
+    by_ids = {tuple(row["completion_ids"]): (row, by_hand) for row, by_hand in ROWS}
+    wrong, seen = [], []
+    compute = trainer._compute_loss
+
+    def compare(model, inputs, *given, **named):
+        if trainer.model.training:
+            batch = (inputs[name].tolist() for name in ("completion_ids", "completion_mask", "advantages"))
+            for ids, mask, advantages in zip(*batch, strict=True):
+                row, by_hand = by_ids[tuple(ids[: sum(mask)])]
+                right = [0.0] * len(ids)
+                for (start, stop), value in zip(row["turn_spans"], by_hand, strict=True):
+                    right[start:stop] = [value] * (stop - start)
+                seen.append(len(by_hand))
+                wrong.extend(ids for got, want in zip(advantages, right, strict=True) if abs(got - want) > 1e-6)
+        return compute(model, inputs, *given, **named)
+
+    trainer._compute_loss = compare
+    before = copy.deepcopy(trainer.model.state_dict())
+    trainer.train()
+    if evaluates:
+        trainer.evaluate()
+    return trainer, before, gradient.kept, {"wrong": len(wrong), "seen": len(seen), "turns": sum(seen)}
+
+
+def main(folder):
+    report = {"trl": trl.__version__, "gradient": {}, "advantages": {}}
+    assert len({tuple(row["completion_ids"]) for row, _ in ROWS}) == len(ROWS) - GROUPS + 1
+    for loss_type in ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"):
+        more = {"epsilon_high": 5.0} if loss_type == "cispo" else {}  # which it multiplies every ratio above by
+        trainer, before, gradient, advantages = train(folder, loss_type=loss_type, **more)
+        right = expected(before, loss_type, trainer.max_completion_length)
+        difference = max(float((gradient[name] - want).abs().max()) for name, want in right.items())
+        report["gradient"][loss_type] = [difference, max(float(want.abs().max()) for want in right.values())]
+        report["advantages"][loss_type] = advantages
+        report["logs"] = [log for log in trainer.state.log_history if "credit/company" in log]
+    for name, grpo in {
+        "num_iterations": {"num_iterations": 2, "max_steps": 4},
+        "steps_per_generation": {
+            "per_device_train_batch_size": PER_RANK // 2,
+            "steps_per_generation": 2,
+            "gradient_accumulation_steps": 1,
+            "max_steps": 4,
+        },
+        "accumulation": {
+            "per_device_train_batch_size": PER_RANK // 3,
+            "steps_per_generation": 3,
+            "gradient_accumulation_steps": 3,
+            "num_iterations": 2,
+            "max_steps": 4,
+            "off_policy_mask_threshold": 0.1,
+            "top_entropy_quantile": 0.5,
+        },
+    }.items():
+        report["advantages"][name] = train(folder, **grpo)[-1]
+    (folder / f"rank{RANK}.json").write_text(json.dumps(report))
+    leave_process_group()
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("default")
+    main(Path(sys.argv[1]))

@@ -1,0 +1,244 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Credit per turn in a real GRPOTrainer, on one process and on two."""
+
+from pathlib import Path
+from statistics import pstdev
+from typing import Any
+
+import oldest_trl
+import pytest
+import warm
+
+from gym_trl import GymSpec
+from gym_trl.errors import ConfigError
+from gym_trl.grpo import trl_versions
+from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
+from gym_trl.grpo.credit.columns import TurnRow
+
+pytest.importorskip("trl")
+import for_credit as given
+import pandas
+import tiny_trainer
+import torch
+from transformers import PrinterCallback
+from trl import GRPOTrainer
+
+pytestmark = [pytest.mark.trl, pytest.mark.processes]
+SCRIPT = Path(given.__file__)
+GUESS: dict[str, Any] = {
+    "env_kwargs": {"high": 8, "turns": 4},
+    "action_format": "plain",
+    "max_tokens_per_turn": 1,
+    "cut_actions": "accept",
+    "executor": "inline",
+    "num_tasks": 8,
+    "num_eval_tasks": 2,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "one process",
+        pytest.param("two processes", marks=pytest.mark.full),
+        pytest.param("the oldest TRL", marks=[pytest.mark.full, oldest_trl.installed]),
+    ],
+)
+def trained(request, tmp_path_factory):
+    """On two processes of six rows each, the second group of four straddles them."""
+    folder, processes = tmp_path_factory.mktemp("trained"), 1 + (request.param == "two processes")
+    if request.param != "the oldest TRL":
+        return warm.run_ranks(SCRIPT, folder, processes=processes)
+    return [oldest_trl.run(SCRIPT, folder)]
+
+
+def test_the_gradient_of_each_loss_is_the_one_computed_by_hand(trained):
+    for report in trained:
+        assert len(report["gradient"]) == 8
+        for loss_type, (difference, largest) in report["gradient"].items():
+            assert difference < 1e-6 * max(1.0, largest), loss_type
+            assert largest > 1e-3
+
+
+def test_every_token_is_trained_with_the_advantage_of_its_turn_however_steps_and_batches_are_cut(trained):
+    for report in trained:
+        for name, found in report["advantages"].items():
+            assert found["wrong"] == 0, name
+            assert found["turns"] > 0
+        assert report["advantages"]["num_iterations"]["seen"] == 4 * given.GROUPS * given.SIZE // len(trained)
+
+
+def test_the_logs_count_turns_with_company_and_the_spread_within_episodes_over_all_processes(trained):
+    turns, company = 8, 5  # all first turns, and the two at "a"
+    for report in trained:
+        for log in report["logs"]:
+            assert log["credit/company"] == pytest.approx(company / turns)
+            spread = sum(map(pstdev, given.BY_HAND)) / len(given.BY_HAND) * (1 + 2 + 3) / 3
+            assert log["credit/spread"] == pytest.approx(spread)
+
+
+def guess(credit, folder, *, attach=False, reward_funcs=None, options=None, **grpo):
+    """Train on a game; return the weights and the columns that reward functions were given."""
+    seen = []
+
+    def look(completion_ids, **columns):
+        seen.append({"completion_ids": completion_ids, **columns})
+        return [None] * len(completion_ids)
+
+    torch.manual_seed(0)
+    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS | (options or {}), credit=credit)
+    trainer = tiny_trainer.make(
+        folder,
+        spec,
+        grpo={"per_device_train_batch_size": 8, "max_steps": 3, "learning_rate": 1e-2, **grpo},
+        reward_funcs=[*spec.reward_funcs, look, *(reward_funcs or [])],
+    )
+    trainer.remove_callback(PrinterCallback)
+    if attach:
+        spec.turn_credit.attach(trainer)
+    trainer.train()
+    return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]), seen
+
+
+def arbitrary(completion_ids, **_):
+    return [sum(ids) % 7 / 7 for ids in completion_ids]
+
+
+@pytest.mark.parametrize(
+    "scale", ["group", *(pytest.param(name, marks=pytest.mark.full) for name in ("batch", "none"))]
+)
+def test_credit_per_episode_is_the_trainers_own_to_the_last_bits(tmp_path, scale):
+    """With another reward function and weights, and from the first rollout on, which attaches the credit."""
+    grpo = {"scale_rewards": scale, "reward_weights": [2.0, 1.0, 0.5]}
+    own, _ = guess("episode", tmp_path, reward_funcs=[arbitrary], **grpo)
+    ours, _ = guess(ESTIMATORS["episode"], tmp_path, reward_funcs=[arbitrary], **grpo)
+    assert float((own - ours).abs().max()) < 1e-6
+    assert float((own - tiny_trainer_weights()).abs().max()) > 1e-3
+
+
+def tiny_trainer_weights():
+    model = tiny_trainer.tiny_model(tiny_trainer.tiny_tokenizer())
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def test_a_credit_attached_before_the_training_and_by_its_first_rollout_is_the_same(tmp_path):
+    first, _ = guess("pool", tmp_path, reward_funcs=[arbitrary])
+    before, seen = guess("pool", tmp_path, reward_funcs=[arbitrary], attach=True)
+    episode, _ = guess("episode", tmp_path, reward_funcs=[arbitrary])
+    assert torch.equal(first, before)
+    assert not torch.equal(first, episode)
+    for columns in seen:
+        rows = ("completion_ids", "turn_spans", "turn_rewards", "turn_keys", "episode_return", "num_turns")
+        for ids, spans, rewards, keys, worth, turns in zip(*(columns[name] for name in rows), strict=True):
+            assert len(spans) == len(rewards) == len(keys) - 1 == turns > 0
+            assert sum(rewards) == pytest.approx(worth)
+            assert spans[-1][1] == len(ids)
+            assert all(start < stop for start, stop in spans)
+        for start in range(0, 8, 4):  # a group begins in one state, and no two in the same
+            assert len({keys[0] for keys in columns["turn_keys"][start : start + 4]}) == 1
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS)
+    return tiny_trainer.make(tmp_path_factory.mktemp("trainer"), spec, grpo={"per_device_train_batch_size": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("importance_sampling_level", "sequence", "importance_sampling_level='sequence'"),
+        ("multi_objective_aggregation", "normalize_then_sum", "multi_objective_aggregation='normalize_then_sum'"),
+        ("loss_type", "gspo", "loss_type='gspo', which may reduce a row to one number; use one of bnpo, cispo"),
+        ("rollout_func", None, "environment_factory: TRL's own loop"),
+    ],
+)
+def test_a_setting_that_needs_one_number_per_row_is_refused_by_name(trainer, monkeypatch, name, value, told):
+    monkeypatch.setattr(trainer, name, value)
+    with pytest.raises(ConfigError, match=f"credit per turn is not possible with {told}"):
+        TurnCredit("pool").attach(trainer)
+
+
+def test_a_trainer_with_a_loss_of_its_own_is_refused_and_one_that_adds_to_trls_is_not(trainer, monkeypatch):
+    class Own(GRPOTrainer):
+        def _compute_loss(self, model, inputs):
+            return model(inputs["completion_ids"]).logits.sum()
+
+    class More(GRPOTrainer):
+        def _compute_loss(self, model, inputs):
+            return super()._compute_loss(model, inputs) + 1
+
+    monkeypatch.setattr(trainer, "__class__", Own)
+    with pytest.raises(ConfigError, match="Own, which computes a loss of its own"):
+        TurnCredit("pool").attach(trainer)
+    monkeypatch.setattr(trainer, "__class__", More)
+    trl_versions.check_advantages_per_token(trainer)
+    with pytest.raises(ConfigError, match="object, which gives every sample one number: use GRPOTrainer"):
+        TurnCredit("pool").attach(object())
+
+
+def test_a_trl_without_the_hook_is_refused(trainer, monkeypatch):
+    monkeypatch.setattr(trl_versions, "getsource", lambda method: "advantages.unsqueeze(1)")
+    with pytest.raises(ConfigError, match="this TRL, whose loss takes one advantage per row"):
+        TurnCredit("pool").attach(trainer)
+
+
+@pytest.mark.parametrize("credit", ["pol", 3, None])
+def test_an_estimator_that_does_not_exist_is_refused(credit):
+    with pytest.raises(ConfigError, match="credit must be one of episode, return_to_go, gigpo, pool, or a function"):
+        GymSpec("TrlEnv/GuessNumber-v0", credit=credit)
+
+
+def test_other_ways_to_play_are_refused_with_the_reason():
+    spec = GymSpec("TrlEnv/GuessNumber-v0", credit="pool")
+    with pytest.raises(ConfigError, match="needs rollout_func, not environment_factory"):
+        _ = spec.environment_factory
+    with pytest.raises(ConfigError, match="needs rollout_func, not rollout_worker"):
+        spec.rollout_worker(None, None)
+    assert GymSpec("TrlEnv/GuessNumber-v0", credit="episode").turn_credit is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"turn_spans": [(0, 2), (2, 2)]}, "turn_spans of row 0 must be turns .* none of them empty"),
+        ({"turn_spans": [(0, 2), (1, 3)]}, "turn_spans of row 0 must be turns .* in order"),
+        ({"turn_spans": []}, "turn_spans of row 0"),
+        ({"turn_rewards": [1.0]}, "turn_rewards of row 0 must be of 2 turns, got 1"),
+        ({"turn_keys": ["a", "b"]}, "turn_keys of row 0 must be of 2 turns, got 1"),
+        ({"turn_keys": ["a", ["b"], "c"]}, r"a state key must be hashable, got \['b'\] in turn_keys of row 0"),
+    ],
+)
+def test_columns_that_say_nothing_about_the_turns_are_refused_by_name(changes, told):
+    row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (4, 6)], "turn_keys": ["a", "b", "c"]}
+    row |= {"markov_keys": False}
+    TurnRow.of(row).check("row 0")
+    with pytest.raises(ConfigError, match=told):
+        TurnRow.of(row | changes).check("row 0")
+
+
+@pytest.mark.parametrize(
+    ("estimator", "told"),
+    [
+        (lambda group: [[0.0] for _ in group], "must return a number per turn"),
+        (lambda group: [[float("nan")] * one.turns for one in group], "an advantage that is not finite"),
+    ],
+)
+def test_an_estimator_that_returns_something_else_is_refused(tmp_path, estimator, told):
+    with pytest.raises(ConfigError, match=told):
+        guess(estimator, tmp_path)
+
+
+def test_a_second_estimator_is_refused_and_the_same_one_is_attached_once(trainer):
+    TurnCredit("gigpo").attach(trainer)
+    TurnCredit("gigpo").attach(trainer)
+    with pytest.raises(ConfigError, match="another credit per turn is attached"):
+        TurnCredit("pool").attach(trainer)
+
+
+def test_the_table_of_completions_has_the_advantages_of_the_turns(tmp_path):
+    """Also after an evaluation, whose rows have none."""
+    given.train(tmp_path, log_completions=True, evaluates=True, per_device_eval_batch_size=4, num_generations_eval=2)
+    table = pandas.read_parquet(next((tmp_path / "out" / "completions").iterdir()))
+    advantages = [None if values is None else list(values) for values in table["turn_advantages"]]
+    assert advantages == [*[by_hand for _, by_hand in given.ROWS[4:]], *[None] * 4]
