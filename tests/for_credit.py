@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import tiny_trainer
 import torch
@@ -21,6 +22,7 @@ from gym_trl import GymSpec
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.credit import TurnCredit
 from gym_trl.grpo.processes import leave_process_group
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 RANK, PROCESSES = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 GROUPS, SIZE, PROMPT = 3, 4, [5, 6, 7]
@@ -40,10 +42,12 @@ BY_HAND = [[0.5, 1.0, 1.0], [0.0, -0.75, -1.0], [-0.5, -0.5]]
 
 def rows():
     """Return the rows of all processes; the groups differ in the order of their episodes and in the unit of rewards."""
-    found = []
+    found: list[tuple[dict[str, Any], list[float]]] = []
     for group in range(GROUPS):
         for number in [*range(group, 3), *range(group), None]:
-            spans, ids, mask = [], [], []
+            spans: list[tuple[int, int]] = []
+            ids: list[int] = []
+            mask: list[int] = []
             keys, rewards = EPISODES[number or 0]
             for turn in range(len(rewards)):
                 more = [40 + group] if turn else []
@@ -51,7 +55,12 @@ def rows():
                 ids, mask = [*ids, *more, *sampled], [*mask, *[0] * len(more), *[1] * len(sampled)]
                 spans.append((len(ids) - len(sampled), len(ids)))
             rewards = [reward * (group + 1) for reward in rewards]
-            row = {"prompt_ids": PROMPT, "completion_ids": ids, "env_mask": mask, "logprobs": [0.0] * len(ids)}
+            row: dict[str, Any] = {
+                "prompt_ids": PROMPT,
+                "completion_ids": ids,
+                "env_mask": mask,
+                "logprobs": [0.0] * len(ids),
+            }
             row |= {"turn_rewards": rewards, "turn_spans": spans, "turn_keys": keys, "markov_keys": True}
             row |= {"episode_return": sum(rewards), "success": None, "stop_reason": "terminated", "num_turns": 3}
             by_hand = [] if number is None else [(group + 1) * value for value in BY_HAND[number]]
@@ -75,7 +84,7 @@ def play(prompts, trainer):
 
 def expected(weights, loss_type, length):
     """Return the gradient at the first step, where all ratios are 1, from the advantages by hand."""
-    model = tiny_trainer.tiny_model(tiny_trainer.tiny_tokenizer())
+    model = tiny_model(tiny_tokenizer())
     model.load_state_dict(weights)
     tokens = [sum(row["env_mask"]) for row, _ in ROWS]
     loss = torch.zeros(())
@@ -97,7 +106,7 @@ def expected(weights, loss_type, length):
     return {name: weight.grad for name, weight in model.named_parameters()}
 
 
-class Gradient(TrainerCallback):
+class Gradient(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     """Callback that keeps the gradients of the first step."""
 
     kept = None
@@ -110,7 +119,12 @@ class Gradient(TrainerCallback):
 def train(folder, credit="pool", reward_funcs=None, evaluates=False, **grpo):
     """Train; return the trainer, its first gradients and the wrong advantages among those that it trained on."""
     spec = GymSpec("TrlEnv/Echo-v0", num_tasks=6, num_eval_tasks=2)
-    settings = {"per_device_train_batch_size": PER_RANK, "num_generations": SIZE, "max_steps": 1, "max_grad_norm": 0.0}
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": PER_RANK,
+        "num_generations": SIZE,
+        "max_steps": 1,
+        "max_grad_norm": 0.0,
+    }
     settings |= {"scale_rewards": "none", "learning_rate": 0.01, "lr_scheduler_type": "constant", **grpo}
     changes = {} if reward_funcs is None else {"reward_funcs": reward_funcs}
     gradient = Gradient()
@@ -118,7 +132,8 @@ def train(folder, credit="pool", reward_funcs=None, evaluates=False, **grpo):
     trainer.remove_callback(PrinterCallback)
     TurnCredit(credit).attach(trainer)
     by_ids = {tuple(row["completion_ids"]): (row, by_hand) for row, by_hand in ROWS}
-    wrong, seen = [], []
+    wrong: list[int] = []
+    seen: list[int] = []
     compute = trainer._compute_loss
 
     def compare(model, inputs, *given, **named):
@@ -130,7 +145,7 @@ def train(folder, credit="pool", reward_funcs=None, evaluates=False, **grpo):
                 for (start, stop), value in zip(row["turn_spans"], by_hand, strict=True):
                     right[start:stop] = [value] * (stop - start)
                 seen.append(len(by_hand))
-                wrong.extend(ids for got, want in zip(advantages, right, strict=True) if abs(got - want) > 1e-6)
+                wrong.extend(1 for got, want in zip(advantages, right, strict=True) if abs(got - want) > 1e-6)
         return compute(model, inputs, *given, **named)
 
     trainer._compute_loss = compare
@@ -152,7 +167,7 @@ def main(folder):
         report["gradient"][loss_type] = [difference, max(float(want.abs().max()) for want in right.values())]
         report["advantages"][loss_type] = advantages
         report["logs"] = [log for log in trainer.state.log_history if "credit/company" in log]
-    for name, grpo in {
+    variants: dict[str, dict[str, Any]] = {
         "num_iterations": {"num_iterations": 2, "max_steps": 4},
         "steps_per_generation": {
             "per_device_train_batch_size": PER_RANK // 2,
@@ -169,7 +184,8 @@ def main(folder):
             "off_policy_mask_threshold": 0.1,
             "top_entropy_quantile": 0.5,
         },
-    }.items():
+    }
+    for name, grpo in variants.items():
         report["advantages"][name] = train(folder, **grpo)[-1]
     (folder / f"rank{RANK}.json").write_text(json.dumps(report))
     leave_process_group()

@@ -14,6 +14,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
 from gym_trl.grpo.credit.columns import TurnRow
+from gym_trl.testing import tiny_model, tiny_tokenizer
 
 pytest.importorskip("trl")
 import for_credit as given
@@ -95,7 +96,7 @@ def guess(credit, folder, *, attach=False, reward_funcs=None, options=None, **gr
     )
     trainer.remove_callback(PrinterCallback)
     if attach:
-        spec.turn_credit.attach(trainer)
+        TurnCredit(credit).attach(trainer)
     trainer.train()
     return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]), seen
 
@@ -117,7 +118,7 @@ def test_credit_per_episode_is_the_trainers_own_to_the_last_bits(tmp_path, scale
 
 
 def tiny_trainer_weights():
-    model = tiny_trainer.tiny_model(tiny_trainer.tiny_tokenizer())
+    model = tiny_model(tiny_tokenizer())
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
@@ -160,11 +161,11 @@ def test_a_setting_that_needs_one_number_per_row_is_refused_by_name(trainer, mon
 
 
 def test_a_trainer_with_a_loss_of_its_own_is_refused_and_one_that_adds_to_trls_is_not(trainer, monkeypatch):
-    class Own(GRPOTrainer):
+    class Own(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         def _compute_loss(self, model, inputs):
             return model(inputs["completion_ids"]).logits.sum()
 
-    class More(GRPOTrainer):
+    class More(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         def _compute_loss(self, model, inputs):
             return super()._compute_loss(model, inputs) + 1
 

@@ -263,39 +263,44 @@ def test_the_enumeration_notices_a_bias() -> None:
     assert np.abs(unlike - mdp.exact_gradient()).max() > 1e-3
 
 
+@pytest.mark.parametrize("name", NAMES)
 @given(st.lists(groups(least_turns=1), max_size=4))
-def test_scaled_advantages_are_bounded_whatever_is_paid(batch: list[list[TurnRewards]]) -> None:
+def test_scaled_advantages_are_bounded_whatever_is_paid(name: str, batch: list[list[TurnRewards]]) -> None:
+    advantages = [ESTIMATORS[name](group) for group in batch]
     for how in ("group", "batch"):
-        divisors = scales(batch, how)
-        for group, divisor in zip(batch, divisors, strict=True):
-            turns = sum(one.turns for other in batch if how == "batch" or other is group for one in other)
-            for estimator in (episode, return_to_go):
-                largest = max((abs(value) for row in estimator(group) for value in row), default=0.0)
-                assert largest / divisor <= math.sqrt(2 * turns) + 1e-9  # no sample is more deviations wide
+        divisors = scales(batch, advantages, how)
+        for group, rows, divisor in zip(batch, advantages, divisors, strict=True):
+            episodes = sum(map(len, batch)) if how == "batch" else len(group)
+            for one, row in zip(group, rows, strict=True):
+                assert max(map(abs, row)) / divisor <= math.sqrt(episodes * one.turns) + 1e-9
 
 
 def test_equal_returns_of_unequal_turns_do_not_explode() -> None:
     group = [TurnRewards([0.0, 1.0], "abd", markov=True), TurnRewards([1.0, 0.0], "acd", markov=True)] * 8
-    [divisor] = scales([group], "group")
+    [divisor] = scales([group], [pool(group)], "group")
     assert max(abs(value) / divisor for row in pool(group) for value in row) < 3
+    late = [TurnRewards([0.0, 1.0], "abd"), TurnRewards([0.0, 0.0, 1.0], "acde")]  # equal but for GiGPO's discount
+    assert max(abs(value) for row in gigpo(late) for value in row) / scales([late], [gigpo(late)], "group")[0] < 3
     same = [TurnRewards([0.1, 0.2, 0.3], "abcd"), TurnRewards([0.3, 0.2, 0.1], "abcd")] * 8
     rounding = [TurnRewards([0.1 + 0.2], "ab"), TurnRewards([0.3], "ab")]  # differ in the last bit
     assert max(abs(value) for row in episode(same) for value in row) < 1e-9
-    assert abs(episode(rounding)[0][0]) / scales([rounding], "group")[0] < 1e-9
+    assert abs(episode(rounding)[0][0]) / scales([rounding], [episode(rounding)], "group")[0] < 1e-9
 
 
 def test_scales_of_known_groups() -> None:
     wide, still = [TurnRewards([0.0], "ab"), TurnRewards([2.0], "ab")], [TurnRewards([1.0], "ab")] * 2
-    assert scales([wide, still], "none") == [1.0, 1.0]
-    batch = math.sqrt(2 / 3)
-    assert scales([wide, still], "batch") == pytest.approx([batch + 1e-4] * 2)
-    assert scales([wide, still], "group") == pytest.approx([math.sqrt(2) + 1e-4, 0.1 * batch + 1e-4])
-    assert scales([], "group") == []
-    assert scales([[], [TurnRewards([], "a")]], "group") == pytest.approx([1e-4, 1e-4])
+    batch = [wide, still]
+    advantages = [[[-1.0], [1.0]], [[0.0], [0.0]]]
+    assert scales(batch, advantages, "none") == [1.0, 1.0]
+    assert scales(batch, advantages, "batch") == pytest.approx([math.sqrt(2 / 3) + 1e-4] * 2)
+    assert scales(batch, advantages, "group") == pytest.approx([math.sqrt(2) + 1e-4, 1e-4])
+    assert scales([still], [[[-3.0], [3.0]]], "group") == pytest.approx([3 + 1e-4])  # of the advantages
+    assert scales([], [], "group") == []
+    assert scales([[], [TurnRewards([], "a")]], [[], [[]]], "group") == pytest.approx([1e-4, 1e-4])
 
 
 def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"keys must have one entry more than rewards.*got 1 keys and 1 rewards"):
         TurnRewards([1.0], ["a"])
     with pytest.raises(ConfigError, match='scale_rewards must be "group", "batch" or "none", got True'):
-        scales([], True)  # type: ignore[arg-type]
+        scales([], [], True)  # type: ignore[arg-type]

@@ -224,7 +224,7 @@ def scales(
     if scale_rewards == "none":
         return [1.0] * len(groups)
     returns = [[sum(one.rewards) for one in group] for group in groups]
-    squares = [[float(np.mean(np.square(row))) for row in rows] for rows in advantages]
+    squares = [[float(np.mean(np.square(row))) for row in rows if row] for rows in advantages]
     if scale_rewards == "batch":
         whole = _scale([value for values in returns for value in values], [one for rows in squares for one in rows])
         return [whole] * len(groups)
