@@ -14,7 +14,7 @@ from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach
 from gym_trl.grpo.credit.columns import turn_columns
-from gym_trl.grpo.credit.estimators import episode
+from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
@@ -182,7 +182,7 @@ class _RolloutFunc:
         """
         replaced: list[ReplacedEpisode] = []
         judged: Sequence[int] = range(len(rows))
-        estimator = episode if self.credit is None else self.credit.estimator
+        estimator = ESTIMATORS[EPISODE] if self.credit is None else self.credit.estimator
         for _ in range(self.rounds):
             meet()
             dead = dead_groups([(rows[place].group, episodes[place]) for place in judged], estimator=estimator)
