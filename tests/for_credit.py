@@ -22,6 +22,7 @@ from gym_trl import GymSpec
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.credit import TurnCredit
 from gym_trl.grpo.processes import leave_process_group
+from gym_trl.grpo.rewards import env_reward
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 RANK, PROCESSES = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -80,6 +81,15 @@ def play(prompts, trainer):
     columns = {name: [row[name] for row, _ in mine] for name in ROWS[0][0]}
     attach(trainer).note(columns)
     return columns
+
+
+def nothing(completions, **_):
+    return [0.0] * len(completions)
+
+
+def half(turn_rewards, **_):
+    """Return half of what is paid, which only the last turn of an episode is paid for here."""
+    return [sum(rewards) / 2 for rewards in turn_rewards]
 
 
 def expected(weights, loss_type, length):
@@ -168,6 +178,8 @@ def main(folder):
         report["advantages"][loss_type] = advantages
         report["logs"] = [log for log in trainer.state.log_history if "credit/company" in log]
     variants: dict[str, dict[str, Any]] = {
+        "scored by another function": {"reward_funcs": [env_reward, nothing], "reward_weights": [1.0, 3.0]},
+        "half the unit": {"reward_funcs": [env_reward, half], "reward_weights": [2.0, -2.0]},
         "num_iterations": {"num_iterations": 2, "max_steps": 4},
         "steps_per_generation": {
             "per_device_train_batch_size": PER_RANK // 2,

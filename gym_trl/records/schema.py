@@ -12,6 +12,8 @@ from gym_trl.types import EpisodeResult, Message, TokenIds, Turn
 VERSION = 1
 ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
 """Files of a folder: scored and unscored episodes."""
+CREDIT = "credit.jsonl"
+"""File of a run with the advantages of recorded episodes' turns, which are known only after they are recorded."""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Schema, explained in docs/records.md
@@ -87,6 +89,17 @@ class Record(_Return):
     mask: list[int] | None
     logprobs: list[float | None] | None
     token_texts: list[str] | None
+
+
+class CreditRecord(TypedDict):
+    """Advantages of the turns of one recorded episode: the one with the same step, split, group and attempt."""
+
+    step: int
+    split: str
+    group: int
+    attempt: int
+    advantages: list[float]
+    state_keys: list[str]
 
 
 _RECORD_DEFAULTS: dict[str, Any] = {

@@ -23,6 +23,7 @@ from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.records.schema import CreditRecord
 from gym_trl.registration import make_env
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
@@ -235,6 +236,7 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
     trainer.remove_callback(PrinterCallback)
     ExactResume().attach(trainer)
     if spec.turn_credit is not None:
+        spec.turn_credit.on_advantages = run.on_advantages
         spec.turn_credit.attach(trainer)
     return trainer
 
@@ -349,6 +351,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._failure_told = False
         self._about: dict[str, Any] = {}
         self._placed = 0  # episodes of the step or evaluation so far
+        self._recorded: list[tuple[int, int, EpisodeResult]] = []  # of the last rollout: place in it and in the records
 
     @property
     def trained(self) -> bool:
@@ -416,6 +419,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if self._about != about:
             self._about, self._placed = about, 0
         placed = [(self._placed + place, played) for place, played in chosen]
+        self._recorded = [(place, self._placed + place, played) for place, played in chosen]
         self._placed += math.ceil(len(rollout.trajectories) / group_size) * group_size  # whole groups
         self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
         # The recorded groups' predecessors, as groups of their own.
@@ -427,6 +431,21 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if failed and not self._failure_told:
             self._failure_told = True
             self._display.note(f"An episode could not be scored ({failed.stop_reason}): {failed.error}")
+
+    def on_advantages(self, advantages: Sequence[Sequence[float]]) -> None:
+        """Record the advantages of the turns of the recorded episodes of the last rollout."""
+        for row, place, played in self._recorded:
+            group, attempt = divmod(place, self.options.group_size)
+            if advantages[row]:  # an unscored episode has none
+                record = CreditRecord(
+                    step=self._about["step"],
+                    split=self._about["split"],
+                    group=group,
+                    attempt=attempt,
+                    advantages=list(advantages[row]),
+                    state_keys=list(played.state_keys),
+                )
+                self._folder.credit(record)
 
     def _evaluate(self, temperature: float) -> Score:
         """Play the evaluation's tasks, distributed over the processes, in batches of the training's size."""

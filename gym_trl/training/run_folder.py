@@ -21,7 +21,7 @@ from gym_trl.policies.model import Model
 from gym_trl.policies.weights import has_model
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
-from gym_trl.records.schema import FAILURES, ROLLOUTS, as_record
+from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.options import WRAPPING, TrainOptions, read_options
 from gym_trl.types import EpisodeResult
 
@@ -133,7 +133,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 _FILES = (
-    *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, "summary.json", "curve.png", ".curve.new.png"),
+    *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, CREDIT, "summary.json", "curve.png", ".curve.new.png"),
     *("tokenizer", "model", "checkpoints"),
 )
 
@@ -148,6 +148,7 @@ class RunFolder:
         self._found = path.exists()  # before the run
         self._metrics: JsonLinesWriter | None = None
         self._rollouts: RecordWriter | None = None
+        self._credit: JsonLinesWriter | None = None
         self._about: dict[str, Any] = {}  # common fields of all records of the run
         self._drawn, self._drawing = time.monotonic(), 0.0
 
@@ -159,7 +160,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions(), **more}
         replace_text(self.path / "config.json", to_json(config, indent=2))
-        for name in ("metrics.jsonl", ROLLOUTS, FAILURES):
+        for name in ("metrics.jsonl", ROLLOUTS, FAILURES, CREDIT):
             if (self.path / name).exists():
                 keep_json_lines(self.path / name, lambda record: _lasts(record, start, options.steps))
         self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
@@ -175,7 +176,7 @@ class RunFolder:
     def discard(self) -> None:
         """Remove the files of a run that failed before its first step, so that another can use the folder."""
         self.close()
-        self._metrics = self._rollouts = None
+        self._metrics = self._rollouts = self._credit = None
         if not self._writes or not self.path.is_dir():
             return
         for name in _FILES:
@@ -190,7 +191,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close open files."""
-        for writer in (self._metrics, self._rollouts):
+        for writer in (self._metrics, self._rollouts, self._credit):
             if writer:
                 writer.close()
 
@@ -211,6 +212,13 @@ class RunFolder:
             for place, trajectory in played:
                 group, attempt = divmod(place, group_size)
                 self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **{**self._about, **about}))
+
+    def credit(self, record: CreditRecord) -> None:
+        """Append the advantages of a recorded episode's turns."""
+        if self._rollouts and self._credit is None:  # only a run with credit per turn has the file
+            self._credit = JsonLinesWriter(self.path / CREDIT)
+        if self._credit:
+            self._credit.write(record)
 
     def tokenizer(self, tokenizer: Any) -> None:
         """Save the tokenizer, with which the ids of the records can be decoded."""

@@ -14,13 +14,19 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
 from gym_trl.grpo.credit.columns import TurnRow
+from gym_trl.records import read_records
+from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import tiny_model, tiny_tokenizer
+from gym_trl.training import run
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.run_folder import trained as trained_model
 
 pytest.importorskip("trl")
 import for_credit as given
 import pandas
 import tiny_trainer
 import torch
+from rich.console import Console
 from transformers import PrinterCallback
 from trl import GRPOTrainer
 
@@ -108,13 +114,13 @@ def arbitrary(completion_ids, **_):
 @pytest.mark.parametrize(
     "scale", ["group", *(pytest.param(name, marks=pytest.mark.full) for name in ("batch", "none"))]
 )
-def test_credit_per_episode_is_the_trainers_own_to_the_last_bits(tmp_path, scale):
+def test_credit_per_episode_is_the_trainers_own_up_to_rounding(tmp_path, scale):
     """With another reward function and weights, and from the first rollout on, which attaches the credit."""
     grpo = {"scale_rewards": scale, "reward_weights": [2.0, 1.0, 0.5]}
     own, _ = guess("episode", tmp_path, reward_funcs=[arbitrary], **grpo)
     ours, _ = guess(ESTIMATORS["episode"], tmp_path, reward_funcs=[arbitrary], **grpo)
-    assert float((own - ours).abs().max()) < 1e-6
-    assert float((own - tiny_trainer_weights()).abs().max()) > 1e-3
+    assert float((own - ours).abs().max()) < 1e-4
+    assert float((own - tiny_trainer_weights()).abs().max()) > 1e-2
 
 
 def tiny_trainer_weights():
@@ -243,3 +249,35 @@ def test_the_table_of_completions_has_the_advantages_of_the_turns(tmp_path):
     table = pandas.read_parquet(next((tmp_path / "out" / "completions").iterdir()))
     advantages = [None if values is None else list(values) for values in table["turn_advantages"]]
     assert advantages == [*[by_hand for _, by_hand in given.ROWS[4:]], *[None] * 4]
+
+
+def test_a_run_with_credit_keeps_it_on_resume_and_records_the_advantages_of_turns(tmp_path):
+    options = TrainOptions.choose(
+        spec={"credit": "pool"},
+        steps=1,
+        episodes=16,
+        group_size=4,
+        eval_episodes=2,
+    )
+    console = Console(quiet=True)
+    run.train(options, out=tmp_path, console=console)
+    run.resume(tmp_path, steps=2, console=console)
+    logged = list(read_json_lines(tmp_path / "metrics.jsonl"))
+    assert [entry["step"] for entry in logged if "credit/company" in entry] == [1, 2]
+    place = ("step", "split", "group", "attempt")
+    records = {tuple(one[name] for name in place): one for one in read_records(tmp_path) if one["split"] == "train"}
+    credit = list(read_json_lines(tmp_path / "credit.jsonl"))
+    assert [tuple(one[name] for name in place) for one in credit] == list(records)
+    for one, record in zip(credit, records.values(), strict=True):
+        assert len(one["advantages"]) == len(one["state_keys"]) - 1 == record["num_turns"]
+    assert any(any(one["advantages"]) for one in credit)
+    assert trained_model(tmp_path).spec["credit"] == "pool"
+
+
+def test_a_setting_that_credit_cannot_work_with_ends_a_run_before_it_begins(tmp_path):
+    options = TrainOptions.choose(
+        spec={"credit": "pool"}, grpo={"importance_sampling_level": "sequence"}, steps=1, episodes=16, eval_episodes=2
+    )
+    with pytest.raises(ConfigError, match="importance_sampling_level='sequence'"):
+        run.train(options, out=tmp_path / "run", console=Console(quiet=True))
+    assert not (tmp_path / "run").exists()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
+from gym_trl.grpo.attach import attach
 from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.grpo.credit.estimators import ESTIMATORS, Estimator, TurnRewards, scales
 from gym_trl.grpo.rewards import env_reward
@@ -91,6 +92,7 @@ class TurnCredit:
                 raise ConfigError("another credit per turn is attached to the trainer: use one for all of its rollouts")
             return
         trl_versions.check_advantages_per_token(trainer)
+        attach(trainer)  # first, so that the rewards of unscored episodes are NaN
         made = _Attached(self, trainer)
         setattr(trainer, _NAME, made)
         trl_versions.intercept_advantages(trainer, made.assign)
