@@ -265,7 +265,9 @@ def test_a_run_with_credit_keeps_it_on_resume_and_records_the_advantages_of_turn
     logged = list(read_json_lines(tmp_path / "metrics.jsonl"))
     assert [entry["step"] for entry in logged if "credit/company" in entry] == [1, 2]
     place = ("step", "split", "group", "attempt")
-    records = {tuple(one[name] for name in place): one for one in read_records(tmp_path) if one["split"] == "train"}
+    records = {
+        tuple(dict(one)[name] for name in place): one for one in read_records(tmp_path) if one["split"] == "train"
+    }
     credit = list(read_json_lines(tmp_path / "credit.jsonl"))
     assert [tuple(one[name] for name in place) for one in credit] == list(records)
     for one, record in zip(credit, records.values(), strict=True):
