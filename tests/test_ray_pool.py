@@ -12,12 +12,13 @@ import gymnasium as gym
 import pytest
 from test_executors import Obedient, begin, cluster, gone, step
 
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import MissingDependencyError
 from gym_trl.executors import ray as ray_pool
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.ray import RayPool
 from gym_trl.executors.worker_pool import ProcessOptions
-from gym_trl.types import EnvFailure, StepResult, StopReason
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 __all__ = ["cluster"]  # a fixture
 
@@ -39,6 +40,19 @@ class Hosted(Obedient):
 def pool(cluster):
     with RayPool(lambda env_id: Hosted(), workers=1) as pool:
         yield pool
+
+
+class TestAnActor:
+    pytestmark = on_ray
+
+    def test_brings_the_keys_of_states(self, cluster):
+        spec = EnvSpec("FrozenLake-v1", env_kwargs={"is_slippery": False}, state_key="auto", action_format=None)
+        with RayPool(spec.make, workers=1) as pool:
+            pool.reset("a", Task("FrozenLake-v1", 0))
+            [(_, begun)] = pool.collect(block=True)
+            assert isinstance(begun, StepResult)
+            moved = step(pool, "Move down")
+        assert (begun.state_key, begun.markov_keys, moved.state_key) == ("(0, 100)", True, "(4, 99)")
 
 
 class TestAnActorThatIsLost:

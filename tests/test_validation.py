@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 from functools import partial
@@ -40,11 +41,18 @@ class Proud(GuessNumber):
     optimal_success = 0.5
 
 
+class Timeless(GuessNumber):
+    """Leaves the turns left out of its state key, which is declared Markov."""
+
+    turns_left = math.inf
+
+
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
         (Hinting, "noop wins 1, more than random play's"),
         (Generous, "random wins 0."),
+        (Timeless, "state key: seed 0: "),
         (Proud, "solver wins 1 and its optimum is 0.5"),
     ],
 )

@@ -45,8 +45,8 @@ _STATELESS = (
     gym.wrappers.RecordEpisodeStatistics,
 )
 """Wrappers of Gymnasium that keep no state, or a number of turns, which every layer is asked for."""
-_STATEFUL = frozenset({"DelayObservation", "NormalizeObservation", "StickyAction"})
-"""Names of Gymnasium's wrappers that keep a state although their base class suggests otherwise."""
+_STATEFUL = frozenset({"DelayObservation", "NormalizeObservation", "StickyAction", "TimeAwareObservation"})
+"""Names of Gymnasium's wrappers that keep or show a state although their base class suggests otherwise."""
 
 
 class StateKey(FrozenAfterEnd):
@@ -83,6 +83,7 @@ class StateKey(FrozenAfterEnd):
         self._function: KeyFunction | None = None if key is None else load_function(key)
         self._read: Callable[[dict[str, Any]], Hashable] | None = None
         self._layers: list[Any] = []  # those that add to the key
+        self._owner: Any = None  # the layer with the attribute
         self._declared: Hashable = None
         self._history = ""
         self.state_key = ""
@@ -123,12 +124,12 @@ class StateKey(FrozenAfterEnd):
             self._read, markov = self._of_function, bool(getattr(self._function, "markov_state_key", False))
         elif "state_key" in info:
             self._declared, self._read = info["state_key"], self._in_info
-        elif self.env.has_wrapper_attr("state_key"):
-            self._read = lambda info: self.env.get_wrapper_attr("state_key")
+        elif (owner := next((layer for layer in reversed(layers) if hasattr(layer, "state_key")), None)) is not None:
+            self._owner, self._read = owner, self._of_attribute
         elif toy_text_key(self.unwrapped) is not None:
-            self._read, markov = lambda info: toy_text_key(self.unwrapped), True
+            self._read, markov = self._of_toy_text, True
         elif minigrid_key(self.unwrapped) is not None:
-            self._read = lambda info: minigrid_key(self.unwrapped)
+            self._read = self._of_minigrid
         self.markov_state_key = self._read is not None and markov and all(map(_adds_all, layers[1:]))
         self._layers = [layer for layer in layers if _adds(layer)] if self.markov_state_key else []
 
@@ -144,11 +145,21 @@ class StateKey(FrozenAfterEnd):
         self._declared = info.get("state_key", self._declared)
         return self._declared
 
+    def _of_attribute(self, info: dict[str, Any]) -> Hashable:
+        key: Hashable = self._owner.state_key
+        return key
+
+    def _of_toy_text(self, info: dict[str, Any]) -> Hashable:
+        return toy_text_key(self.unwrapped)
+
+    def _of_minigrid(self, info: dict[str, Any]) -> Hashable:
+        return minigrid_key(self.unwrapped)
+
     def _now(self, info: dict[str, Any]) -> str:
         if self._read is None:
             return self._history
         key = self._read(info)
-        return as_text_key((key, *map(_part, self._layers)) if self._layers else key)
+        return as_text_key((key, *_parts(self._layers)) if self._layers else key)
 
 
 def as_text_key(key: Hashable) -> str:
@@ -171,10 +182,14 @@ def as_text_key(key: Hashable) -> str:
 def _plain(key: Any) -> Any:
     """Return a key whose ``repr`` is the same in every process."""
     kind = type(key)
-    if kind in _PLAIN:
-        return key
+    if kind is tuple:
+        return key if _PLAIN.issuperset(map(type, key)) else tuple([_plain(part) for part in key])
+    return key if kind in _PLAIN else _made_plain(key)
+
+
+def _made_plain(key: Any) -> Any:
     if isinstance(key, tuple):
-        return tuple(key) if _PLAIN.issuperset(map(type, key)) else tuple(map(_plain, key))
+        return tuple(map(_plain, key))
     if isinstance(key, frozenset):
         return ("frozenset", *sorted(map(repr, map(_plain, key))))
     for plain in (str, int, float):
@@ -184,7 +199,7 @@ def _plain(key: Any) -> Any:
         return key.item()
     raise ConfigError(
         "a state key must be hashable and made of strings, numbers, booleans, None and tuples of these, "
-        f"got {kind.__name__}: {key!r:.80}"
+        f"got {type(key).__name__}: {key!r:.80}"
     )
 
 
@@ -200,11 +215,26 @@ def _adds_all(layer: Any) -> bool:
 
 
 def _adds(layer: Any) -> bool:
-    return turns_left(layer) < math.inf or _part(layer) is not None
+    """Return True if a layer adds to the key, or to the number of actions that reach the layers inside of it."""
+    several = getattr(layer, "actions_per_turn", 1) != 1
+    return several or turns_left(layer) < math.inf or getattr(layer, "state_part", None) is not None
 
 
-def _part(layer: Any) -> Any:
-    part, left = getattr(layer, "state_part", None), turns_left(layer)
-    if left == math.inf:
-        return part
-    return int(left) if part is None else (int(left), part)
+def _parts(layers: list[Any]) -> list[Any]:
+    """Return what layers add to the key: the turns left, the layer's own state, or both; the innermost layer first.
+
+    A ``TimeLimit`` of Gymnasium that is further away than a limit around it never applies, so it is no part of the
+    state: otherwise two episodes with different numbers of unreadable responses would never share one.
+    """
+    parts: list[Any] = []
+    most = math.inf  # actions that can still reach the layer
+    for layer in reversed(layers):
+        part, left = getattr(layer, "state_part", None), turns_left(layer)
+        if isinstance(layer, gym.wrappers.TimeLimit) and left > most:
+            parts.append(None)
+        elif left < math.inf:
+            parts.append(int(left) if part is None else (int(left), part))
+        elif part is not None:
+            parts.append(part)
+        most = min(most, left) * getattr(layer, "actions_per_turn", 1)
+    return parts[::-1]

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
+from gym_trl.env_checker.checks import Inspector
+from gym_trl.env_checker.report import PROBLEM
 from gym_trl.envs.text_env import Baseline, Blind, Measured, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import (
@@ -157,6 +159,9 @@ def validate(
             problems += _compare(name, "reference", measured[name], baseline.measured)
     if game.make().get_wrapper_attr("reward_modes")[0] == "success":
         problems += _farmed(measured)
+    key = Inspector(game.make, episodes=episodes, seed=seed).look_at("state key")
+    if key.verdict == PROBLEM:
+        problems.append(f"state key: {key.got}")
     blind = None
     if blind_steps:
         published: dict[str, Blind] = game.make().get_wrapper_attr("blind_baselines")

@@ -68,9 +68,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
             raise
         return failed(action, error)
     try:
-        result = read_step(*returned)
-        if isinstance(env, StateKey):
-            result = replace(result, state_key=env.state_key)
+        result = read_step(*returned, state_key=state_key_of(env))
         if result.terminated or not (owed := settlement(env)):
             return result
         return replace(result, reward=result.reward + owed) if result.truncated else replace(result, settlement=owed)
@@ -102,7 +100,9 @@ MAX_TURNS = 10_000
 """Number of turns after which an episode is taken to have no end."""
 
 
-def read_step(observation: object, reward: object, terminated: object, truncated: object, info: Any) -> StepResult:
+def read_step(
+    observation: object, reward: object, terminated: object, truncated: object, info: Any, *, state_key: str = ""
+) -> StepResult:
     """Return the checked result of ``step``.
 
     >>> read_step("go on", float("nan"), False, False, {})
@@ -122,7 +122,7 @@ def read_step(observation: object, reward: object, terminated: object, truncated
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
     add_reward(0.0, value)
-    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info)
+    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state_key=state_key)
 
 
 def text_of(observation: object) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 import gym_trl  # noqa: F401 -- registers the ids
 from gym_trl.errors import ConfigError
+from gym_trl.wrappers import StateKey
 
 pytest.importorskip("textworld", reason="TextWorld is not installed")
 pytestmark = pytest.mark.external
@@ -122,3 +123,20 @@ def test_a_file_that_cannot_be_played_is_refused_when_it_is_named(tmp_path, name
     (tmp_path / name).write_bytes(b"no game")
     with pytest.raises(ConfigError, match=said):
         make("External/TextWorld-v0", path=tmp_path / name)
+
+
+def test_the_facts_are_its_state_key_and_serve_baselines(folder):
+    env = StateKey(make("External/TextWorld-v0", path=folder / "1.z8"))
+    first = env.reset(seed=0)[1]["state_key"]
+    assert (env.declared, env.markov_state_key) == (True, False)
+    assert env.step("look")[4]["state_key"] == first
+    changed = [env.step(command)[4]["state_key"] for command in walkthrough(folder / "1.z8")]
+    assert changed[-1] != first
+    assert env.reset(seed=0)[1]["state_key"] == first
+
+
+def test_a_game_that_nobody_knows_is_named_by_its_history(alone):
+    env = StateKey(make("External/TextWorld-v0", path=alone))
+    first = env.reset(seed=0)[1]["state_key"]
+    assert not env.declared
+    assert env.step("look")[4]["state_key"] != first
