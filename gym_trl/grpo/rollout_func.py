@@ -207,9 +207,7 @@ def _count(replaced: Sequence[ReplacedEpisode], rows: Sequence[Planned]) -> Repl
     return Replaced(rows_of(outcomes(episodes)), sum(sum(episode.trace.mask) for episode in episodes), len(began))
 
 
-def _columns(
-    trajectories: Sequence[EpisodeResult], filler: int, masked: Collection[StopReason]
-) -> dict[str, list[Any]]:
+def _columns(episodes: Sequence[EpisodeResult], filler: int, masked: Collection[StopReason]) -> dict[str, list[Any]]:
     """Return the columns that TRL expects; an unscored episode is one masked ``filler`` token.
 
     An episode with a stop reason in ``masked`` keeps its ids and its score, and all its tokens are masked.
@@ -217,12 +215,10 @@ def _columns(
     If nothing was sampled, the prompt is one ``filler`` token too: a first observation that exceeds the context would
     otherwise pad the whole batch to its length.
     """
-    kept = [trajectory.scored for trajectory in trajectories]
-    rows = list(zip(kept, trajectories, strict=True))
+    kept = [episode.scored for episode in episodes]
+    rows = list(zip(kept, episodes, strict=True))
     return {
-        "prompt_ids": [
-            episode.trace.prompt_ids if episode.trace.completion_ids else [filler] for episode in trajectories
-        ],
+        "prompt_ids": [episode.trace.prompt_ids if episode.trace.completion_ids else [filler] for episode in episodes],
         "completion_ids": [episode.trace.completion_ids if scored else [filler] for scored, episode in rows],
         "logprobs": [episode.trace.logprobs if scored else [0.0] for scored, episode in rows],
         "env_mask": [
@@ -233,10 +229,10 @@ def _columns(
             else episode.trace.mask
             for scored, episode in rows
         ],
-        **outcomes(trajectories),
-        **(turns := turn_columns(trajectories)),
+        **outcomes(episodes),
+        **(turns := turn_columns(episodes)),
         "step_rewards": turns["turn_rewards"],
-        "messages": [[message.as_dict() for message in episode.messages] for episode in trajectories],
-        "task": [episode.task.to_json() for episode in trajectories],
-        "error": [episode.error for episode in trajectories],
+        "messages": [[message.as_dict() for message in episode.messages] for episode in episodes],
+        "task": [episode.task.to_json() for episode in episodes],
+        "error": [episode.error for episode in episodes],
     }

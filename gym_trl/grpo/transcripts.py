@@ -61,16 +61,16 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
     def _send(self, args: Any, step: int, sample: Sequence[EpisodeResult]) -> None:
         for callback in self._trainer.callback_handler.callbacks:
             if (writer := getattr(callback, "tb_writer", None)) is not None:
-                for place, trajectory in enumerate(sample):
+                for place, episode in enumerate(sample):
                     # TensorBoard renders Markdown; indented by four spaces the text is shown literally.
-                    text = transcript(trajectory).replace("\n", "\n    ")
+                    text = transcript(episode).replace("\n", "\n    ")
                     writer.add_text(f"transcripts/{place}", f"    {text}", step)
         for name in ("wandb", "trackio"):
             if name in args.report_to:
                 _send_table(name, step, sample)
 
 
-def transcript(trajectory: EpisodeResult) -> str:
+def transcript(episode: EpisodeResult) -> str:
     """Return an episode as text: its messages, rewards, stop reason and return.
 
     >>> from gym_trl.types import Answer, Message, StopReason, Task, Turn
@@ -85,17 +85,17 @@ def transcript(trajectory: EpisodeResult) -> str:
     [reward] 1
     [user] Right.
     """
-    worth = "no return" if trajectory.episode_return is None else f"return {trajectory.episode_return:g}"
-    lines = [f"{trajectory.task.env_id}, seed {trajectory.task.seed}: {trajectory.stop_reason}, {worth}"]
-    turns = iter(trajectory.turns)
-    for message in trajectory.messages:
+    worth = "no return" if episode.episode_return is None else f"return {episode.episode_return:g}"
+    lines = [f"{episode.task.env_id}, seed {episode.task.seed}: {episode.stop_reason}, {worth}"]
+    turns = iter(episode.turns)
+    for message in episode.messages:
         turn = next(turns, None) if message.role == "assistant" else None
         if turn and turn.answer.thinking:
             lines.append(f"[thinking] {turn.answer.thinking}")
         lines.append(f"[{message.role}] {message.content}")
         if turn:
             lines.append(f"[reward] {turn.reward:g}")
-    return "\n".join([*lines, *([f"[error] {trajectory.error}"] if trajectory.error else [])])
+    return "\n".join([*lines, *([f"[error] {episode.error}"] if episode.error else [])])
 
 
 def _sample(played: Sequence[EpisodeResult], count: int) -> list[EpisodeResult]:

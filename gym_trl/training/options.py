@@ -219,7 +219,7 @@ class TrainOptions:
             model: A path or hub id. Default: the tiny model, which is made on the spot.
             env_kwargs: Arguments for ``gym.make``.
             seed: Seed of the tasks, of the sampling and of the tiny model's weights.
-            records_per_step: Number of trajectories per step that are written to ``rollouts.jsonl``.
+            records_per_step: Number of episodes per step that are written to ``rollouts.jsonl``.
             grpo: Fields of ``GRPOConfig``.
             given: Fields of ``Preset``, such as ``steps``; executor arguments (``EXECUTOR_ARGS``); ``success``;
                 ``system_prompt``; ``overlong_cache``; ``dtype``, ``lora``, ``lora_alpha`` and ``lora_targets`` of

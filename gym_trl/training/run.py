@@ -59,7 +59,7 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
         console: Console for progress. Default: the terminal.
 
     The folder contains ``config.json``, ``metrics.jsonl`` (everything the trainer logged, one line per step),
-    ``rollouts.jsonl`` (some trajectories of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` and
+    ``rollouts.jsonl`` (some episodes of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` and
     ``checkpoints``. Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP, unless ignored by ``nohup``) stops the run
     after the current step, with a complete folder that can be resumed; a second signal aborts. Failed output to the
     terminal does not stop the run.
@@ -412,7 +412,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         # In training, a rollout precedes its step.
         step = rollout.step + (rollout.split == "train")
         group_size = self.options.group_size if rollout.split == "train" else 1
-        chosen = _some(rollout.trajectories, self.options.records_per_step, group_size)
+        chosen = _some(rollout.episodes, self.options.records_per_step, group_size)
         greedy = not self._trainer.args.temperature
         about = {"step": step, "split": rollout.split, "greedy": greedy}
         # A step or an evaluation may consist of several rollouts.
@@ -420,14 +420,14 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             self._about, self._placed = about, 0
         placed = [(self._placed + place, played) for place, played in chosen]
         self._recorded = [(place, self._placed + place, played) for place, played in chosen]
-        self._placed += math.ceil(len(rollout.trajectories) / group_size) * group_size  # whole groups
+        self._placed += math.ceil(len(rollout.episodes) / group_size) * group_size  # whole groups
         self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
         # The recorded groups' predecessors, as groups of their own.
         before = _predecessors(rollout.replaced, {place for place, _ in chosen}, group_size)
         again = [(self._placed + place, played) for place, played in before]
         self._placed += max((place // group_size + 1 for place, _ in before), default=0) * group_size
         self._folder.rollouts(again, group_size=group_size, tokens=True, replaced=True, **about)
-        failed = next((played for played in rollout.trajectories if played.error and not played.scored), None)
+        failed = next((played for played in rollout.episodes if played.error and not played.scored), None)
         if failed and not self._failure_told:
             self._failure_told = True
             self._display.note(f"An episode could not be scored ({failed.stop_reason}): {failed.error}")
@@ -551,13 +551,13 @@ def _predecessors(
     return found
 
 
-def _some(trajectories: Sequence[EpisodeResult], count: int, group_size: int) -> list[tuple[int, EpisodeResult]]:
-    """Return ``count`` trajectories with positions: whole groups spread over the batch, and an unscored one if any."""
-    starts = range(0, len(trajectories), group_size)
+def _some(episodes: Sequence[EpisodeResult], count: int, group_size: int) -> list[tuple[int, EpisodeResult]]:
+    """Return ``count`` episodes with positions: whole groups spread over the batch, and an unscored one if any."""
+    starts = range(0, len(episodes), group_size)
     wanted = min(len(starts), math.ceil(count / group_size))
     groups = [starts[i * len(starts) // wanted] for i in range(wanted)]
-    places = [place for start in groups for place in range(start, min(start + group_size, len(trajectories)))][:count]
-    failed = [place for place, played in enumerate(trajectories) if not played.scored]
+    places = [place for start in groups for place in range(start, min(start + group_size, len(episodes)))][:count]
+    failed = [place for place, played in enumerate(episodes) if not played.scored]
     if places and failed and not set(places) & set(failed):
         places[-1] = failed[0]
-    return [(place, trajectories[place]) for place in places]
+    return [(place, episodes[place]) for place in places]

@@ -201,17 +201,17 @@ class RunFolder:
             self._metrics.write(record)
 
     def rollouts(self, played: Iterable[tuple[int, EpisodeResult]], *, group_size: int, **about: Any) -> None:
-        """Append some trajectories, each with its position in the batch.
+        """Append some episodes, each with its position in the batch.
 
         Args:
-            played: Positions and trajectories.
+            played: Positions and episodes.
             group_size: Number of consecutive positions with the same task.
             about: Further common fields, such as ``step``, by the names of ``as_record``'s arguments.
         """
         if self._rollouts:
-            for place, trajectory in played:
+            for place, episode in played:
                 group, attempt = divmod(place, group_size)
-                self._rollouts.write(as_record(trajectory, group=group, attempt=attempt, **{**self._about, **about}))
+                self._rollouts.write(as_record(episode, group=group, attempt=attempt, **{**self._about, **about}))
 
     def credit(self, record: CreditRecord) -> None:
         """Append the advantages of a recorded episode's turns."""
