@@ -479,6 +479,23 @@ def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_
     assert "\x1b" not in ran.stdout
 
 
+@pytest.mark.processes
+def test_a_state_key_that_another_process_does_not_know_is_found(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    path = written(tmp_path, "hashing_game")
+    path.write_text(path.read_text("utf-8").replace('"Say it.", {}', '"Say it.", {"state_key": hash("here")}'), "utf-8")
+    from gym_trl.registration import env_maker
+
+    hashing = env_maker("hashing_game:Game")
+    assert hashing is not None
+    report = inspect_env(hashing, episodes=2, blind_steps=0)
+    [found] = [one for one in report.findings if one.promise == "processes"]
+    assert found.verdict == PROBLEM
+    assert re.fullmatch(r"a state key is -?\d+, then -?\d+", found.got)
+    assert "hash()" in found.fix
+
+
 @pytest.mark.full
 @pytest.mark.processes
 def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path, monkeypatch: Any) -> None:

@@ -34,7 +34,7 @@ from gym_trl.env_checker.play import (
     shortened,
 )
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
-from gym_trl.env_checker.state_keys import search_keys
+from gym_trl.env_checker.state_keys import keys_of, search_keys
 from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.errors import ConfigError, NotTextError
@@ -92,6 +92,13 @@ class Inspector:
             return [game.seen for game in self._some]
         except NotCheckedError:
             return None
+
+    def keys(self) -> list[list[str]]:
+        """Return the state keys of the same episodes; none if they cannot be played or read."""
+        try:
+            return [keys_of(self._text_env, game.seed, game.actions) for game in self._some]
+        except Exception:  # "state key" reports it
+            return []
 
     def _looked_at(self, promise: str) -> "_Told":
         look = getattr(self, f"_look_at_{promise.replace(' ', '_')}")

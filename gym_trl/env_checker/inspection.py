@@ -103,11 +103,15 @@ def _last_line(text: str) -> str:
 def _in_processes(other: "_Other") -> Finding:
     """Compare the same episodes in two processes, in which hashes and addresses differ."""
     promise = "processes"
-    first = other.ask("games")
-    second = other.again().ask("games")
+    first, keys = other.ask("games"), other.ask("keys")
+    again = other.again()
+    second, keys_again = again.ask("games"), again.ask("keys")
     if first is None or second is None:
         return _not_tried(promise)
     if (where := difference(first, second)) is None:
+        pairs = [pair for one, two in zip(keys, keys_again, strict=False) for pair in zip(one, two, strict=False)]
+        where = next((f"a state key is {this}, then {that}" for this, that in pairs if this != that), None)
+    if where is None:
         return Finding(promise, OK, f"{counted(len(first), 'episode')} the same in two processes", PROMISES[promise])
     fix = "do not depend on the order of a set, on hash(), id() or the process; sort sets before drawing from them"
     return Finding(promise, PROBLEM, where, PROMISES[promise], fix)

@@ -102,6 +102,20 @@ def search_keys(
     return found
 
 
+def keys_of(make: Callable[[], TextEnvironment], seed: int, actions: Sequence[str]) -> list[str]:
+    """Return the state keys before each action of an episode.
+
+    >>> import gymnasium as gym
+    >>> keys_of(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4), 0, ["2", "3"])
+    ['((1, 8), 4)', '((3, 8), 3)']
+    """
+    env = StateKey(make())
+    try:
+        return _walk(env, seed, actions).keys()
+    finally:
+        env.close()
+
+
 def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, found: KeySearch) -> None:
     """Compare histories of one task that share a key."""
     at: defaultdict[str, dict[tuple[str, ...], tuple[_Walk, int]]] = defaultdict(dict)
