@@ -48,7 +48,7 @@ class Game:
 _ONE = {"max-tokens": 1}
 GAMES = {
     "FrozenLake": Game(
-        "FrozenLake-v1", 1.0, {"is_slippery": "false"}, {"spec": "turn_limit=20", "max-completion": 640, **_ONE}
+        "FrozenLake-v1", 1.0, {"is_slippery": "false"}, {"spec": "turn_limit=20", "max-completion": 512, **_ONE}
     ),
     "TowerOfHanoi": Game(
         "one_character:OneCharacter/TowerOfHanoi-v0",
@@ -117,8 +117,6 @@ def train(name: str, credit: str, seed: int) -> None:
             f"--credit={credit}",
             f"--seed={seed}",
             f"--steps={game.steps}",
-            # The first invalid action ends an episode, at the price of all turns left: the hints would be long.
-            "--spec=end_after_invalid=1",
             "--eval-episodes=16",
             f"--out={folder}",
         ]
