@@ -710,7 +710,7 @@ def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
 
 def with_tables(page: str) -> str:
     """Return ``docs/scale.md`` with the tables of the results, and its own copy of the figure."""
-    return report.with_tables(page).replace("](results/scale_simulation.png)", "](scale.png)")
+    return report.rewritten(page).replace("](results/scale_simulation.png)", "](scale.png)")
 
 
 def write_page() -> None:

@@ -250,6 +250,11 @@ def write_tables() -> None:
 
 def with_tables(page: Path) -> str:
     """Return the text of a page with every table rewritten from the results."""
+    return rewritten(page.read_text(encoding="utf-8"), page.parent)
+
+
+def rewritten(text: str, folder: Path = HERE) -> str:
+    """Return a text with every table rewritten from the results, and with the pictures that its folder has."""
     found = {}
     for file in sorted((HERE / "results").glob("*.json")):
         report = json.loads(file.read_text(encoding="utf-8"))
@@ -261,11 +266,11 @@ def with_tables(page: Path) -> str:
             return mark[0]
         name, report, table = found[mark[1]]
         lines = [f"<!-- table: {mark[1]} -->", _conditions(report), "", markdown(table["header"], table["rows"])]
-        if table is report["tables"][0] and (page.parent / "results" / f"{name}.png").exists():
+        if table is report["tables"][0] and (folder / "results" / f"{name}.png").exists():
             lines += ["", f"![{name}](results/{name}.png)"]
         return "\n".join([*lines, "<!-- /table -->"])
 
-    return _MARKS.sub(written, page.read_text(encoding="utf-8"))
+    return _MARKS.sub(written, text)
 
 
 def _conditions(report: Mapping[str, Any]) -> str:
