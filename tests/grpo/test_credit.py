@@ -123,6 +123,11 @@ def test_credit_per_episode_is_the_trainers_own_up_to_rounding(tmp_path, scale):
     assert float((own - tiny_trainer_weights()).abs().max()) > 1e-2
 
 
+def runs_of_ones(mask):
+    edges = [place for place, (before, now) in enumerate(zip([0, *mask], [*mask, 0], strict=True)) if before != now]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
 def tiny_trainer_weights():
     model = tiny_model(tiny_tokenizer())
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
@@ -130,7 +135,9 @@ def tiny_trainer_weights():
 
 def test_a_credit_attached_before_the_training_and_by_its_first_rollout_is_the_same(tmp_path):
     first, _ = guess("pool", tmp_path, reward_funcs=[arbitrary])
-    before, seen = guess("pool", tmp_path, reward_funcs=[arbitrary], attach=True)
+    rollouts: list[Any] = []
+    options = {"on_rollout": rollouts.append}
+    before, seen = guess("pool", tmp_path, reward_funcs=[arbitrary], attach=True, options=options)
     episode, _ = guess("episode", tmp_path, reward_funcs=[arbitrary])
     assert torch.equal(first, before)
     assert not torch.equal(first, episode)
@@ -141,6 +148,9 @@ def test_a_credit_attached_before_the_training_and_by_its_first_rollout_is_the_s
             assert sum(rewards) == pytest.approx(worth)
             assert spans[-1][1] == len(ids)
             assert all(start < stop for start, stop in spans)
+        played = rollouts.pop(0).episodes
+        assert columns["turn_keys"] == [list(one.state_keys) for one in played]
+        assert columns["turn_spans"] == [runs_of_ones(one.mask) for one in played]
         for start in range(0, 8, 4):  # a group begins in one state, and no two in the same
             assert len({keys[0] for keys in columns["turn_keys"][start : start + 4]}) == 1
 
