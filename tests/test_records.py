@@ -21,7 +21,7 @@ from gym_trl.records import json_lines
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.records.parquet import write_parquet
-from gym_trl.records.schema import Record, TaskRecord, TurnRecord, as_record, messages_of, task_id
+from gym_trl.records.schema import CreditRecord, Record, TaskRecord, TurnRecord, as_record, messages_of, task_id
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.wrappers import RecordTranscript
 
@@ -311,7 +311,8 @@ def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:
     named = set(re.findall(r"`([a-z_.]+)`", first_column))
     turn = {*TurnRecord.__annotations__}
     task = {f"task.{name}" for name in TaskRecord.__annotations__}
-    assert named == {*as_record(trajectory()), *turn, *task} - {"task", "turns"} | {"turns"}
+    record, credit = as_record(trajectory(), replaced=True), {*CreditRecord.__annotations__}
+    assert named == {*record, *turn, *task, *credit} - {"task", "turns"} | {"turns"}
 
 
 @given(text=ANY_TEXT, tokens=st.booleans())
