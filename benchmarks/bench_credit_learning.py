@@ -10,6 +10,7 @@ success of five steps has reached 90% of the optimum. Runs are kept in ``runs/cr
 continues after an interruption, on another day, too, and publishes what is complete.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from report import HERE, QUICK, Column, Table, publish, run
+from report import HERE, QUICK, RESULTS, Column, Table, publish, run
 
 from gym_trl.records.json_lines import read_json_lines
 
@@ -87,13 +88,22 @@ def reached(curve: Sequence[float], goal: float) -> int | None:
 
 
 def read(name: str, credit: str, seed: int) -> Learnt:
-    """Return what is in a run's folder so far."""
+    """Return what is in a run's folder so far, or what was published of it before."""
     file = ROOT / f"{name}-{credit}-{seed}" / "metrics.jsonl"
+    if not file.exists() and (before := published().get((name, credit, seed))):
+        return before
     logs = [log for log in read_json_lines(file) if "env/return" in log] if file.exists() else []
     curve = [float(log["env/success"]) for log in logs]
     steps = [reached(curve, share * GAMES[name].optimum) for share in SHARES]
     tokens = [None if step is None else int(logs[step - 1]["num_tokens"]) for step in steps]
     return Learnt(name, credit, seed, steps, tokens, curve)
+
+
+def published() -> dict[tuple[str, str, int], Learnt]:
+    """Return the runs in the published results, which may be those of another machine."""
+    file = RESULTS / "credit_learning.json"
+    runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.exists() else []
+    return {(one["game"], one["credit"], one["seed"]): Learnt(**one) for one in runs}
 
 
 def is_complete(one: Learnt) -> bool:
