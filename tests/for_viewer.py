@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gym_trl.records.files import RecordWriter
+from gym_trl.records.json_lines import JsonLinesWriter
 from gym_trl.records.schema import as_record
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
@@ -106,6 +107,20 @@ def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, t
     (folder / "config.json").write_text(
         json.dumps({"version": 1, "options": {"env": "TrlEnv/Echo-v0", "steps": steps}})
     )
+    return folder
+
+
+def write_credit(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4) -> Path:
+    """Write the advantages of the episodes of ``write_run``, which part after their first turn and meet at the end."""
+    with JsonLinesWriter(folder / "credit.jsonl") as lines:
+        for step in range(1, steps + 1):
+            for place in range(groups * size):
+                group, attempt = divmod(place, size)
+                turns = 1 + attempt % 3
+                about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
+                advantages = [0.0, *[0.42 * step] * (turns - 2), -0.9][-turns:]
+                keys = ["start", *(f"{attempt}:{turn}" for turn in range(1, turns)), "over"]
+                lines.write(about | {"advantages": advantages, "state_keys": keys})
     return folder
 
 

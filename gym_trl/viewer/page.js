@@ -139,7 +139,8 @@
     chunk(number, kind = "chunk") {
       const first = number * server.size;
       const held = Math.min(server.size, total - first);
-      return remember(`${server.generation} ${kind} ${first} ${held}`, async () =>
+      const credited = kind === "chunk" && about.credit ? about.credit.episodes : ""; // known later than the messages
+      return remember(`${server.generation} ${kind} ${first} ${held} ${credited}`, async () =>
         (await fetch(`episodes?first=${first}&count=${held}&tokens=${kind === "tokens" ? 1 : 0}`)).json());
     },
     async update() {
@@ -925,10 +926,32 @@
     return box;
   }
 
-  function turnCard(said, k, place, heated) {
+  const CREDITS = 3; // levels of colour on either side of 0
+  const creditLimit = () => 2 * ((about.credit && about.credit.typical) || 0.5);
+
+  /** Return a level from the worst, -3, to the best, 3; one scale for the whole run, so that episodes can be compared. */
+  function creditOf(advantage) {
+    if (!isNumber(advantage)) return null;
+    const level = Math.round((CREDITS * Math.abs(advantage)) / creditLimit());
+    return Math.sign(advantage) * Math.min(CREDITS, level) || 0;
+  }
+
+  function creditLegend() {
+    const limit = creditLimit();
+    const box = h("span", { class: "credits" }, `advantage ${signed(-limit)} `);
+    for (let level = -CREDITS; level <= CREDITS; level += 1) {
+      box.append(h("i", { "data-credit": level, title: level ? `around ${signed((level * limit) / CREDITS)}` : "around 0" }));
+    }
+    box.append(` ${signed(limit)}`);
+    return box;
+  }
+
+  function turnCard(said, k, place, heated, marks) {
     const turn = said.turns[k];
-    return h("article", { class: "turn", "data-turn": k },
-      h("div", { class: "turn-head" }, h("span", { text: `Turn ${k + 1}` }),
+    const advantage = said.credit ? said.credit.advantages[k] : null;
+    return h("article", { class: "turn", "data-turn": k, "data-credit": said.credit && creditOf(advantage) !== null ? String(creditOf(advantage)) : null },
+      h("div", { class: "turn-head" }, h("span", { text: `Turn ${k + 1}` }), marks && marks(said, k),
+        isNumber(advantage) && h("span", { class: "credit", title: "what this turn was trained with: better or worse than expected" }, "advantage ", h("b", { text: signed(advantage) })),
         !turn.valid && h("span", { class: "flag", text: "invalid action" }),
         turn.action !== null && turn.action !== turn.answer && h("span", { class: "read", title: "what was read from the answer" }, "action ", h("b", { text: turn.action })),
         h("span", { class: `reward ${sign(turn.reward)}`, title: "reward", text: signed(turn.reward) })),
@@ -986,7 +1009,7 @@
     return h("div", { class: "keyline" },
       h("span", {}, h("i", { class: "sw model" }), "sampled, trained on (mask 1)"),
       h("span", {}, h("i", { class: "sw env" }), "given by the environment (mask 0)"),
-      tokens && tokens.logprobs && heatLegend());
+      tokens && tokens.logprobs && heatLegend(), said.credit && creditLegend());
   }
 
   function conversation(said) {
@@ -1021,11 +1044,12 @@
     ].filter(Boolean);
   }
 
-  function rewardBars(said) {
-    const rewards = said.turns.map((turn) => turn.reward || 0);
+  /** Return a bar for each turn's reward or advantage. */
+  function turnBars(title, values, kind = "") {
+    const rewards = values.map((value) => value || 0);
     const [low, high] = [Math.min(0, ...rewards), Math.max(0, ...rewards)];
     const [width, height] = [284, 70];
-    const svg = s("svg", { class: "rewards", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Reward of each turn" });
+    const svg = s("svg", { class: `rewards ${kind}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
     const y = (reward) => 4 + ((high - reward) / (high - low || 1)) * (height - 8);
     const zero = high === low ? height - 6 : y(0);
     const each = Math.min(28, width / Math.max(1, rewards.length));
@@ -1035,7 +1059,7 @@
         class: reward > 0 ? "plus" : reward < 0 ? "minus" : "zero", x: k * each + 1, width: Math.max(1, each - 2), rx: 1.5,
         y: reward > 0 ? zero - tall : zero, height: tall,
       });
-      bar.addEventListener("pointermove", (event) => pop(event, [pair(`turn ${k + 1}`, signed(said.turns[k].reward))]));
+      bar.addEventListener("pointermove", (event) => pop(event, [pair(`turn ${k + 1}`, signed(values[k]))]));
       bar.addEventListener("pointerleave", () => { tip.hidden = true; });
       bar.addEventListener("click", () => toTurn(k));
       svg.append(bar);
@@ -1060,7 +1084,8 @@
     const others = sameTask(i).filter((j) => !members.includes(j));
     return h("aside", { class: "rail" },
       h("div", { class: "steps" }, near(-1, "← previous"), near(1, "next →")),
-      said.turns.length > 0 && h("section", {}, h("h2", { text: "Reward of each turn" }), rewardBars(said)),
+      said.turns.length > 0 && h("section", {}, h("h2", { text: "Reward of each turn" }), turnBars("Reward of each turn", said.turns.map((turn) => turn.reward))),
+      said.turns.length > 0 && said.credit && h("section", {}, h("h2", { text: "Advantage of each turn" }), turnBars("Advantage of each turn", said.credit.advantages, "of-credit")),
       members.length > 1 && h("section", {}, h("h2", {}, `Group of ${members.length} on this game`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, false)),
       others.length > 0 && h("section", {}, h("h2", {}, "This game at other times", h("a", { href: `#/group/${i}/all`, text: "compare" })), memberList(others, i, true)),
       h("section", {}, h("h2", { text: "Facts" }), h("dl", { class: "pairs" }, facts.flatMap(([name, held]) => [h("dt", { text: name }), h("dd", { text: typeof held === "number" && name !== "seed" ? show(held) : String(held) })]))));
@@ -1097,6 +1122,32 @@
   const MOST_MEMBERS = 64;
   const MOST_TOKENS = 60000;
 
+  /** Return the name of the n-th state: A to Z, then AA, AB and so on. */
+  const letters = (n) => (n < 26 ? "" : letters(Math.floor(n / 26) - 1)) + String.fromCharCode(65 + (n % 26));
+
+  /** Return a function that marks the states in which several members were: the same mark for the same state. */
+  function meetings(members, bodies) {
+    const visitors = new Map(); // state -> members, in the order of turns
+    const states = bodies.map((said) => (said.credit ? said.credit.states : []));
+    for (let k = 0; k < Math.max(0, ...states.map((some) => some.length)); k += 1) {
+      states.forEach((some, m) => {
+        if (k >= some.length) return;
+        if (!visitors.has(some[k])) visitors.set(some[k], new Set());
+        visitors.get(some[k]).add(members[m]);
+      });
+    }
+    const shared = new Map();
+    for (const [state, here] of visitors) if (here.size > 1) shared.set(state, letters(shared.size));
+    if (!shared.size) return null;
+    return (said, k) => {
+      const state = said.credit ? said.credit.states[k] : undefined;
+      if (!shared.has(state)) return null;
+      const here = [...visitors.get(state)];
+      return h("span", { class: "met", "data-met": shared.get(state), title: `episodes ${here.join(", ")} were in this state` },
+        h("b", { text: shared.get(state) }), ` ×${here.length}`);
+    };
+  }
+
   async function group(i, all) {
     view.name = "group";
     if (!(i >= 0 && i < total)) {
@@ -1123,12 +1174,13 @@
       h("div", { class: "row" }, h("span", { text: wide ? `${j} · ${when(j)}` : `Episode ${j}` }),
         h("span", { title: "its return less the mean of those shown", text: isNumber(columns.return[j]) && average !== null ? `${signed(Number((columns.return[j] - average).toFixed(4)))} to mean` : "" }))))));
     const places = bodies.map(spans);
+    const marks = wide ? null : meetings(members, bodies); // numbers of states are those of one group
     for (let k = 0; k < rows; k += 1) {
-      bodies.forEach((said, m) => grid.append(h("div", { class: "group-cell" }, k < said.turns.length && turnCard(said, k, places[m] && places[m][k], sizes < MOST_TOKENS))));
+      bodies.forEach((said, m) => grid.append(h("div", { class: "group-cell" }, k < said.turns.length && turnCard(said, k, places[m] && places[m][k], sizes < MOST_TOKENS, marks))));
     }
     bodies.forEach((said) => grid.append(h("div", { class: "group-cell" },
       (said.last !== null || said.error !== null) && h("article", { class: "turn" }, h("div", { class: "said env" },
-        h("div", { class: "who" }, said.error !== null ? "Error" : "Environment", h("small", { text: "at the end" })), plain(said.error ?? said.last, "said nothing"))))));
+        h("div", { class: "who" }, said.error !== null ? "Error" : "Environment", h("small", { text: "at the end" }), marks && marks(said, said.turns.length)), plain(said.error ?? said.last, "said nothing"))))));
     const scroll = h("div", { class: "group-scroll", tabindex: "0" }, grid);
     const modes = together.length > 1 && everything.length > together.length && h("span", { class: "seg" },
       [["This step", ""], ["All times", "/all"]].map(([label, end]) => h("button", { type: "button", "aria-pressed": String(wide === Boolean(end)), text: label, onclick: () => go(`#/group/${i}${end}`) })));
@@ -1136,7 +1188,8 @@
     main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
       h("h1", { text: `${members.length} episodes on one game` }),
       h("span", { class: "soft" }, [columns.env[i], `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${show(average)}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
-      h("span", { class: "grow" }), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
+      h("span", { class: "grow" }), marks && h("span", { class: "credits", title: "a letter for each state in which several of these episodes were, and how many were" }, h("span", { class: "met" }, h("b", { text: "A" }), " ×2"), " where they met"),
+      bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
     scroll.focus({ preventScroll: true });
     main.querySelector(".group-card.here")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
@@ -1154,6 +1207,8 @@
   }
 
   main.addEventListener("pointerover", (event) => {
+    const met = event.target.closest?.("[data-met]")?.dataset.met;
+    for (const mark of main.querySelectorAll("[data-met]")) mark.classList.toggle("same", mark.dataset.met === met);
     const span = event.target.closest?.(".tok[data-i]");
     if (!span || !span.tokens) {
       if (view.name === "episode" || view.name === "group") tip.hidden = !event.target.closest?.(".rewards");

@@ -8,12 +8,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError, MissingDependencyError, needs
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
-from gym_trl.records.schema import FAILURES, ROLLOUTS, VERSION, Record
+from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, VERSION, Record
 
 COLUMNS: Final = (
     "step",
@@ -74,7 +74,9 @@ class Run:
         self.metrics: list[dict[str, float]] = []
         self.broken = 0
         self._episodes = [Table(file) if file.suffix == ".parquet" else Tail(file) for file in found]
-        self._metrics = Tail(path / "metrics.jsonl", metrics=True) if path.is_dir() else None
+        self._metrics = Tail(path / "metrics.jsonl", records=False) if path.is_dir() else None
+        folder = path if path.is_dir() else path.parent
+        self._credit = Credit(folder / CREDIT) if path.is_dir() or path.name == ROLLOUTS else None
         self._places: list[Place] = []
         self._tasks: dict[str, int] = {}
         self._tokenizer = tokenizer
@@ -86,12 +88,12 @@ class Run:
     @property
     def replaced(self) -> bool:
         """True if a file was replaced, for example by a resumed run; then the run must be read again from the start."""
-        tails = [*self._episodes, *([self._metrics] if self._metrics else [])]
-        return any(tail.replaced for tail in tails)
+        tails = [*self._episodes, self._metrics, self._credit]
+        return any(tail.replaced for tail in tails if tail)
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Read the appended records and generate the messages of each new episode."""
-        return (body(record, self._decoder) for record in self._records())
+        return (self._body(record) for record in self._records())
 
     def refresh(self) -> None:
         """Read the appended records into ``columns`` and ``metrics``."""
@@ -102,6 +104,8 @@ class Run:
         if self._metrics:
             for _, record in self._metrics.read():
                 self.metrics.append({str(name): value for name, value in record.items() if _is_number(value)})
+        if self._credit:
+            self._credit.read()
         for number, tail in enumerate(self._episodes):
             for (offset, length), record in tail.read():
                 self._places.append(Place(number, offset, length))
@@ -113,7 +117,10 @@ class Run:
     def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
         """Return the messages of episodes that have been read before."""
         places = self._places[first : first + count]
-        return [body(self._episodes[place.file].at(place), self._decoder) for place in places]
+        return [self._body(self._episodes[place.file].at(place)) for place in places]
+
+    def _body(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        return body(record, self._decoder, self._credit.of(record) if self._credit else None)
 
     def about(self) -> dict[str, Any]:
         """Return the name, options, versions and summary of the run."""
@@ -125,6 +132,7 @@ class Run:
             "versions": _shown(config.get("versions") or {}),
             "summary": _shown(summary),
             "broken": self.broken,
+            "credit": self._credit.about() if self._credit else None,
         }
 
     def _row(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,10 +179,10 @@ class Run:
 class Tail:
     """Reader of the complete lines of a file that may still grow."""
 
-    def __init__(self, path: Path, *, metrics: bool = False) -> None:
+    def __init__(self, path: Path, *, records: bool = True) -> None:
         self.path = path
         self.broken = 0
-        self._metrics = metrics
+        self._are_records = records
         self._offset = 0
         self._inode: int | None = None
 
@@ -200,7 +208,8 @@ class Tail:
             file.seek(self._offset)
             while (line := file.readline()).endswith(b"\n"):
                 offset, self._offset = self._offset, self._offset + len(line)
-                if (record := as_object(line)) is not None and (self._metrics or isinstance(record.get("turns"), list)):
+                record = as_object(line)
+                if record is not None and (not self._are_records or isinstance(record.get("turns"), list)):
                     if record.get("version", VERSION) != VERSION:
                         raise ConfigError(
                             f"{self.path} has a record of version {record['version']!r:.20}, not {VERSION}"
@@ -214,6 +223,81 @@ class Tail:
         with self.path.open("rb") as file:
             file.seek(place.offset)
             return as_object(file.read(place.length)) or {}
+
+
+class TurnCredit(NamedTuple):
+    """Advantages and states of an episode's turns."""
+
+    advantages: list[float | None]
+    """One per turn."""
+    states: list[int]
+    """State before each turn, and the last one: equal numbers within a group are equal states; empty if not known."""
+
+
+class Credit:
+    r"""Reader of a run's advantages; the keys of states, which may be long, become small numbers within each group.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path, episode = Path(folder, "credit.jsonl"), {"step": 1, "split": "train", "group": 0, "attempt": 0}
+    ...     _ = path.write_text(json.dumps({**episode, "advantages": [0.5], "state_keys": ["start", "end"]}) + "\n")
+    ...     credit = Credit(path)
+    ...     credit.read()
+    ...     credit.of({**episode, "turns": [{"answer": "ox"}]})
+    TurnCredit(advantages=[0.5], states=[0, 1])
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._tail = Tail(path, records=False)
+        self._episodes: dict[_Member, TurnCredit] = {}
+        self._states: dict[tuple[Any, ...], dict[str, int]] = {}
+        self._known = 0  # advantages that are not 0
+        self._squares = 0.0
+
+    @property
+    def replaced(self) -> bool:
+        """True if the file was replaced since it was read."""
+        return self._tail.replaced
+
+    def read(self) -> None:
+        """Read the appended lines."""
+        for _, line in self._tail.read():
+            if (member := _member(line)) is None:
+                continue
+            advantages = [_short(value) for value in _listed(line.get("advantages"))]
+            keys = _listed(line.get("state_keys"))
+            numbers = self._states.setdefault(member[:-1], {})
+            states = [numbers.setdefault(_text(key), len(numbers)) for key in keys]
+            self._episodes[member] = TurnCredit(advantages, states if len(states) == len(advantages) + 1 else [])
+            told = [value for value in advantages if value]
+            self._known += len(told)
+            self._squares += math.fsum(value * value for value in told)
+
+    def of(self, record: Mapping[str, Any]) -> TurnCredit | None:
+        """Return the credit of a recorded episode, if it is known for all of its turns."""
+        credit = self._episodes.get(member) if (member := _member(record)) else None
+        return credit if credit and len(credit.advantages) == len(_listed(record.get("turns"))) else None
+
+    def about(self) -> dict[str, float | None]:
+        """Return the number of episodes with advantages, and the root mean square of those that are not 0."""
+        typical = math.sqrt(self._squares / self._known) if self._known else None
+        return {"episodes": len(self._episodes), "typical": typical}
+
+
+_Member: TypeAlias = tuple[float, str, float, float]
+
+
+def _member(record: Mapping[str, Any]) -> _Member | None:
+    """Return the key by which the credit of a record is found."""
+    step, group, attempt = (_number(record.get(name)) for name in ("step", "group", "attempt"))
+    if step is None or group is None or attempt is None:
+        return None
+    return step, _text(record.get("split") or ""), group, attempt
+
+
+def _short(value: Any) -> float | None:
+    """Return a number with four digits, which are more than are shown."""
+    return float(f"{value:.4g}") + 0.0 if _is_number(value) and abs(value) < _LARGEST else None  # no -0.0
 
 
 class Table:
@@ -262,7 +346,7 @@ class Decoder:
         return pieces
 
 
-def body(record: Mapping[str, Any], decoder: Decoder | None = None) -> dict[str, Any]:
+def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: TurnCredit | None = None) -> dict[str, Any]:
     """Return the messages of an episode, with the names and types that the page expects.
 
     >>> body({"turns": [{"observation": "Say ox.", "answer": "ox", "reward": 1}], "note": "by hand"})["turns"][0]
@@ -279,6 +363,7 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None) -> dict[str,
         "options": _shown({**_mapping(task.get("env_kwargs")), **_mapping(task.get("options"))}),
         "counts": {name: _number(record.get(f"{name}_tokens")) for name in ("prompt", "completion")},
         "more": _shown({**_mapping(record.get("spec")), **{key: record[key] for key in record if key not in _KNOWN}}),
+        "credit": credit._asdict() if credit else None,
         "tokens": _tokens(record, decoder),
     }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from for_viewer import Look, needs_chromium, played, write_large_run, write_run
+from for_viewer import Look, needs_chromium, played, write_credit, write_large_run, write_run
 
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.schema import as_record
@@ -246,6 +246,52 @@ def test_a_group_is_side_by_side_turn_by_turn(look: Look, small: str) -> None:
     assert "+0.75 to mean" in look.texts(".group-card.here")[0]
     look.keys("a")  # the same game at all steps
     look.until("document.querySelectorAll('[data-member]').length === 16")
+
+
+@pytest.fixture(scope="module")
+def credited(pages: Path) -> str:
+    """Return the page of a run with credit per turn."""
+    folder = write_credit(write_run(pages / "credited"))
+    write_page(folder, folder / "view.html")
+    return (folder / "view.html").as_uri()
+
+
+def test_each_turn_has_the_colour_and_the_number_of_its_advantage(look: Look, small: str, credited: str) -> None:
+    look.open(f"{credited}#/episode/26")  # step 4
+    assert look.texts(".credit b") == ["0", "+1.68", "\N{MINUS SIGN}0.9"]
+    levels = "[...document.querySelectorAll('.turn[data-credit]')].map((one) => one.dataset.credit)"
+    assert look.js(levels) == ["0", "3", "-1"]
+    colours = "[...document.querySelectorAll('.turn-head')].map((one) => getComputedStyle(one).backgroundColor)"
+    one_theme = look.js(colours)
+    look.keys("t")
+    other_theme = look.js(colours)
+    assert len(set(one_theme)) == len(set(other_theme)) == 3
+    assert not set(one_theme) & set(other_theme)
+    look.js("localStorage.clear()")
+    assert look.js("document.querySelectorAll('.credits i').length") == 7
+    assert look.js("document.querySelectorAll('.of-credit rect').length") == 3
+    assert look.complaints() == []
+    look.open(f"{small}#/episode/26")
+    assert look.texts(".credit, .credits, .of-credit, [data-credit], .met") == []
+
+
+def test_a_group_shows_where_its_episodes_met(look: Look, small: str, credited: str) -> None:
+    look.open(f"{credited}#/group/9")
+    marks = look.texts(".group-cell .met")
+    # All start in one state, are on their own between, and end in one.
+    assert marks == ["A \N{MULTIPLICATION SIGN}4"] * 4 + ["B \N{MULTIPLICATION SIGN}4"] * 4
+    assert look.js("document.querySelector('.group-cell .met').title") == "episodes 8, 9, 10, 11 were in this state"
+    assert look.js("document.querySelectorAll('.group-bar .credits i').length") == 7
+    last = "[...document.querySelectorAll('.group-cell .met')].at(-1)"
+    look.js(f"{last}.dispatchEvent(new PointerEvent('pointerover', {{bubbles: true}}))")
+    assert look.texts(".met.same") == ["B \N{MULTIPLICATION SIGN}4"] * 4
+    look.keys("a")  # states have numbers within a group only
+    look.until("document.querySelectorAll('[data-member]').length === 16")
+    assert look.texts(".group-cell .met") == []
+    assert len(look.texts(".group-cell .credit")) == 28
+    assert look.complaints() == []
+    look.open(f"{small}#/group/9")
+    assert look.texts(".credit, .credits, [data-credit], .met") == []
 
 
 def test_a_run_that_was_only_evaluated_shows_how_its_numbers_are_spread(look: Look, pages: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from for_viewer import played, write_run
+from for_viewer import played, write_credit, write_run
 from hypothesis import given, strategies as st
 from lanes import examples
 
@@ -12,7 +12,7 @@ from gym_trl.records.files import read_records
 from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import as_record
 from gym_trl.types import StopReason
-from gym_trl.viewer.run import COLUMNS, Run, body
+from gym_trl.viewer.run import COLUMNS, Credit, Run, body
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
@@ -181,3 +181,79 @@ def test_whatever_a_record_holds_is_told_in_the_types_that_the_page_relies_on(
     assert all(isinstance(message["text"], str) for message in said["opening"])
     assert all(isinstance(run.columns[name][0], str) for name in ("split", "env", "stop", "policy", "said"))
     assert isinstance(run.columns["success"][0], bool | None)
+
+
+def test_turns_have_their_advantages_and_states_of_a_group_are_numbered(tmp_path: Path) -> None:
+    run, bodies = read(write_credit(write_run(tmp_path / "run")))
+    assert [said["credit"]["advantages"] for said in bodies[8:11]] == [[-0.9], [0.0, -0.9], [0.0, 0.84, -0.9]]
+    # Of four episodes all start in 0 and end in 1; what is between is their own, and other groups have other numbers.
+    states = [[0, 1], [0, 2, 1], [0, 3, 4, 1], [0, 1]]
+    assert [said["credit"]["states"] for said in bodies] == states * 8
+    told = run.about()["credit"]
+    assert told["episodes"] == 32
+    assert told["typical"] == pytest.approx(
+        ((32 * 0.81 + 2 * sum((0.42 * step) ** 2 for step in range(1, 5))) / 40) ** 0.5
+    )
+    assert run.bodies(8, 3) == bodies[8:11]
+    assert read(tmp_path / "run" / "rollouts.jsonl")[1][8]["credit"] == bodies[8]["credit"]  # one file of the run
+
+
+def test_episodes_without_recorded_advantages_have_no_credit(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    run, bodies = read(folder)
+    assert {said["credit"] for said in bodies} == {None}
+    assert run.about()["credit"] == {"episodes": 0, "typical": None}
+    write_credit(folder, steps=1)
+    assert [said["credit"] is None for said in read(folder)[1]] == [False] * 8 + [True] * 24
+
+
+def test_advantages_that_are_written_after_their_episodes_are_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    run, _ = read(folder)
+    write_credit(folder)
+    run.refresh()
+    assert run.about()["credit"]["episodes"] == 32
+    assert run.bodies(9, 1)[0]["credit"] == {"advantages": [0.0, -0.9], "states": [0, 2, 1]}
+    (tmp_path / "new").write_text("")
+    assert not run.replaced
+    (tmp_path / "new").replace(folder / "credit.jsonl")
+    assert run.replaced
+
+
+@pytest.mark.parametrize(
+    ("advantages", "keys", "expected"),
+    [
+        ([0.5], ["a", "b"], None),  # of two turns
+        ([0.123456, -1e-9], ["a", "a", "b"], {"advantages": [0.1235, -1e-9], "states": [0, 0, 1]}),
+        ([-0.0, None], ["a"], {"advantages": [0.0, None], "states": []}),
+        ([1, 2], [], {"advantages": [1.0, 2.0], "states": []}),
+    ],
+)
+def test_credit_that_does_not_fit_its_episode_is_left_out(
+    tmp_path: Path, advantages: list[Any], keys: list[str], expected: dict[str, Any] | None
+) -> None:
+    about = {"step": 1, "split": "train", "group": 0, "attempt": 0}
+    record = as_record(played(turns=2), step=1, split="train", group=0)
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "credit.jsonl").write_text(json.dumps({**about, "advantages": advantages, "state_keys": keys}) + "\n")
+    [said] = read(tmp_path)[1]
+    assert said["credit"] == expected
+    assert "-0.0" not in json.dumps(said["credit"])
+
+
+@examples(60)
+@given(st.dictionaries(st.sampled_from(["step", "split", "group", "attempt", "advantages", "state_keys"]), JSON))
+def test_whatever_a_line_of_credit_holds_is_told_in_the_types_that_the_page_relies_on(
+    tmp_path_factory: pytest.TempPathFactory, line: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "credit.jsonl"
+    path.write_text(json.dumps({"step": 1, "group": 0, "attempt": 0, **line}) + "\n")
+    credit = Credit(path)
+    credit.read()
+    advantages = line.get("advantages")
+    turns: list[Any] = [{}] * (len(advantages) if isinstance(advantages, list) else 0)
+    found = credit.of({"step": 1, "group": 0, "attempt": 0, **line, "turns": turns})
+    json.dumps([credit.about(), found], allow_nan=False)
+    if found:
+        assert all(value is None or isinstance(value, float) for value in found.advantages)
+        assert all(isinstance(state, int) for state in found.states)
