@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 import gymnasium as gym
+import oldest_trl
 import pytest
 import warm
 from hypothesis import given, strategies as st
@@ -329,6 +330,15 @@ def test_evaluations_are_never_drawn(name):
     trainer = SimpleNamespace(num_generations=2, num_generations_eval=1)
     planned = planner.rows(PROMPTS, trainer, Place("eval", 3, 0, 0, 0))
     assert [(row.task, row.dataset_row) for row in planned] == [(task, None) for task in TASKS]
+
+
+@pytest.mark.full
+@oldest_trl.installed
+def test_the_oldest_trl_replaces_groups_too(tmp_path):
+    options = {"spec": {"resample_dead_groups": 1, "curriculum": "prioritized"}}
+    report = oldest_trl.run(SCRIPT, tmp_path, json.dumps(options))
+    assert any(rollout["replaced"] for rollout in report["rollouts"])
+    assert all(log["env/replaced_groups"] >= 0 for log in report["logs"] if "env/return" in log)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
