@@ -9,9 +9,11 @@ are compared with the exact one.
 
 Members of a group share the seed of the environment, and with it the opponent's moves. So within a task everything is
 deterministic, and a state is the position, the turns left and the state of the random generator, as in a Markov key.
+Estimators get these keys, and where turns are limited the turns left and the place, as from a real rollout.
 """
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -26,7 +28,7 @@ from gym_trl.grpo.credit import ESTIMATORS, Estimator, TurnRewards, pool
 
 GROUP_SIZE = 16
 BATCH = 8
-"""Number of groups in a batch; in a game with a single task ``pool of 128`` regards them as one group."""
+"""Number of groups in a batch; "pool, by task" regards those of a task as one group, as ``TurnCredit`` does."""
 GROUPS = 80 if QUICK else 1600
 POLICIES = {"random": 0.0, "half-trained": 0.5, "nearly optimal": 0.9}
 """Part of the way from random play to the optimum."""
@@ -48,6 +50,8 @@ class Game:
     state: View
     """Function from the environment to its state, without turns left and random generator."""
     actions: Callable[[Any], Sequence[Any]]
+    limited: bool = True
+    """A number of turns ends the game; otherwise it ends by itself, and the opponent draws its moves."""
     seen: View | None = None
     """Function from the environment to the part of its state that the policy sees, if not all."""
 
@@ -74,20 +78,20 @@ GAMES = [
     ),
     Game(
         "Nim", "TrlEnv/Nim-v0", {"piles": [3, 4, 5], "opponent": "random", "seat": "first"}, 12, 12,
-        lambda e: e._position, _legal,
+        lambda e: e._position, _legal, False,
     ),
-    Game("TicTacToe", "TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 9, 12, lambda e: e._position, _legal),
+    Game("TicTacToe", "TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 9, 12, lambda e: e._position, _legal, False),
     Game(
         "GuessNumber", "TrlEnv/GuessNumber-v0", {"low": 1, "high": 8, "turns": 4}, 4, 8,
         lambda e: (e._least, e._most), lambda e: [str(number) for number in range(1, 9)],
     ),
     Game(
         "Maze, local view", "TrlEnv/Maze-v0", {"size": 3, "view": "local", "turns": 20}, 20, 4,
-        lambda e: (e._maze, e._at), lambda e: DIRECTIONS, _corridors,
+        lambda e: (e._maze, e._at), lambda e: DIRECTIONS, seen=_corridors,
     ),
     Game(
         "KuhnPoker", "TrlEnv/KuhnPoker-v0", {"opponent": "nash", "seat": "first"}, 3, 24,
-        lambda e: (e._cards, e._played), lambda e: ("pass", "bet"), lambda e: (e._cards[0], e._played),
+        lambda e: (e._cards, e._played), lambda e: ("pass", "bet"), False, lambda e: (e._cards[0], e._played),
     ),
 ]  # fmt: skip
 """Games; of the last three a part of the state is hidden: the number, the place, the opponent's card."""
@@ -105,19 +109,23 @@ class Model:
     """All nodes of a game's tasks: states that a task can be in after a number of turns."""
 
     def __init__(self, game: Game) -> None:
-        self.turns = game.turns
+        self.turns, self.limited = game.turns, game.limited
         self._number: dict[Hashable, int] = {}
         self._seen: dict[Hashable, int] = {}
         rows: list[tuple[int, int, list[int], list[float]]] = []  # turn, what is seen, next nodes, rewards
+        places: dict[Hashable, int] = {}
+        self.place: list[int] = []
+        """Number of each node's state without the turns left."""
         waiting: list[tuple[int, Any]] = []
 
         def node(seed: int, turn: int, env: Any) -> int:
             state = game.state(env)
-            drawn = env.np_random.bit_generator.state["state"]["state"]
+            drawn = None if game.limited else env.np_random.bit_generator.state["state"]["state"]
             key = (seed, turn, drawn, state)
             if key not in self._number:
                 self._number[key] = len(rows)
                 seen = state if game.seen is None else game.seen(env)
+                self.place.append(places.setdefault((seed, drawn, state), len(places)))
                 rows.append((turn, self._seen.setdefault(seen, len(self._seen)), [], []))
                 waiting.append((len(rows) - 1, env))
             return self._number[key]
@@ -204,12 +212,17 @@ class Episode(NamedTuple):
     actions: list[int]
     rewards: list[float]
 
-    def turns(self, *, history: bool = False) -> TurnRewards:
-        """Return what an estimator gets: nodes as Markov keys, or the history, which is the key by default."""
-        if history:
-            keys: list[Hashable] = [tuple(self.actions[:turn]) for turn in range(len(self.actions))]
-            return TurnRewards(self.rewards, [*keys, "ended"])
-        return TurnRewards(self.rewards, [*self.nodes, "ended"], markov=True)
+    def turns(self, model: Model, *, keys: str = "places") -> TurnRewards:
+        """Return what an estimator gets: Markov keys with or without places, or the history, the key by default."""
+        if keys == "history":
+            history: list[Hashable] = [tuple(self.actions[:turn]) for turn in range(len(self.actions))]
+            return TurnRewards(self.rewards, [*history, "ended"])
+        nodes = [*self.nodes, "ended"]
+        if keys == "exact" or not model.limited:
+            return TurnRewards(self.rewards, nodes, markov=True)
+        left = [model.turns - turn for turn in range(len(self.nodes))]
+        places = [model.place[node] for node in self.nodes]
+        return TurnRewards(self.rewards, nodes, markov=True, left=left, places=places)
 
 
 def sampled(model: Model, logits: Array, groups: int, seed: int) -> Iterator[list[Episode]]:
@@ -306,19 +319,27 @@ def compare(model: Model, logits: Array, groups: int = GROUPS) -> dict[str, Qual
     def true(groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
         return [exact.advantages[one.nodes, one.actions].tolist() for group in groups for one in group]
 
-    def by_group(estimator: Estimator, groups: Sequence[Sequence[Episode]], **keys: bool) -> list[list[float]]:
-        return [row for group in groups for row in estimator([one.turns(**keys) for one in group])]
+    def by_group(estimator: Estimator, groups: Sequence[Sequence[Episode]], **keys: str) -> list[list[float]]:
+        return [row for group in groups for row in estimator([one.turns(model, **keys) for one in group])]
 
-    def together(groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
-        return pool([one.turns() for group in groups for one in group])
+    def by_task(groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
+        tasks: defaultdict[int, list[int]] = defaultdict(list)
+        episodes = [one for group in groups for one in group]
+        for number, one in enumerate(episodes):
+            tasks[one.nodes[0]].append(number)
+        found: list[list[float]] = [[] for _ in episodes]
+        for numbers in tasks.values():
+            for number, row in zip(numbers, pool([episodes[one].turns(model) for one in numbers]), strict=True):
+                found[number] = row
+        return found
 
     ways: dict[str, Callable[[Sequence[Sequence[Episode]]], list[list[float]]]] = {
         **{name: partial(by_group, estimator) for name, estimator in ESTIMATORS.items()},
-        "pool, history": partial(by_group, pool, history=True),
+        "pool, by task": by_task,
+        "pool, exact keys": partial(by_group, pool, keys="exact"),
+        "pool, history": partial(by_group, pool, keys="history"),
         "exact": true,
     }
-    if len(model.starts) == 1:
-        ways["pool of 128"] = together
     found = {name: Measured(model, policy, exact) for name in ways}
     for batch in batches(model, logits, groups):
         episodes = [one for group in batch for one in group]
@@ -349,11 +370,11 @@ def measure(game: Game) -> list[Row]:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Return a table for each comparison: a row for each game and policy, a column for each estimator."""
-    names = [*ESTIMATORS, "pool, history", "pool of 128", "exact"]
+    names = [*ESTIMATORS, "pool, by task", "pool, exact keys", "pool, history", "exact"]
 
     def table(name: str, cell: Callable[[Mapping[str, float]], Cell], left_out: Sequence[str] = ()) -> Table:
         def column(estimator: str) -> Column:
-            return estimator.replace("_", " "), lambda row: cell(row[estimator]) if estimator in row else None
+            return estimator.replace("_", " "), lambda row: cell(row[estimator])
 
         columns: list[Column] = [("game", "game"), ("policy", "policy")]
         return Table.of(name, columns + [column(one) for one in names if one not in left_out], rows)
@@ -371,10 +392,8 @@ def picture(rows: Sequence[Row], figure: Any) -> None:
     figure.set_size_inches(9, 9)
     for panel, policy in zip(figure.subplots(len(POLICIES), sharex=True), POLICIES, strict=True):
         shown = [row for row in rows if row["policy"] == policy]
-        names = [name for name in (*ESTIMATORS, "pool of 128", "exact") if name != "episode"]
-        heights = {
-            name.replace("_", " "): [row[name]["relative"] if name in row else None for row in shown] for name in names
-        }
+        names = [name for name in (*ESTIMATORS, "pool, by task", "exact") if name != "episode"]
+        heights = {name.replace("_", " "): [row[name]["relative"] for row in shown] for name in names}
         grouped_bars(panel, [row["game"].replace(", ", ",\n") for row in shown], heights, f"{policy} policy")
         panel.axhline(1.0, color="black", linewidth=0.8)
         panel.set_yscale("log")

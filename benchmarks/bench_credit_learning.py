@@ -48,9 +48,7 @@ class Game:
 
 _ONE = {"max-tokens": 1}
 GAMES = {
-    "FrozenLake": Game(
-        "FrozenLake-v1", 1.0, {"is_slippery": "false"}, {"spec": "turn_limit=20", "max-completion": 512, **_ONE}
-    ),
+    "FrozenLake": Game("FrozenLake-v1", 1.0, {"is_slippery": "false"}),
     "TowerOfHanoi": Game(
         "one_character:OneCharacter/TowerOfHanoi-v0",
         1.0,

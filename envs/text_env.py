@@ -451,12 +451,20 @@ class TextEnv(gym.Env[str, str], ABC):
         made = self._actions if self.reward == "efficient" else None  # a later success pays less
         return self._snapshot(), made, generator_key(self.np_random) if self.draws else None
 
+    task_key: Hashable = None
+    """Name of the task, the same for all seeds that deal the same game; ``None`` if more than its number decides."""
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
         options = dict(options or {})
         self._check_options(options)
         super().reset(seed=seed)
-        observation = self._start(self._choose_instance(options), options)
+        instance = self._choose_instance(options)
+        undrawn = generator_key(self.np_random)
+        observation = self._start(instance, options)
+        dealt = instance is not None and generator_key(self.np_random) == undrawn  # by nothing but its number
+        others = sorted(f"{name}={value!r}" for name, value in options.items() if name != "instance")
+        self.task_key = (instance, *others) if dealt else None
         self._last = Outcome(observation)
         self._actions = 0
         if self.reward == "shaped":

@@ -329,6 +329,23 @@ class TokenTrace:
             raise TranscriptError("a completion must end on an id that the model sampled")
 
 
+class StateName(NamedTuple):
+    """Names of an environment's state, for credit per turn; see ``gym_trl.wrappers.state_key``.
+
+    >>> StateName("(4, 19)", place="4", turns_left=19).key
+    '(4, 19)'
+    """
+
+    key: str = ""
+    """State key; empty if nobody asked for keys."""
+    place: str = ""
+    """Key of a Markov state without the turns left; empty if these are not known."""
+    turns_left: int | None = None
+    """Turns left, where one limit counts them and reaching it pays nothing; otherwise ``None``."""
+
+
+UNNAMED = StateName()
+"""State of which nobody asked for a name."""
 ENDED = "ended"
 """State key after an episode's last turn. No state with a turn left has it, also where a limit of the rollout, which is
 no part of the environment's state, ended the episode."""
@@ -355,6 +372,12 @@ class EpisodeResult:
     """Key of the state before each turn, and ``ENDED`` after the last; empty if nobody asked for keys."""
     markov_keys: bool = False
     """States that share a key are promised to behave alike; see ``gym_trl.wrappers.state_key``."""
+    task_key: str = ""
+    """Name of the task, the same for all seeds whose episodes have the same states; empty if there is none."""
+    places: tuple[str, ...] = ()
+    """Key of the state before each turn without the turns left; empty unless these are known before each turn."""
+    turns_left: tuple[int, ...] = ()
+    """Turns left before each turn; as many as ``places``."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)
@@ -428,10 +451,12 @@ class StepResult:
     """The environment declares success (its attribute of this name); set at reset only."""
     settlement: float = 0.0
     """Reward of the rest of the episode if it is cut off here; see ``gym_trl.wrappers.settlement``."""
-    state_key: str = ""
-    """Key of the state after it; empty if nobody asked for keys (``gym_trl.wrappers.state_key``)."""
+    state: StateName = UNNAMED
+    """Names of the state after it."""
     markov_keys: bool = False
     """The environment declares that its keys are Markov; set at reset only."""
+    task_key: str = ""
+    """Name of the task, the same for all seeds whose episodes have the same states; set at reset only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def rows():
                 "logprobs": [0.0] * len(ids),
             }
             row |= {"turn_rewards": rewards, "turn_spans": spans, "turn_keys": keys, "markov_keys": True}
+            row |= {"turns_left": [], "turn_places": [], "task_key": f"task {group}"}
             row |= {"episode_return": sum(rewards), "success": None, "stop_reason": "terminated", "num_turns": 3}
             by_hand = [] if number is None else [(group + 1) * value for value in BY_HAND[number]]
             if number is None:

@@ -52,7 +52,7 @@ class TestAnActor:
             [(_, begun)] = pool.collect(block=True)
             assert isinstance(begun, StepResult)
             moved = step(pool, "Move down")
-        assert (begun.state_key, begun.markov_keys, moved.state_key) == ("(0, 100)", True, "(4, 99)")
+        assert (begun.state.key, begun.markov_keys, moved.state.key) == ("(0, 100)", True, "(4, 99)")
 
 
 class TestAnActorThatIsLost:

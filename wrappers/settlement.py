@@ -12,6 +12,8 @@ that cuts the episode off adds it (``Episode``, ``ParseAction``, ``TurnLimit``).
 * ``owes``, also an attribute, is false if a layer never owes anything of its own; the default is true. A stack of such
   layers is not asked again after each step.
 * ``turns_left``, also an attribute, is the maximum number of remaining actions, for rewards per action.
+* ``limit_only_ends``, also an attribute, is true if that number does nothing but end the episode, so that what an
+  action leads to does not depend on it; the default is false. Credit per turn compares states across it.
 """
 
 import math
@@ -66,6 +68,23 @@ def settlement(env: gym.Env[Any, Any], *, turns: float = math.inf) -> float:
         if settle is not None:
             owed = settle(layer, owed, limit)
     return owed
+
+
+def pays_at_limit(env: gym.Env[Any, Any]) -> bool:
+    """Return True if an episode of ``env`` may be paid for being ended by a limit on its number of actions.
+
+    >>> made = [gym.make("TrlEnv/GuessNumber-v0", reward=reward) for reward in ("success", "shaped")]
+    >>> _ = [env.reset(seed=0) for env in made]
+    >>> [pays_at_limit(env) for env in made], pays_at_limit(gym.make("Taxi-v4"))
+    ([False, True], False)
+
+    What every further action costs is no such payment.
+    """
+    if settlement(env, turns=0.0):
+        return True
+    return any(
+        _owes(layer) and not hasattr(layer, "settle") and _name(layer) not in _STEP_COSTS for layer in layers_of(env)
+    )
 
 
 Settle: TypeAlias = Callable[[Any, float, float], float]

@@ -14,6 +14,10 @@ keys from then on. An environment that promises this has ``metadata["markov_stat
 ``gym-trl validate`` tests it. Only then are parts of wrappers added, and only then may returns of one episode stand in
 for those of another. A key without the promise still serves a baseline, for which any grouping of states is sound. It
 is used as it is: the coarser, the more company a turn has.
+
+A Markov state has two more names. Its *place* is the key without the turns left, where one limit counts them, does
+nothing but end the episode (``limit_only_ends``) and pays nothing. The *task* is named by the environment's attribute
+``task_key``, if seeds that share it have the same states: then episodes of different seeds can be compared.
 """
 
 import math
@@ -24,10 +28,11 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
+from gym_trl.types import StateName
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import load_function
 from gym_trl.wrappers.minigrid_text import minigrid_key
-from gym_trl.wrappers.settlement import layers_of, turns_left
+from gym_trl.wrappers.settlement import layers_of, pays_at_limit, turns_left
 from gym_trl.wrappers.toy_text import toy_text_key
 
 KeyFunction: TypeAlias = Callable[[Any], Hashable]
@@ -86,15 +91,28 @@ class StateKey(FrozenAfterEnd):
         self._owner: Any = None  # the layer with the attribute
         self._declared: Hashable = None
         self._history = ""
+        self._limit_pays = True
+        self._place: tuple[str, int] | None = None
         self.state_key = ""
         """Key of the current state."""
         self.markov_state_key = False
         """True if states that share a key are promised to behave alike; valid after a reset."""
+        self.task_key = ""
+        """Name of the task, the same for all seeds whose episodes have the same states; empty if there is none."""
 
     @property
     def declared(self) -> bool:
         """True if the environment or ``key`` names the state, so that it is not named by its history."""
         return self._read is not None
+
+    @property
+    def state(self) -> StateName:
+        """Names of the current state.
+
+        The place and the turns left are known if the keys are Markov, a single limit counts turns, it does nothing but
+        end the episode (``limit_only_ends``, and Gymnasium's ``TimeLimit``), and it pays nothing.
+        """
+        return StateName(self.state_key) if self._place is None else StateName(self.state_key, *self._place)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -132,6 +150,17 @@ class StateKey(FrozenAfterEnd):
             self._read = self._of_minigrid
         self.markov_state_key = self._read is not None and markov and all(map(_adds_all, layers[1:]))
         self._layers = [layer for layer in layers if _adds(layer)] if self.markov_state_key else []
+        self._limit_pays = pays_at_limit(self.env) if self._layers else True
+        self.task_key = self._named_task(layers) if self.markov_state_key else ""
+
+    def _named_task(self, layers: list[Any]) -> str:
+        """Return the name of the task, if no wrapper has a state or a generator of its own that depends on the seed."""
+        if any(hasattr(layer, "markov_state_key") for layer in layers[1:]) or self._function is not None:
+            return ""
+        if self._read == self._of_toy_text:
+            return "any"  # its keys name the state among all tasks
+        key: Hashable = getattr(self.unwrapped, "task_key", None)
+        return "" if key is None else as_text_key(key)
 
     def _of_function(self, info: dict[str, Any]) -> Hashable:
         assert self._function is not None
@@ -158,8 +187,15 @@ class StateKey(FrozenAfterEnd):
     def _now(self, info: dict[str, Any]) -> str:
         if self._read is None:
             return self._history
-        key = self._read(info)
-        return as_text_key((key, *_parts(self._layers)) if self._layers else key)
+        key, self._place = self._read(info), None
+        if not self._layers:
+            return as_text_key(key)
+        parts = _parts(self._layers)
+        counting = [(layer, left) for layer, left, _ in parts if left is not None]
+        if not self._limit_pays and len(counting) == 1 and _only_ends(counting[0][0]):
+            timeless = [part for *_, part in parts if part is not None]
+            self._place = as_text_key((key, *timeless) if timeless else key), counting[0][1]
+        return as_text_key((key, *[_joined(*part) for _, *part in parts]))
 
 
 def as_text_key(key: Hashable) -> str:
@@ -220,21 +256,26 @@ def _adds(layer: Any) -> bool:
     return several or turns_left(layer) < math.inf or getattr(layer, "state_part", None) is not None
 
 
-def _parts(layers: list[Any]) -> list[Any]:
+def _parts(layers: list[Any]) -> list[tuple[Any, int | None, Any]]:
     """Return what layers add to the key: the turns left, the layer's own state, or both; the innermost layer first.
 
     A ``TimeLimit`` of Gymnasium that is further away than a limit around it never applies, so it is no part of the
     state: otherwise two episodes with different numbers of unreadable responses would never share one.
     """
-    parts: list[Any] = []
+    parts: list[tuple[Any, int | None, Any]] = []
     most = math.inf  # actions that can still reach the layer
     for layer in reversed(layers):
         part, left = getattr(layer, "state_part", None), turns_left(layer)
-        if isinstance(layer, gym.wrappers.TimeLimit) and left > most:
-            parts.append(None)
-        elif left < math.inf:
-            parts.append(int(left) if part is None else (int(left), part))
-        elif part is not None:
-            parts.append(part)
+        applies = left < math.inf and not (isinstance(layer, gym.wrappers.TimeLimit) and left > most)
+        if applies or part is not None:
+            parts.append((layer, int(left) if applies else None, part))
         most = min(most, left) * getattr(layer, "actions_per_turn", 1)
     return parts[::-1]
+
+
+def _joined(left: int | None, part: Any) -> Any:
+    return part if left is None else left if part is None else (left, part)
+
+
+def _only_ends(layer: Any) -> bool:
+    return isinstance(layer, gym.wrappers.TimeLimit) or bool(getattr(layer, "limit_only_ends", False))

@@ -41,6 +41,7 @@ class TurnLimit(FrozenAfterEnd):
 
     reads_text = False
     settles_turns = owes = False
+    limit_only_ends = True
 
     def __init__(self, env: gym.Env[str, str], turns: int, announce: bool = False) -> None:
         check_counts(turns=turns)

@@ -2,15 +2,16 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gym_trl.env_checker.play import Actor, shortened
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step
 from gym_trl.text.textify import counted
+from gym_trl.types import StateName
 from gym_trl.wrappers.state_key import StateKey
 
 _MOST_TURNS = 60
@@ -21,21 +22,27 @@ class _Step(NamedTuple):
     action: str
     after: tuple[str, float, bool, bool, str]
     """Observation, reward, flags and key after the action."""
+    state: StateName
+    """State after the action."""
 
 
 class _Walk(NamedTuple):
     seed: int
-    start: str
-    """Key after the reset."""
+    start: StateName
+    """State after the reset."""
     steps: list[_Step]
 
     def actions(self) -> list[str]:
         """Return all actions."""
         return [step.action for step in self.steps]
 
-    def keys(self) -> list[str]:
-        """Return the keys before each action."""
-        return [self.start, *(step.after[-1] for step in self.steps[:-1])]
+    def states(self) -> list[StateName]:
+        """Return the states before each action."""
+        return [self.start, *(step.state for step in self.steps[:-1])]
+
+
+_Histories: TypeAlias = dict[tuple[str, ...], tuple[_Walk, int]]
+"""Histories that lead to one state: actions before it, and an episode with the number of the turn."""
 
 
 @dataclass
@@ -74,7 +81,8 @@ def search_keys(
     """Play tasks in several ways, and continue histories that share a key with each other's actions.
 
     After a key, the rest of one episode is played from the other history as well. Observations, rewards, flags and keys
-    must be the same. Besides the players' episodes, variants of them are played: with two neighbouring actions swapped,
+    must be the same. So must rewards, ends and places be where only the turns left differ, up to the nearer limit.
+    Besides the players' episodes, variants of them are played: with two neighbouring actions swapped,
     with an action repeated, and with one left out.
 
     Args:
@@ -111,22 +119,25 @@ def keys_of(make: Callable[[], TextEnvironment], seed: int, actions: Sequence[st
     """
     env = StateKey(make())
     try:
-        return _walk(env, seed, actions).keys()
+        return [state.key for state in _walk(env, seed, actions).states()]
     finally:
         env.close()
 
 
 def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, found: KeySearch) -> None:
     """Compare histories of one task that share a key."""
-    at: defaultdict[str, dict[tuple[str, ...], tuple[_Walk, int]]] = defaultdict(dict)
+    at: defaultdict[str, _Histories] = defaultdict(dict)
+    places: defaultdict[str, _Histories] = defaultdict(dict)
     for walk in played:
         actions = walk.actions()
-        for turn, key in enumerate(walk.keys() if walk.steps else ()):
-            at[key].setdefault(tuple(actions[:turn]), (walk, turn))
+        for turn, state in enumerate(walk.states() if walk.steps else ()):
+            at[state.key].setdefault(tuple(actions[:turn]), (walk, turn))
+            if state.turns_left is not None:
+                places[state.place].setdefault(tuple(actions[:turn]), (walk, turn))
     found.histories += sum(map(len, at.values()))
     if not found.markov:
         return
-    for there in islice((list(one.values()) for one in at.values() if len(one) > 1), pairs):
+    for there in [*islice(_shared(at), pairs), *islice(_shared(places), pairs)]:
         (walk, turn), (other, other_turn) = there[0], there[-1]
         found.tested += 1
         found.counterexample = _difference(env, walk, turn, other, other_turn)
@@ -135,21 +146,36 @@ def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, found: KeyS
             return
 
 
+def _shared(histories: Mapping[str, _Histories]) -> Iterator[list[tuple[_Walk, int]]]:
+    return (list(one.values()) for one in histories.values() if len(one) > 1)
+
+
 def _difference(env: StateKey, walk: _Walk, turn: int, other: _Walk, other_turn: int) -> str | None:
     """Return a sentence if the rest of ``walk`` goes differently after the beginning of ``other``."""
-    rest = walk.steps[turn:]
+    rest, start, there = walk.steps[turn:], walk.states()[turn], other.states()[other_turn]
     before = other.actions()[:other_turn]
+    by_place = start.key != there.key
+    nearer = min(state.turns_left or 0 for state in (start, there))  # limit
+    named = f"place {shortened(start.place, 60)}" if by_place else f"key {shortened(start.key, 60)}"
     again = _walk(env, walk.seed, [*before, *(step.action for step in rest)]).steps[other_turn:]
     for played, (one, two) in enumerate(zip(rest, again, strict=False), start=1):
-        for name, this, that in zip(_NAMES, one.after, two.after, strict=True):
+        last = played >= nearer
+        both = (_timeless(one, last), _timeless(two, last)) if by_place else (one.after, two.after)
+        for name, this, that in zip(_NAMES, *both, strict=True):
             if this != that and not _nearly(this, that):
                 then = _said([step.action for step in rest[:played]])
                 values = f"{shortened(repr(this), 60)} or {shortened(repr(that), 60)}"
                 return (
-                    f"seed {walk.seed}: {_said(walk.actions()[:turn])} and {_said(before)} lead to the key "
-                    f"{shortened(walk.keys()[turn], 60)}, but after {then} the {name} is {values}"
+                    f"seed {walk.seed}: {_said(walk.actions()[:turn])} and {_said(before)} lead to the "
+                    f"{named}, but after {then} the {name} is {values}"
                 )
     return None
+
+
+def _timeless(step: _Step, last: bool) -> tuple[str, float, bool, bool, str]:
+    """Return what follows a step without what may tell the turns left; with ``last`` the limit may have ended it."""
+    _, reward, terminated, truncated, _ = step.after
+    return "", reward, not last and terminated, not last and truncated, "" if last else step.state.place
 
 
 def _nearly(one: object, other: object) -> bool:
@@ -165,7 +191,7 @@ def _said(actions: Sequence[str]) -> str:
 
 def _walk(env: StateKey, seed: int, act: Actor | Sequence[str]) -> _Walk:
     observation, info = env.reset(seed=seed)
-    walk = _Walk(seed, env.state_key, [])
+    walk = _Walk(seed, env.state, [])
     actions = None if callable(act) else iter(act)
     for _ in range(_MOST_TURNS):
         action = act(observation, info) if callable(act) else next(actions or iter(()), None)
@@ -174,9 +200,8 @@ def _walk(env: StateKey, seed: int, act: Actor | Sequence[str]) -> _Walk:
         said, reward, terminated, truncated, info = env.step(action)
         observation = said
         result = read_step(said, reward, terminated, truncated, info)
-        walk.steps.append(
-            _Step(action, (result.observation, result.reward, result.terminated, result.truncated, env.state_key))
-        )
+        after = result.observation, result.reward, result.terminated, result.truncated, env.state_key
+        walk.steps.append(_Step(action, after, env.state))
         if result.terminated or result.truncated:
             break
     return walk

@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 
 from gym_trl.errors import ends_an_episode
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import close_env, failed, read_declares_success, state_key_of, take_step, text_of
+from gym_trl.executors.step import close_env, failed, read_declares_success, state_of, take_step, text_of
 from gym_trl.types import Closing, EnvFailure, StepResult, Task
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.settlement import settlement
@@ -89,6 +89,7 @@ class InlinePool(Closing):
             instructions=instructions_of(env),
             declares_success=read_declares_success(env),
             settlement=settlement(env),
-            state_key=state_key_of(env),
+            state=state_of(env),
             markov_keys=isinstance(env, StateKey) and env.markov_state_key,
+            task_key=env.task_key if isinstance(env, StateKey) else "",
         )

@@ -11,8 +11,10 @@ from gym_trl.errors import caused_by_model, ends_an_episode
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
+    UNNAMED,
     EnvFailure,
     RefusedResponse,
+    StateName,
     StepResult,
     StopReason,
     Task,
@@ -60,7 +62,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
         cut = isinstance(action, UnfinishedResponse)
         said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
-        return StepResult(said, info=info, settlement=settlement(env), state_key=state_key_of(env))
+        return StepResult(said, info=info, settlement=settlement(env), state=state_of(env))
     try:
         returned = env.step(action)
     except BaseException as error:
@@ -68,7 +70,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
             raise
         return failed(action, error)
     try:
-        result = read_step(*returned, state_key=state_key_of(env))
+        result = read_step(*returned, state=state_of(env))
         if result.terminated or not (owed := settlement(env)):
             return result
         return replace(result, reward=result.reward + owed) if result.truncated else replace(result, settlement=owed)
@@ -85,15 +87,15 @@ def read_declares_success(env: gym.Env[Any, Any]) -> bool:
     return bool(attribute_of(env, "declares_success", default=False))
 
 
-def state_key_of(env: gym.Env[Any, Any]) -> str:
-    """Return the key of an environment's state, if ``StateKey`` is its outermost wrapper; empty if it is not.
+def state_of(env: gym.Env[Any, Any]) -> StateName:
+    """Return the names of an environment's state, if ``StateKey`` is its outermost wrapper; empty ones if it is not.
 
-    >>> env = StateKey(gym.make("CliffWalking-v1"), key=lambda cliff: int(cliff.s))
+    >>> env = StateKey(gym.make("FrozenLake-v1", is_slippery=False))
     >>> _ = env.reset(seed=0)
-    >>> state_key_of(env), state_key_of(env.env)
-    ('36', '')
+    >>> state_of(env), state_of(env.env)
+    (StateName(key='(0, 100)', place='0', turns_left=100), StateName(key='', place='', turns_left=None))
     """
-    return env.state_key if isinstance(env, StateKey) else ""
+    return env.state if isinstance(env, StateKey) else UNNAMED
 
 
 MAX_TURNS = 10_000
@@ -101,7 +103,13 @@ MAX_TURNS = 10_000
 
 
 def read_step(
-    observation: object, reward: object, terminated: object, truncated: object, info: Any, *, state_key: str = ""
+    observation: object,
+    reward: object,
+    terminated: object,
+    truncated: object,
+    info: Any,
+    *,
+    state: StateName = UNNAMED,
 ) -> StepResult:
     """Return the checked result of ``step``.
 
@@ -122,7 +130,7 @@ def read_step(
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
     add_reward(0.0, value)
-    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state_key=state_key)
+    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state)
 
 
 def text_of(observation: object) -> str:

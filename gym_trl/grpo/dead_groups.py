@@ -45,7 +45,8 @@ def is_dead(group: Sequence[TurnRewards], estimator: Estimator = episode) -> boo
 def turns_of(played: EpisodeResult) -> TurnRewards:
     """Return the rewards and the states of an episode's turns; without state keys, states do not recur."""
     keys = played.state_keys or range(len(played.turns) + 1)
-    return TurnRewards([turn.reward for turn in played.turns], keys, played.markov_keys)
+    rewards = [turn.reward for turn in played.turns]
+    return TurnRewards(rewards, keys, played.markov_keys, left=played.turns_left, places=played.places)
 
 
 def dead_groups(

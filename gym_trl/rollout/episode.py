@@ -17,6 +17,7 @@ from gym_trl.types import (
     FinishReason,
     Message,
     RefusedResponse,
+    StateName,
     StepResult,
     StopReason,
     Task,
@@ -93,8 +94,8 @@ class Episode:
         self._cut_observations = 0
         self._turns: list[Turn] = []
         self._owed = 0.0  # reward of the rest, if the episode is cut off now
-        self._keys: list[str] = []  # of the state before each turn
-        self._markov_keys = False
+        self._states: list[StateName] = []  # before each turn
+        self._markov_keys, self._task_key = False, ""
 
     def started(self, result: StepResult | EnvFailure) -> Sample | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
@@ -102,7 +103,7 @@ class Episode:
             return self.stopped(result.reason, result.error)
         result = self._shown(result)
         self._declares, self._owed = result.declares_success, result.settlement
-        self._keys, self._markov_keys = [result.state_key], result.markov_keys
+        self._states, self._markov_keys, self._task_key = [result.state], result.markov_keys, result.task_key
         self._observation = result.observation
         self._hear("\n\n".join(part for part in (result.instructions, result.observation) if part))
         self._transcript = Transcript(self._chat.open(self._messages))
@@ -137,7 +138,7 @@ class Episode:
         except ValueError as error:
             return self.stopped(StopReason.ENV_ERROR, str(error))
         self._turns.append(as_turn(self._observation, self._answer, result, *self._span))
-        self._keys.append(result.state_key)
+        self._states.append(result.state)
         self._info, self._owed = result.info, result.settlement
         self._declares = self._declares or result.info.get("success") is not None
         self._observation = result.observation
@@ -156,6 +157,10 @@ class Episode:
         if self._turns and self._owed:
             self._turns[-1] = replace(self._turns[-1], reward=self._turns[-1].reward + self._owed)
             self._owed = 0.0
+        states = self._states[: len(self._turns)]
+        left = [state.turns_left for state in states if state.turns_left is not None]
+        limited = len(left) == len(states)
+        named = bool(self._states) and all(state.key for state in self._states)
         return EpisodeResult(
             task=self.task,
             stop_reason=reason,
@@ -166,8 +171,11 @@ class Episode:
             terminated=self._terminated,
             declared=success_of(reason, self._info, declares=self._declares),
             cut_observations=self._cut_observations,
-            state_keys=(*self._keys[: len(self._turns)], ENDED) if self._keys and all(self._keys) else (),
+            state_keys=(*(state.key for state in states), ENDED) if named else (),
             markov_keys=self._markov_keys,
+            task_key=self._task_key,
+            places=tuple(state.place for state in states) if limited else (),
+            turns_left=tuple(left) if limited else (),
         )
 
     def _shown(self, result: StepResult) -> StepResult:

@@ -38,6 +38,8 @@ class Preset:
     width: int = 64
     layers: int = 2
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of ``GymSpec``."""
     grpo: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -82,6 +84,13 @@ TINY = {
         group_size=8,
         max_tokens_per_turn=3,
         env_kwargs={"alphabet": "abcd", "word_length": 3},
+    ),
+    "FrozenLake-v1": replace(
+        TINY_ELSEWHERE,
+        steps=200,
+        max_tokens_per_turn=1,
+        spec={"turn_limit": 20},
+        grpo={**_TINY_GRPO, "max_completion_length": 640},
     ),
 }
 """Presets of the tiny model on environments that it is known to learn, by id."""
@@ -239,7 +248,7 @@ class TrainOptions:
         own = {name: value for name, value in (grpo or {}).items() if name not in _SAME_AS}
         known |= {_SAME_AS[name]: value for name, value in (grpo or {}).items() if name in _SAME_AS}
         names = {item.name for item in fields(cls)} - {"spec"}
-        spec = check_spec(known.get("spec", {}))
+        spec = check_spec({**preset.spec, **(given.get("spec") or {})})
         known |= {name: value for name, value in spec.items() if name in names}
         known["spec"] = {name: value for name, value in spec.items() if name not in names}
         known["env_kwargs"] = {**preset.env_kwargs, **(env_kwargs or {})}

@@ -90,6 +90,40 @@ def test_states_of_gymnasiums_own_games_that_share_a_key_behave_alike(env_id: st
     assert (found.declared, found.markov, found.counterexample) == (True, True, None)
 
 
+@every_game
+def test_tasks_that_share_a_name_are_the_same_whatever_the_seed(env_id: str) -> None:
+    env = StateKey(made(env_id))
+    count = env.unwrapped.num_instances  # type: ignore[attr-defined]
+    options = None if count is None else {"instance": count - 1}
+    walks = []
+    for seed in (0, 1):
+        begun, info = env.reset(seed=seed, options=options)
+        policy = legal(env, 5)
+        walks.append([(env.task_key, env.state, begun)])
+        for _ in range(20):
+            begun, *result, info = env.step(policy(begun, info))
+            walks[-1].append((env.state, begun, *result))
+            if any(result[1:]):
+                break
+    if walks[0][0][:2] == walks[1][0][:2] and walks[0][0][0]:
+        assert walks[0] == walks[1]
+
+
+def test_a_task_has_a_name_where_its_number_and_the_state_say_all() -> None:
+    def begin(env: Any, seed: int) -> tuple[str, str]:
+        key = StateKey(as_text(env))
+        key.reset(seed=seed)
+        return key.task_key, key.state_key
+
+    hanoi = partial(gym.make, "TrlEnv/TowerOfHanoi-v0", start="tower")
+    lake = partial(gym.make, "FrozenLake-v1")
+    assert begin(hanoi(), 0) == begin(hanoi(), 1) != ("", "")
+    assert begin(lake(is_slippery=False), 0) == begin(lake(is_slippery=False), 1)
+    assert begin(lake(), 0) != begin(lake(), 1)  # the generator is part of the state
+    assert begin(gym.make("TrlEnv/Bandit-v0"), 0)[0] == ""  # what its arms pay is drawn
+    assert begin(gym.make("TrlEnv/GuessNumber-v0", high=2), 0)[0] in {"(0,)", "(1,)"}
+
+
 def test_a_game_without_a_known_state_is_named_by_its_history() -> None:
     for env_id in WITHOUT:
         env = StateKey(gym.make(env_id))

@@ -12,7 +12,7 @@ import warm
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
+from gym_trl.grpo.credit import ESTIMATORS, TurnCredit, pool, turn_credit
 from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.records import read_records
 from gym_trl.records.json_lines import read_json_lines
@@ -155,6 +155,23 @@ def test_a_credit_attached_before_the_training_and_by_its_first_rollout_is_the_s
             assert len({keys[0] for keys in columns["turn_keys"][start : start + 4]}) == 1
 
 
+@pytest.mark.parametrize("across", [True, False])
+def test_groups_of_one_task_are_compared_with_each_other_by_estimators_that_gain_from_it(tmp_path, monkeypatch, across):
+    given = []
+
+    def look(group):
+        given.append(group)
+        return pool(group)
+
+    monkeypatch.setattr(turn_credit, "ACROSS_GROUPS", frozenset({look} if across else ()))
+    guess(look, tmp_path, options={"env_kwargs": {"high": 2, "turns": 2}})
+    assert {len(group) for group in given} == ({4, 8} if across else {4})  # two groups of four in each of three steps
+    assert sum(map(len, given)) == 3 * 8
+    for group in given:
+        assert len({one.keys[0] for one in group}) == 1
+        assert {one.left[0] for one in group} == {2}
+
+
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory):
     spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS)
@@ -223,12 +240,13 @@ def test_other_ways_to_play_are_refused_with_the_reason():
         ({"turn_spans": []}, "turn_spans of row 0"),
         ({"turn_rewards": [1.0]}, "turn_rewards of row 0 must be of 2 turns, got 1"),
         ({"turn_keys": ["a", "b"]}, "turn_keys of row 0 must be of 2 turns, got 1"),
-        ({"turn_keys": ["a", ["b"], "c"]}, r"a state key must be hashable, got \['b'\] in turn_keys of row 0"),
+        ({"turns_left": [2]}, "turns_left of row 0 must be of 2 turns, got 1"),
+        ({"turn_keys": ["a", ["b"], "c"]}, r"a state key must be hashable, got \['b'\] in row 0"),
     ],
 )
 def test_columns_that_say_nothing_about_the_turns_are_refused_by_name(changes, told):
     row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (4, 6)], "turn_keys": ["a", "b", "c"]}
-    row |= {"markov_keys": False}
+    row |= {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": ""}
     TurnRow.of(row).check("row 0")
     with pytest.raises(ConfigError, match=told):
         TurnRow.of(row | changes).check("row 0")

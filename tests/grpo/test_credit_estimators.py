@@ -170,6 +170,61 @@ def test_an_episode_counts_once_in_a_state_and_never_for_itself() -> None:
     assert pool([looping, other]) == near([[1.75, 1.5, 1.0], [-3.0]])
 
 
+def limited(rewards: Sequence[float], places: Sequence[Hashable], most: int) -> TurnRewards:
+    """Return an episode under a turn limit, with keys that contain the turns left."""
+    left = [most - turn for turn in range(len(rewards))]
+    keys = [*zip(places, left, strict=True), "end"]
+    return TurnRewards(rewards, keys, True, left=left, places=places)
+
+
+@given(group=groups(least_turns=1), most=st.integers(6, 9))
+def test_a_turn_limit_changes_nothing_where_a_place_has_one_number_of_turns_left(
+    group: list[TurnRewards], most: int
+) -> None:
+    shared = [limited(one.rewards, [(key, turn) for turn, key in enumerate(one.keys[:-1])], most) for one in group]
+    apart = [TurnRewards(one.rewards, one.keys, True) for one in shared]
+    assert pool(shared) == near(pool(apart))
+
+
+def test_values_are_shared_between_numbers_of_turns_left_as_computed_by_hand() -> None:
+    group = [
+        limited([0.0, 1.0], ["start", "door"], 3),  # two turns, won with one to spare
+        limited([0.0, 0.0, 1.0], ["start", "start", "door"], 3),  # won in the last
+        limited([0.0, 0.0, 0.0], ["start", "start", "start"], 3),
+    ]
+    # The third episode's second turn: two turns left at "start". The others were there three times, whatever was left,
+    # and went twice to the door: W("door", 1) = 1, W("start", 1) = 0, W("start", 2) = (1 + 0 + 1) / 3. By turn the
+    # others return 1 and 1.
+    values = pool(group)
+    assert values[2][1] == pytest.approx(0.0 + (0.0 + 3 * 0.0) / 4 - (1.0 + 3 * (2 / 3)) / 4)
+    # Its last turn has nothing left to lose: W("start", 1) = 0, and the other that got so far returns 1.
+    assert values[2][2] == pytest.approx(0.0 - (1.0 + 3 * 0.0) / 4)
+    # With exact keys it would have had one visit as company instead of three.
+    assert pool([TurnRewards(one.rewards, one.keys, True) for one in group])[2][1] == pytest.approx(-(1.0 + 1.0) / 2)
+
+
+def test_a_turn_that_takes_none_of_those_left_is_followed_by_as_many() -> None:
+    # The first response of the first episode could not be read, so that the limit did not count it.
+    waits = TurnRewards([0.0, 0.0, 1.0], ["s2", "s2", "s1", "end"], True, left=[2, 2, 1], places=["s", "s", "s"])
+    other = TurnRewards([0.0, 1.0], ["s2", "s1", "end"], True, left=[2, 1], places=["s", "s"])
+    # By the first, W(s, 1) = (0 + 0 + 1) / 3 / (1 - 1 / 3): a third of its turns is followed by itself.
+    advantages = pool([other, waits])
+    assert advantages[0][1] == pytest.approx(1.0 - (1.0 + 3 * 0.5) / 4)
+    jumps = TurnRewards([0.0, 1.0], ["s3", "s1", "end"], True, left=[3, 1], places=["s", "s"])  # two at once
+    assert pool([jumps, other]) == near(pool([TurnRewards(one.rewards, one.keys, True) for one in (jumps, other)]))
+
+
+@given(group=groups(least_turns=1, least=1), most=st.integers(6, 9))
+def test_under_a_turn_limit_every_turn_has_a_finite_advantage_whatever_the_order(
+    group: list[TurnRewards], most: int
+) -> None:
+    shared = [limited(one.rewards, one.keys[:-1], most) for one in group]
+    advantages = pool(shared)
+    assert all(math.isfinite(value) for row in advantages for value in row)
+    assert pool(shared[::-1]) == near(advantages[::-1])
+    assert all(math.isfinite(value) for row in pool(shared * 9) for value in row)  # in parts
+
+
 Key: TypeAlias = Callable[[int, int], Hashable]
 """Function from turn and state to a key."""
 
@@ -302,5 +357,7 @@ def test_scales_of_known_groups() -> None:
 def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"keys must have one entry more than rewards.*got 1 keys and 1 rewards"):
         TurnRewards([1.0], ["a"])
+    with pytest.raises(ConfigError, match=r"left and places must have one entry per reward.*got 1 and 0 for 1 rewards"):
+        TurnRewards([1.0], ["a", "b"], left=[3])
     with pytest.raises(ConfigError, match='scale_rewards must be "group", "batch" or "none", got True'):
         scales([], [], True)  # type: ignore[arg-type]

@@ -1,12 +1,13 @@
 """Columns of a rollout that say which tokens are a turn, what it was paid, and in which states it began and ended."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.types import EpisodeResult
 
-_COLUMNS = ("turn_rewards", "turn_spans", "turn_keys", "markov_keys")
+_COLUMNS = ("turn_rewards", "turn_spans", "turn_keys", "markov_keys", "turns_left", "turn_places", "task_key")
 
 
 class TurnRow(NamedTuple):
@@ -19,19 +20,25 @@ class TurnRow(NamedTuple):
     """Key of the state before each turn, and of the one after the last."""
     markov: bool
     """True if equal keys are declared to mean equal distributions of the future."""
+    left: Sequence[int] = ()
+    """Turns left before each turn, if one limit counts them and reaching it pays nothing."""
+    places: Sequence[str] = ()
+    """With ``left``, key of the state before each turn without the turns left."""
+    task: str = ""
+    """Name of the task; groups with the same one share their states."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "TurnRow":
         """Return the turns in one row of a ``rollout_func``'s columns.
 
         >>> row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (5, 7)], "turn_keys": ["a", "b", "c"]}
-        >>> TurnRow.of(row | {"markov_keys": False}).spans
+        >>> TurnRow.of(row | {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": ""}).spans
         [(0, 2), (5, 7)]
         >>> TurnRow.of({"turn_rewards": [0.0]})
         Traceback (most recent call last):
             ...
-        gym_trl.errors.ConfigError: credit per turn needs the columns turn_spans, turn_keys, markov_keys: a rollout_func
-        around spec.rollout_func must return them, too
+        gym_trl.errors.ConfigError: credit per turn needs the columns turn_spans, turn_keys, markov_keys, turns_left,
+        turn_places, task_key: a rollout_func around spec.rollout_func must return them, too
 
         Raises:
             ConfigError: A column is missing.
@@ -68,14 +75,16 @@ class TurnRow(NamedTuple):
                 "GymSpec(credit=...) does"
             )
         counts = {"turn_rewards": len(self.rewards), "turn_keys": len(self.keys) - 1}
+        if self.left or self.places:
+            counts |= {"turns_left": len(self.left), "turn_places": len(self.places)}
         for column, count in counts.items():
             if count != len(self.spans):
                 raise ConfigError(f"{column} of {name} must be of {len(self.spans)} turns, got {count}")
-        for key in self.keys:
+        for key in (*self.keys, *self.places):
             try:
                 hash(key)
             except TypeError as error:
-                raise ConfigError(f"a state key must be hashable, got {key!r:.100} in turn_keys of {name}") from error
+                raise ConfigError(f"a state key must be hashable, got {key!r:.100} in {name}") from error
 
 
 def turn_columns(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
@@ -90,4 +99,12 @@ def turn_columns(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         ],
         "turn_keys": [list(episode.state_keys) for episode in episodes],
         "markov_keys": [episode.markov_keys for episode in episodes],
+        "turns_left": [list(episode.turns_left) for episode in episodes],
+        "turn_places": [list(episode.places) for episode in episodes],
+        "task_key": [_task_of(episode) for episode in episodes],
     }
+
+
+def _task_of(episode: EpisodeResult) -> str:
+    task, key = episode.task, episode.task_key
+    return json.dumps([task.env_id, key]) if key and episode.markov_keys else task.to_json()

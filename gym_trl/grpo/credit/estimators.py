@@ -31,6 +31,10 @@ P = ParamSpec("P")
 
 _EPSILON = 1e-4
 """Added to a standard deviation before dividing by it, as in TRL's ``GRPOTrainer``."""
+_PARTS = 16
+"""Number of parts of a large group of which ``pool`` leaves out one, so that its work grows linearly with the group."""
+_PRECISION = 1e-12
+_MOST_SWEEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +51,31 @@ class TurnRewards:
         markov: Whether the environment declares that the future depends on the key alone, so that episodes with equal
             keys can stand in for each other.
         role: Seat of a game of several; baselines are per role.
+        left: Turns left before each turn, if one limit counts them and reaching it pays nothing; otherwise empty.
+        places: With ``left``, the state before each turn without the turns left, which are a part of ``keys``.
 
     Raises:
-        ConfigError: The number of keys is not one more than the number of rewards.
+        ConfigError: The number of keys is not one more than the number of rewards, or there is not a place for each
+            entry of ``left``, or not one for each turn.
     """
 
     rewards: Sequence[float]
     keys: Sequence[Hashable]
     markov: bool = False
     role: str | None = None
+    left: Sequence[int] = ()
+    places: Sequence[Hashable] = ()
 
     def __post_init__(self) -> None:
         if len(self.keys) != len(self.rewards) + 1:
             raise ConfigError(
                 f"keys must have one entry more than rewards: the state before each turn and the last one; got "
                 f"{len(self.keys)} keys and {len(self.rewards)} rewards"
+            )
+        if not len(self.left) == len(self.places) in (0, len(self.rewards)):
+            raise ConfigError(
+                f"left and places must have one entry per reward, or none: got {len(self.left)} and {len(self.places)} "
+                f"for {len(self.rewards)} rewards"
             )
 
     @property
@@ -153,40 +167,46 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     """Return the pooled value of the state that each turn led to, less the value of the state it was taken in.
 
         A_i,t = Q_i,t - V_i,t
-        Q_i,t = r_i,t + gamma (Q_i,t+1 + sum_j H_j(s_i,t+1)) / (1 + m)
-        V_i,t = (b_i,t + sum_j H_j(s_i,t)) / (1 + m)
+        Q_i,t = r_i,t + gamma (Q_i,t+1 + m W_i(s_i,t+1)) / (1 + m)
+        V_i,t = (b_i,t + m W_i(s_i,t)) / (1 + m)
+        W_i(s) = mean of r_j,u + gamma W_i(s_j,u+1) over all turns with s_j,u = s of other episodes j; m is their number
 
-    Sums are over the m other episodes that were in the state, and b is the baseline of ``return_to_go``. H_j(s) is the
-    return to go of such an episode at its first visit, itself pooled as Q with the rest of the group, but without
-    episode i. Q is an n-step return that passes to the experience of others with a share of m / (1 + m) in each state.
-    If the key is not declared Markov, Q and H are the episodes' own returns to go, and only the baseline is pooled.
+    W_i is the value of the policy in the Markov process that the turns of the other episodes make up: the certainty-
+    equivalence estimate, to which batch TD(0) converges (Sutton and Barto, *Reinforcement Learning*, section 6.3). Q is
+    an n-step return (section 7.1) that passes to it with a share of m / (1 + m) in each state, and b is the baseline
+    of ``return_to_go``.
 
-    The gradient is unbiased if keys are not declared Markov, and if they are and no state can recur within an episode,
-    as with keys that include the turns left: then the others' returns from a state are independent of the weights that
-    they get. Time and memory grow with the square of the number of episodes in a group.
+    Where episodes have a turn limit, the turns left are a part of the state, and W_i(s, h) is the mean of
+    r_j,u + gamma W_i(s_j,u+1, h - 1) over the turns at the same place, however many were left: what a move leads to
+    does not depend on that, only how long it goes on. Left out are turns that say nothing about h, because the limit
+    ended their episode.
 
-    Derived here: the value of a state from all episodes that pass it is the first-visit Monte Carlo estimate of Sutton
-    and Barto, *Reinforcement Learning*, section 5.1; the n-step return is that of their section 7.1.
+    If the key is not declared Markov, Q is the episode's own return to go, and W the mean return to go of the other
+    episodes from their first visit of the state: a baseline, for which any grouping of states is sound.
+
+    The gradient is unbiased if states cannot recur within an episode, as with a key that contains the turns left.
+    Otherwise and under a turn limit it has the bias of a ratio of counts, in proportion to 1 / m; how small that is, is
+    in ``benchmarks/README.md``. Of more than 16 episodes W leaves out one of 16 parts instead of one episode.
 
     >>> pool([TurnRewards([0.0, 1.0], "abc", markov=True), TurnRewards([0.0, 0.0], "abd", markov=True)])
     [[0.5, 1.0], [-0.5, -1.0]]
     """
     table = _Table(group, gamma)
-    returns, visits = table.by_state(table.to_go), table.by_state(np.ones_like(table.to_go))
-    others, company = table.of_others(returns), table.of_others(visits)
-    own = table.to_go
-    if all(one.markov for one in group):
-        # Axis 0 is the episode left out, so that no baseline depends on the turns that it is for.
-        states, everyone = table.states, np.arange(len(group))
-        rest = table.n_step(others - returns[:, states], np.maximum(company - visits[:, states], 0.0))
-        rest[everyone, everyone] = 0.0
-        others = np.take_along_axis(table.by_state(rest), states, axis=1)
-        own = table.n_step(others, company)
-    return table.rows(own - (table.turn_baseline() + others) / (1 + company))
+    if not all(one.markov for one in group):
+        company = table.of_others(np.ones_like(table.to_go))
+        return table.rows(table.to_go - (table.turn_baseline() + table.of_others(table.to_go)) / (1 + company))
+    values, company = table.values_of_others()
+    blended = table.rewards.copy()  # Q
+    for turn in reversed(range(table.turns - 1)):
+        following = (blended[:, turn + 1] + (company * values)[:, turn + 1]) / (1 + company[:, turn + 1])
+        blended[:, turn] += gamma * table.alive[:, turn + 1] * following
+    return table.rows(blended - (table.turn_baseline() + company * values) / (1 + company))
 
 
 EPISODE = "episode"
 """Name of the credit that a trainer gives by itself: one advantage per episode."""
+ACROSS_GROUPS: frozenset[Estimator] = frozenset({pool})
+"""Estimators that are given all episodes of a task together, whichever group they are in."""
 ESTIMATORS: dict[str, Estimator] = {EPISODE: episode, "return_to_go": return_to_go, "gigpo": gigpo, "pool": pool}
 """Estimators by the names that ``GymSpec(credit=...)`` and ``gym-trl train --credit`` accept."""
 
@@ -245,7 +265,10 @@ class _Table:
         alive: True where an episode has a turn.
         rewards: Reward of each turn.
         to_go: Discounted return to go of each turn.
-        states: Number of the state before each turn; padding has a number of its own, the last of ``count``.
+        left: Turns left before each turn; 1 everywhere if an episode has no turn limit.
+        spent: Turns that each turn takes from those left: 1, or 0 where nothing limits them.
+        states: Number of the state before each turn, without the turns left if there is a limit; padding has a number
+            of its own, the last of ``count``.
         first: 1 where an episode visits a state for the first time.
     """
 
@@ -256,12 +279,19 @@ class _Table:
         self.alive = np.arange(self.turns) < np.array(self.lengths)[:, None]
         self.rewards: Floats = np.zeros(self.alive.shape)
         numbers: dict[Hashable, int] = {}
-        known = [[numbers.setdefault(key, len(numbers)) for key in one.keys[:-1]] for one in group]
+        self.left = np.ones(self.alive.shape, dtype=np.int64)
+        self.spent = np.zeros_like(self.left)
+        limited = all(map(_is_limited, group))
+        names = [one.places if limited else one.keys[:-1] for one in group]
+        known = [[numbers.setdefault(key, len(numbers)) for key in keys] for keys in names]
         self.states = np.full(self.alive.shape, len(numbers))
         self.count = len(numbers) + 1
         self.first: Floats = np.zeros(self.alive.shape)
         for row, (one, states) in enumerate(zip(group, known, strict=True)):
             self.rewards[row, : one.turns] = one.rewards
+            if limited:
+                self.left[row, : one.turns] = one.left
+                self.spent[row, : one.turns] = [*-np.diff(one.left), 1]
             self.states[row, : one.turns] = states
             self.first[row, np.unique(self.states[row, : one.turns], return_index=True)[1]] = 1.0
         self.to_go = self.rewards.copy()
@@ -286,21 +316,51 @@ class _Table:
         baseline[:, last + 1 :] = baseline[:, last : last + 1]
         return baseline
 
-    def n_step(self, others: Floats, company: Floats) -> Floats:
-        """Return returns to go that are averaged in each state with those of others, given by their sum and number."""
-        values = np.array(np.broadcast_to(self.rewards, others.shape))
-        for turn in reversed(range(1, self.turns)):
-            following = (values[..., turn] + others[..., turn]) / (1 + company[..., turn])
-            values[..., turn - 1] += self.gamma * self.alive[:, turn] * following
-        return values
-
-    def by_state(self, values: Floats) -> Floats:
-        """Return values summed by state, over episodes' first visits: for each episode, or for each entry of axis 0."""
-        whose = np.arange(len(self.lengths))[:, None] if values.ndim == 2 else np.arange(len(values))[:, None, None]
+    def of_others(self, values: Floats) -> Floats:
+        """Return, for the state of each turn, the sum over the first visits of the other episodes."""
+        whose = np.arange(len(self.lengths))[:, None]
         cells = whose * self.count + self.states
         sums = np.bincount(cells.ravel(), (values * self.first).ravel(), len(whose) * self.count)
-        return sums.astype(np.float64).reshape(len(whose), self.count)
-
-    def of_others(self, by_state: Floats) -> Floats:
-        """Return, for the state of each turn, the sum over the other episodes."""
+        by_state = sums.reshape(len(whose), self.count)
         return np.take_along_axis(by_state.sum(axis=0) - by_state, self.states, axis=1)
+
+    def values_of_others(self) -> tuple[Floats, Floats]:
+        """Return W and m of ``pool`` for the state of each turn."""
+        parts = min(len(self.lengths), _PARTS)
+        part = np.repeat(np.arange(len(self.lengths)) % parts, self.lengths)  # of each turn
+        states = self.states[self.alive]
+        rewards = self.rewards[self.alive]
+        following = np.append(self.states, np.full((len(self.lengths), 1), self.count - 1), axis=1)[:, 1:][self.alive]
+        others = (part != np.arange(parts)[:, None]).astype(np.float64)  # axis 0 is the part left out
+        cells = (np.arange(parts)[:, None] * self.count + states).ravel()
+
+        def mean(weights: Floats, values: Floats) -> tuple[Floats, Floats]:
+            number, total = (
+                np.bincount(cells, column.ravel(), parts * self.count).reshape(parts, self.count).astype(np.float64)
+                for column in (weights, weights * values)
+            )
+            return total / np.maximum(number, 1.0), number
+
+        left, spent, ended = self.left[self.alive], self.spent[self.alive] > 0, following == self.count - 1
+        values, number = np.zeros((parts, self.count)), np.ones((parts, self.count))
+        found, company = np.zeros(self.alive.shape), np.zeros(self.alive.shape)
+        for horizon in range(1, int(left.max(initial=0)) + 1):
+            fewer, its_number = values, number  # with a turn less
+            for _ in range(_MOST_SWEEPS):
+                before = values
+                ahead = np.where(spent, fewer[:, following], values[:, following])
+                # A turn says what follows if its next state is known, or if not its limit ended the episode.
+                seen = np.where(spent, its_number[:, following], number[:, following]) > 0
+                known = np.where(ended, (left > 1) | (horizon == 1), seen)
+                values, number = mean(others * known, rewards + self.gamma * ahead)
+                if spent.all() or np.allclose(before, values, rtol=0.0, atol=_PRECISION):
+                    break
+            here = self.alive & (self.left == horizon)
+            at = np.nonzero(here)[0] % parts, self.states[here]
+            found[here], company[here] = values[at], number[at]
+        return found, company
+
+
+def _is_limited(one: TurnRewards) -> bool:
+    """Return True if the turns left are known, and each turn takes one of them or none."""
+    return len(one.left) == one.turns > 0 and set(np.diff(one.left).tolist()) <= {0, -1}

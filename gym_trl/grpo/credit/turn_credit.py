@@ -1,8 +1,8 @@
 """Attachment to a ``GRPOTrainer`` that gives each turn of an episode an advantage of its own."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.credit.columns import TurnRow
-from gym_trl.grpo.credit.estimators import ESTIMATORS, Estimator, TurnRewards, scales
+from gym_trl.grpo.credit.estimators import ACROSS_GROUPS, ESTIMATORS, Estimator, TurnRewards, scales
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.registration import did_you_mean
 
@@ -54,6 +54,9 @@ class TurnCredit:
     ``env_reward`` all is paid with the last turn. Unscored episodes have no advantage and no part in any baseline.
     Tokens outside of all turns have the advantage 0, such as a response whose step never ended. Evaluations are left
     alone.
+
+    ``pool`` compares all episodes of a task, also of different groups: those that begin in the same state, if the
+    environment names its task (``gym_trl.wrappers.state_key``). Other estimators are given one group at a time.
 
     The trainer's ``scale_rewards`` keeps its meaning as far as possible (``estimators.scales``): ``"none"`` leaves the
     advantages in units of the rewards; ``"group"`` divides them by the standard deviation of the group's returns as in
@@ -153,7 +156,7 @@ class _Attached:
         return trl_versions.TurnAdvantages(spans, advantages[mine])
 
     def _groups(self, rows: Sequence[TurnRow], rewards: Any) -> list[list[_Episode]]:
-        """Return the scored episodes by group; a group may be spread over processes."""
+        """Return the scored episodes by group, or by task; those of either may be spread over processes."""
         trainer = self._trainer
         unscored = rewards.isnan().all(dim=1).tolist()
         weights = trainer.reward_weights.to(rewards.device)
@@ -169,9 +172,18 @@ class _Attached:
         for place, (row, total) in enumerate(zip(rows, totals, strict=True)):
             if not unscored[place]:
                 row.check(f"row {place}")
-                turns = TurnRewards(_with_rest(row.rewards, weight, total), row.keys, row.markov)
+                paid = _with_rest(row.rewards, weight, total)
+                turns = TurnRewards(paid, row.keys, row.markov, left=row.left, places=row.places)
                 groups[place // size].append(_Episode(place, turns))
-        return groups
+        if self.credit.estimator not in ACROSS_GROUPS:
+            return groups
+        tasks: defaultdict[Hashable, list[_Episode]] = defaultdict(list)
+        for group in groups:
+            begins = {(rows[episode.place].task, episode.turns.keys[0], episode.turns.markov) for episode in group}
+            task, *others = begins or [None]
+            same = not others and task is not None and task[-1]
+            tasks[task if same else len(tasks)].extend(group)
+        return list(tasks.values())
 
     def _estimated(self, group: Sequence[_Episode]) -> list[list[float]]:
         """Return the estimator's advantages after checking their form."""
@@ -192,10 +204,11 @@ class _Attached:
             self._window = _Window()
         window = self._window
         for group in groups:
-            met = Counter(key for episode in group for key in set(episode.turns.keys[:-1]))
-            for episode in group:
-                window.turns += len(episode.turns.rewards)
-                window.in_company += sum(met[key] > 1 for key in episode.turns.keys[:-1])
+            states = [episode.turns.places or episode.turns.keys[:-1] for episode in group]
+            met = Counter(name for names in states for name in set(names))
+            for episode, names in zip(group, states, strict=True):
+                window.turns += len(names)
+                window.in_company += sum(met[name] > 1 for name in names)
                 window.episodes += 1
                 window.spread += _deviation(advantages[episode.place])
         if window.episodes:
