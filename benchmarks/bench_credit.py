@@ -218,10 +218,12 @@ class Episode(NamedTuple):
             history: list[Hashable] = [tuple(self.actions[:turn]) for turn in range(len(self.actions))]
             return TurnRewards(self.rewards, [*history, "ended"])
         nodes = [*self.nodes, "ended"]
+        places: list[Hashable] = [model.place[node] for node in self.nodes]
+        if keys == "place":
+            return TurnRewards(self.rewards, [*places, "ended"], markov=True)
         if keys == "exact" or not model.limited:
             return TurnRewards(self.rewards, nodes, markov=True)
         left = [model.turns - turn for turn in range(len(self.nodes))]
-        places = [model.place[node] for node in self.nodes]
         return TurnRewards(self.rewards, nodes, markov=True, left=left, places=places)
 
 
@@ -337,6 +339,7 @@ def compare(model: Model, logits: Array, groups: int = GROUPS) -> dict[str, Qual
         **{name: partial(by_group, estimator) for name, estimator in ESTIMATORS.items()},
         "pool, by task": by_task,
         "pool, exact keys": partial(by_group, pool, keys="exact"),
+        "pool, place alone": partial(by_group, pool, keys="place"),
         "pool, history": partial(by_group, pool, keys="history"),
         "exact": true,
     }
@@ -370,7 +373,7 @@ def measure(game: Game) -> list[Row]:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Return a table for each comparison: a row for each game and policy, a column for each estimator."""
-    names = [*ESTIMATORS, "pool, by task", "pool, exact keys", "pool, history", "exact"]
+    names = [*ESTIMATORS, "pool, by task", "pool, exact keys", "pool, place alone", "pool, history", "exact"]
 
     def table(name: str, cell: Callable[[Mapping[str, float]], Cell], left_out: Sequence[str] = ()) -> Table:
         def column(estimator: str) -> Column:
