@@ -1,8 +1,9 @@
-"""Generator of docs/curves_*.png, the curves of three real runs of a pretrained model.
+"""Generator of docs/curves_*.png, the curves of three real runs.
 
     python docs/make_curves.py
 
-It trains the runs that do not exist yet; those without arguments are runs of ``benchmarks/bench_learning_lm.py``.
+It trains the runs that do not exist yet; those without arguments are runs of ``benchmarks/bench_learning_lm.py`` and
+``benchmarks/bench_credit_learning.py``.
 ``guides/grpo_in_practice.md`` shows the pictures.
 """
 
@@ -29,7 +30,7 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Example:
-    """A run, and the arguments of ``gym-trl train`` that make it."""
+    """A run, and the arguments of ``gym-trl train`` that make it with the pretrained model."""
 
     kind: str
     folder: Path
@@ -47,6 +48,7 @@ EXAMPLES = (
             *("--episodes=64", "--group-size=16", "--eval-episodes=16"),
         ),
     ),
+    Example("hacked", RUNS / "credit-learning" / "FrozenLake-pool-0"),
 )
 
 
