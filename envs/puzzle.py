@@ -52,8 +52,8 @@ class Puzzle(TextEnv):
     after_message: ClassVar[str] = "\n"
     """Text between a message and the state."""
     limit_only_ends: ClassVar[bool] = True
-    """The number of turns left does nothing but end the game (see ``gym_trl.wrappers.settlement``). False for a game whose
-    rules or rewards depend on it."""
+    """The number of turns left does nothing but end the game; see ``gym_trl.wrappers.settlement``. False for a game in
+    which it does more."""
     _turns_left = 0
     _info: Mapping[str, int] = {}
     """Entries of ``info`` after each step."""
