@@ -303,6 +303,8 @@ class Turn:
     """Action that a wrapper such as ``ParseAction`` read from the response."""
     action_cut: bool = False
     """``max_tokens`` cut the response off before its action was complete; nothing was executed."""
+    penalty: float = 0.0
+    """Part of the cost of an invalid action that a wrapper has charged; the reward is after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,9 +496,10 @@ def as_turn(observation: str, answer: Answer, result: StepResult, start: int = 0
     action = result.info.get("action")
     valid = bool(result.info.get("action_valid", True))
     cut = bool(result.info.get("action_cut", False))
-    return Turn(
-        observation, answer, result.reward, valid, start, stop, action if isinstance(action, str) else None, cut
-    )
+    named = action if isinstance(action, str) else None
+    penalty = result.info.get("penalty", 0.0)
+    charged = float(penalty) if type(penalty) in (float, int) else 0.0
+    return Turn(observation, answer, result.reward, valid, start, stop, named, cut, charged)
 
 
 def reason_to_stop(result: StepResult) -> StopReason:

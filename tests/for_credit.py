@@ -63,7 +63,12 @@ def rows():
                 "logprobs": [0.0] * len(ids),
             }
             row |= {"turn_rewards": rewards, "turn_spans": spans, "turn_keys": keys, "markov_keys": True}
-            row |= {"turns_left": [], "turn_places": [], "task_key": f"task {group}"}
+            row |= {
+                "turns_left": [],
+                "turn_places": [],
+                "task_key": f"task {group}",
+                "turn_penalties": [0.0] * len(rewards),
+            }
             row |= {"episode_return": sum(rewards), "success": None, "stop_reason": "terminated", "num_turns": 3}
             by_hand = [] if number is None else [(group + 1) * value for value in BY_HAND[number]]
             if number is None:

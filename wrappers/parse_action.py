@@ -136,7 +136,7 @@ class ParseAction(FrozenAfterEnd):
 
     def _unreadable(self, problem: str, *, cut: bool = False) -> Step:
         self._unreadable_row += 1
-        info: dict[str, Any] = {"action_valid": False, "parse_error": problem}
+        info: dict[str, Any] = {"action_valid": False, "parse_error": problem, "penalty": self.penalty}
         if cut:
             info["action_cut"] = True
         over, reward = self._is_over(self._unreadable_row), 0.0 - self.penalty
@@ -156,7 +156,7 @@ class ParseAction(FrozenAfterEnd):
             self._invalid_row = 0
             return observation, reward, terminated, truncated, info
         self._invalid_row += 1
-        reward = float(reward) - self.penalty
+        reward, info["penalty"] = float(reward) - self.penalty, self.penalty
         if not (terminated or truncated) and self._is_over(self._invalid_row):
             terminated, info["stop_reason"] = True, "invalid_action"
             reward += self._cut()

@@ -46,7 +46,10 @@ def turns_of(played: EpisodeResult) -> TurnRewards:
     """Return the rewards and the states of an episode's turns; without state keys, states do not recur."""
     keys = played.state_keys or range(len(played.turns) + 1)
     rewards = [turn.reward for turn in played.turns]
-    return TurnRewards(rewards, keys, played.markov_keys, left=played.turns_left, places=played.places)
+    penalties = [turn.penalty for turn in played.turns]
+    return TurnRewards(
+        rewards, keys, played.markov_keys, left=played.turns_left, places=played.places, penalties=penalties
+    )
 
 
 def dead_groups(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TypeAlias
@@ -212,6 +213,24 @@ def test_a_turn_that_takes_none_of_those_left_is_followed_by_as_many() -> None:
     assert advantages[0][1] == pytest.approx(1.0 - (1.0 + 3 * 0.5) / 4)
     jumps = TurnRewards([0.0, 1.0], ["s3", "s1", "end"], True, left=[3, 1], places=["s", "s"])  # two at once
     assert pool([jumps, other]) == near(pool([TurnRewards(one.rewards, one.keys, True) for one in (jumps, other)]))
+
+
+@given(group=groups(least_turns=1), gamma=st.floats(0, 1))
+def test_a_penalty_is_credited_to_its_own_turn_alone(group: list[TurnRewards], gamma: float) -> None:
+    fined = [replace(one, penalties=[0.5] * one.turns) for one in group]  # the same in every turn: no merit
+    free = [TurnRewards([paid + 0.5 for paid in one.rewards], one.keys, one.markov) for one in group]
+    assert pool(fined, gamma) == near(pool(free, gamma))
+
+
+def test_an_end_that_saves_later_penalties_is_no_merit() -> None:
+    dies = TurnRewards([0.0], ["start", "end"], True, penalties=[0.0])
+    lives = TurnRewards([0.0, -0.2, -0.2], ["start", "path", "path", "end"], True, penalties=[0.0, 0.2, 0.2])
+    group = [dies, lives] * 4
+    assert [row[0] for row in pool(group)] == near([[0.0] * 8])[0]
+    whole = [TurnRewards(one.rewards, one.keys, True) for one in group]
+    assert pool(whole)[0][0] > 0.1 > -0.1 > pool(whole)[1][0]
+    mixed = [lives, TurnRewards([0.0, 0.0], ["start", "path", "end"], True, penalties=[0.0, 0.0])] * 4
+    assert pool(mixed)[1][1] > 0.05 > -0.05 > pool(mixed)[0][1]
 
 
 @given(group=groups(least_turns=1, least=1), most=st.integers(6, 9))

@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 from gym_trl.errors import ConfigError
 from gym_trl.types import EpisodeResult
 
-_COLUMNS = ("turn_rewards", "turn_spans", "turn_keys", "markov_keys", "turns_left", "turn_places", "task_key")
+_COLUMNS = (
+    "turn_rewards",
+    "turn_spans",
+    "turn_keys",
+    "markov_keys",
+    "turns_left",
+    "turn_places",
+    "task_key",
+    "turn_penalties",
+)
 
 
 class TurnRow(NamedTuple):
@@ -26,19 +35,21 @@ class TurnRow(NamedTuple):
     """With ``left``, key of the state before each turn without the turns left."""
     task: str = ""
     """Name of the task; groups with the same one share their states."""
+    penalties: Sequence[float] = ()
+    """Part of each reward that an invalid action has cost, as positive numbers."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "TurnRow":
         """Return the turns in one row of a ``rollout_func``'s columns.
 
         >>> row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (5, 7)], "turn_keys": ["a", "b", "c"]}
-        >>> TurnRow.of(row | {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": ""}).spans
+        >>> TurnRow.of(row | {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": "", "turn_penalties": [0, 0]}).spans
         [(0, 2), (5, 7)]
         >>> TurnRow.of({"turn_rewards": [0.0]})
         Traceback (most recent call last):
             ...
         gym_trl.errors.ConfigError: credit per turn needs the columns turn_spans, turn_keys, markov_keys, turns_left,
-        turn_places, task_key: a rollout_func around spec.rollout_func must return them, too
+        turn_places, task_key, turn_penalties: a rollout_func around spec.rollout_func must return them, too
 
         Raises:
             ConfigError: A column is missing.
@@ -75,6 +86,7 @@ class TurnRow(NamedTuple):
                 "GymSpec(credit=...) does"
             )
         counts = {"turn_rewards": len(self.rewards), "turn_keys": len(self.keys) - 1}
+        counts["turn_penalties"] = len(self.penalties)
         if self.left or self.places:
             counts |= {"turns_left": len(self.left), "turn_places": len(self.places)}
         for column, count in counts.items():
@@ -102,6 +114,7 @@ def turn_columns(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "turns_left": [list(episode.turns_left) for episode in episodes],
         "turn_places": [list(episode.places) for episode in episodes],
         "task_key": [_task_of(episode) for episode in episodes],
+        "turn_penalties": [[turn.penalty for turn in episode.turns] for episode in episodes],
     }
 
 

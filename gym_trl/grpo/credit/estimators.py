@@ -16,7 +16,7 @@ baselines: SPIRAL, arXiv:2506.24119, section 4.2).
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Concatenate, Literal, ParamSpec, TypeAlias
 
@@ -53,10 +53,11 @@ class TurnRewards:
         role: Seat of a game of several; baselines are per role.
         left: Turns left before each turn, if one limit counts them and reaching it pays nothing; otherwise empty.
         places: With ``left``, the state before each turn without the turns left, which are a part of ``keys``.
+        penalties: Part of each reward that an invalid action has cost, as positive numbers; empty if nothing has.
 
     Raises:
-        ConfigError: The number of keys is not one more than the number of rewards, or there is not a place for each
-            entry of ``left``, or not one for each turn.
+        ConfigError: The number of keys is not one more than the number of rewards, or ``left``, ``places`` or
+            ``penalties`` have another number of entries.
     """
 
     rewards: Sequence[float]
@@ -65,6 +66,7 @@ class TurnRewards:
     role: str | None = None
     left: Sequence[int] = ()
     places: Sequence[Hashable] = ()
+    penalties: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         if len(self.keys) != len(self.rewards) + 1:
@@ -77,6 +79,9 @@ class TurnRewards:
                 f"left and places must have one entry per reward, or none: got {len(self.left)} and {len(self.places)} "
                 f"for {len(self.rewards)} rewards"
             )
+
+        if len(self.penalties) not in (0, len(self.rewards)):
+            raise ConfigError(f"got {len(self.penalties)} penalties for {len(self.rewards)} rewards")
 
     @property
     def turns(self) -> int:
@@ -184,6 +189,10 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     If the key is not declared Markov, Q is the episode's own return to go, and W the mean return to go of the other
     episodes from their first visit of the state: a baseline, for which any grouping of states is sound.
 
+    What invalid actions cost (``penalties``) is credited to their own turns alone, as if gamma were 0 for it. Otherwise
+    ending the episode would be the best of all moves as long as most actions are invalid, and an estimator that is
+    precise finds it: falling into a hole of FrozenLake saves the penalties of all turns that were left.
+
     The gradient is unbiased if states cannot recur within an episode, as with a key that contains the turns left.
     Otherwise and under a turn limit it has the bias of a ratio of counts, in proportion to 1 / m; how small that is, is
     in ``benchmarks/README.md``. Of more than 16 episodes W leaves out one of 16 parts instead of one episode.
@@ -191,6 +200,19 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     >>> pool([TurnRewards([0.0, 1.0], "abc", markov=True), TurnRewards([0.0, 0.0], "abd", markov=True)])
     [[0.5, 1.0], [-0.5, -1.0]]
     """
+    if not any(map(any, (one.penalties for one in group))):
+        return _pooled(group, gamma)
+    earned = [replace(one, rewards=_sums(one.rewards, one.penalties), penalties=()) for one in group]
+    spent = [replace(one, rewards=[-cost for cost in one.penalties], penalties=()) for one in group]
+    return [_sums(*rows) for rows in zip(_pooled(earned, gamma), _pooled(spent, 0.0), strict=True)]
+
+
+def _sums(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [sum(pair) for pair in zip(one, other, strict=True)] if other else list(one)
+
+
+def _pooled(group: Sequence[TurnRewards], gamma: float) -> Advantages:
+    """Return the advantages of ``pool`` without penalties."""
     table = _Table(group, gamma)
     if not all(one.markov for one in group):
         company = table.of_others(np.ones_like(table.to_go))

@@ -173,7 +173,8 @@ class _Attached:
             if not unscored[place]:
                 row.check(f"row {place}")
                 paid = _with_rest(row.rewards, weight, total)
-                turns = TurnRewards(paid, row.keys, row.markov, left=row.left, places=row.places)
+                cost = [weight * penalty for penalty in row.penalties]
+                turns = TurnRewards(paid, row.keys, row.markov, left=row.left, places=row.places, penalties=cost)
                 groups[place // size].append(_Episode(place, turns))
         if self.credit.estimator not in ACROSS_GROUPS:
             return groups
