@@ -43,7 +43,8 @@ class TurnRow(NamedTuple):
         """Return the turns in one row of a ``rollout_func``'s columns.
 
         >>> row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (5, 7)], "turn_keys": ["a", "b", "c"]}
-        >>> TurnRow.of(row | {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": "", "turn_penalties": [0, 0]}).spans
+        >>> row |= {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": "", "turn_penalties": [0, 0]}
+        >>> TurnRow.of(row).spans
         [(0, 2), (5, 7)]
         >>> TurnRow.of({"turn_rewards": [0.0]})
         Traceback (most recent call last):

@@ -203,7 +203,8 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     if not any(map(any, (one.penalties for one in group))):
         return _pooled(group, gamma)
     earned = [replace(one, rewards=_sums(one.rewards, one.penalties), penalties=()) for one in group]
-    spent = [replace(one, rewards=[-cost for cost in one.penalties], penalties=()) for one in group]
+    costs = [one.penalties or [0.0] * one.turns for one in group]
+    spent = [replace(one, rewards=[-cost for cost in row], penalties=()) for one, row in zip(group, costs, strict=True)]
     return [_sums(*rows) for rows in zip(_pooled(earned, gamma), _pooled(spent, 0.0), strict=True)]
 
 
