@@ -380,6 +380,8 @@ class EpisodeResult:
     """Key of the state before each turn without the turns left; empty unless these are known before each turn."""
     turns_left: tuple[int, ...] = ()
     """Turns left before each turn; as many as ``places``."""
+    unplayed_costs: float = 0.0
+    """Part of the last reward that the episode was charged, as a positive number, for actions that a budget cut off."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)
@@ -453,6 +455,8 @@ class StepResult:
     """The environment declares success (its attribute of this name); set at reset only."""
     settlement: float = 0.0
     """Reward of the rest of the episode if it is cut off here; see ``gym_trl.wrappers.settlement``."""
+    action_costs: float = 0.0
+    """Part of the settlement that further actions would cost, as a positive number; 0.0 without ``StateKey``."""
     state: StateName = UNNAMED
     """Names of the state after it."""
     markov_keys: bool = False

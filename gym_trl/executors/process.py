@@ -262,7 +262,7 @@ class _Host:
         plain = ((name, it) for name, it in result.info.items() if isinstance(name, _PLAIN) and isinstance(it, _PLAIN))
         info = {_exact(name): _exact(it) for name, it in plain}
         said = _exact(result.observation), result.reward, result.terminated, result.truncated, info
-        rest = result.instructions, result.declares_success, result.settlement, result.state
+        rest = result.instructions, result.declares_success, result.settlement, result.action_costs, result.state
         return ticket, key, *said, *rest, result.markov_keys, result.task_key
 
     def close(self) -> None:

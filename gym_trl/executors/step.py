@@ -73,7 +73,11 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
         result = read_step(*returned, state=state_of(env))
         if result.terminated or not (owed := settlement(env)):
             return result
-        return replace(result, reward=result.reward + owed) if result.truncated else replace(result, settlement=owed)
+        if result.truncated:
+            return replace(result, reward=result.reward + owed)
+        # Only credit per turn asks what of it is the cost of actions.
+        costs = settlement(env, turns=0.0) - owed if isinstance(env, StateKey) else 0.0
+        return replace(result, settlement=owed, action_costs=costs)
     except Exception as error:  # a malformed result is the environment's own fault
         return EnvFailure(f"step raised {type(error).__name__}: {error}")
 

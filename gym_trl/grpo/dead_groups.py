@@ -48,7 +48,13 @@ def turns_of(played: EpisodeResult) -> TurnRewards:
     rewards = [turn.reward for turn in played.turns]
     penalties = [turn.penalty for turn in played.turns]
     return TurnRewards(
-        rewards, keys, played.markov_keys, left=played.turns_left, places=played.places, penalties=penalties
+        rewards,
+        keys,
+        played.markov_keys,
+        left=played.turns_left,
+        places=played.places,
+        penalties=penalties,
+        unplayed_costs=played.unplayed_costs,
     )
 
 

@@ -94,6 +94,7 @@ class Episode:
         self._cut_observations = 0
         self._turns: list[Turn] = []
         self._owed = 0.0  # reward of the rest, if the episode is cut off now
+        self._costs = 0.0  # part of it that further actions would cost
         self._states: list[StateName] = []  # before each turn
         self._markov_keys, self._task_key = False, ""
 
@@ -139,12 +140,12 @@ class Episode:
             return self.stopped(StopReason.ENV_ERROR, str(error))
         self._turns.append(as_turn(self._observation, self._answer, result, *self._span))
         self._states.append(result.state)
-        self._info, self._owed = result.info, result.settlement
+        self._info, self._owed, self._costs = result.info, result.settlement, result.action_costs
         self._declares = self._declares or result.info.get("success") is not None
         self._observation = result.observation
         if result.terminated or result.truncated:
             self._messages.append(Message("user", result.observation))
-            self._terminated, self._owed = result.terminated, 0.0  # the environment has settled
+            self._terminated, self._owed, self._costs = result.terminated, 0.0, 0.0  # the environment has settled
             return self.stopped(reason_to_stop(result))
         self._hear(result.observation)
         if self._follow is not None:
@@ -176,6 +177,7 @@ class Episode:
             task_key=self._task_key,
             places=tuple(state.place for state in states) if limited else (),
             turns_left=tuple(left) if limited else (),
+            unplayed_costs=self._costs,
         )
 
     def _shown(self, result: StepResult) -> StepResult:

@@ -90,7 +90,7 @@ TINY = {
         steps=200,
         max_tokens_per_turn=1,
         spec={"turn_limit": 20},
-        grpo={**_TINY_GRPO, "max_completion_length": 1600},  # 20 answers to invalid actions
+        grpo={**_TINY_GRPO, "max_completion_length": 640},
     ),
 }
 """Presets of the tiny model on environments that it is known to learn, by id."""

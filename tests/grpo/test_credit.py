@@ -247,6 +247,7 @@ def test_other_ways_to_play_are_refused_with_the_reason():
 def test_columns_that_say_nothing_about_the_turns_are_refused_by_name(changes, told):
     row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (4, 6)], "turn_keys": ["a", "b", "c"]}
     row |= {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": "", "turn_penalties": [0.0, 0.0]}
+    row |= {"unplayed_costs": 0.0}
     TurnRow.of(row).check("row 0")
     with pytest.raises(ConfigError, match=told):
         TurnRow.of(row | changes).check("row 0")

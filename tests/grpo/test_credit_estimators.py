@@ -215,6 +215,16 @@ def test_a_turn_that_takes_none_of_those_left_is_followed_by_as_many() -> None:
     assert pool([jumps, other]) == near(pool([TurnRewards(one.rewards, one.keys, True) for one in (jumps, other)]))
 
 
+@given(group=groups(least_turns=1), charged=st.floats(0, 5))
+def test_what_was_charged_for_actions_that_were_not_played_is_no_ones_merit(
+    group: list[TurnRewards], charged: float
+) -> None:
+    cut = [
+        replace(one, rewards=[*one.rewards[:-1], one.rewards[-1] - charged], unplayed_costs=charged) for one in group
+    ]
+    assert pool(cut) == near(pool(group))
+
+
 @given(group=groups(least_turns=1), gamma=st.floats(0, 1))
 def test_a_penalty_is_credited_to_its_own_turn_alone(group: list[TurnRewards], gamma: float) -> None:
     fined = [replace(one, penalties=[0.5] * one.turns) for one in group]  # the same in every turn: no merit

@@ -16,6 +16,7 @@ _COLUMNS = (
     "turn_places",
     "task_key",
     "turn_penalties",
+    "unplayed_costs",
 )
 
 
@@ -37,6 +38,8 @@ class TurnRow(NamedTuple):
     """Name of the task; groups with the same one share their states."""
     penalties: Sequence[float] = ()
     """Part of each reward that an invalid action has cost, as positive numbers."""
+    unplayed_costs: float = 0.0
+    """Part of the last reward that was charged for actions that a budget cut off, as a positive number."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "TurnRow":
@@ -44,13 +47,15 @@ class TurnRow(NamedTuple):
 
         >>> row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (5, 7)], "turn_keys": ["a", "b", "c"]}
         >>> row |= {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": "", "turn_penalties": [0, 0]}
+        >>> row |= {"unplayed_costs": 0.0}
         >>> TurnRow.of(row).spans
         [(0, 2), (5, 7)]
         >>> TurnRow.of({"turn_rewards": [0.0]})
         Traceback (most recent call last):
             ...
         gym_trl.errors.ConfigError: credit per turn needs the columns turn_spans, turn_keys, markov_keys, turns_left,
-        turn_places, task_key, turn_penalties: a rollout_func around spec.rollout_func must return them, too
+        turn_places, task_key, turn_penalties, unplayed_costs: a rollout_func around spec.rollout_func must return them,
+        too
 
         Raises:
             ConfigError: A column is missing.
@@ -115,6 +120,7 @@ def turn_columns(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "turns_left": [list(episode.turns_left) for episode in episodes],
         "turn_places": [list(episode.places) for episode in episodes],
         "task_key": [_task_of(episode) for episode in episodes],
+        "unplayed_costs": [episode.unplayed_costs for episode in episodes],
         "turn_penalties": [[turn.penalty for turn in episode.turns] for episode in episodes],
     }
 

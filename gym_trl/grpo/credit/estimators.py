@@ -54,6 +54,7 @@ class TurnRewards:
         left: Turns left before each turn, if one limit counts them and reaching it pays nothing; otherwise empty.
         places: With ``left``, the state before each turn without the turns left, which are a part of ``keys``.
         penalties: Part of each reward that an invalid action has cost, as positive numbers; empty if nothing has.
+        unplayed_costs: Part of the last reward that was charged for actions that a budget cut off, a positive number.
 
     Raises:
         ConfigError: The number of keys is not one more than the number of rewards, or ``left``, ``places`` or
@@ -67,6 +68,7 @@ class TurnRewards:
     left: Sequence[int] = ()
     places: Sequence[Hashable] = ()
     penalties: Sequence[float] = ()
+    unplayed_costs: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.keys) != len(self.rewards) + 1:
@@ -189,9 +191,10 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     If the key is not declared Markov, Q is the episode's own return to go, and W the mean return to go of the other
     episodes from their first visit of the state: a baseline, for which any grouping of states is sound.
 
-    What invalid actions cost (``penalties``) is credited to their own turns alone, as if gamma were 0 for it. Otherwise
-    ending the episode would be the best of all moves as long as most actions are invalid, and an estimator that is
-    precise finds it: falling into a hole of FrozenLake saves the penalties of all turns that were left.
+    What invalid actions cost (``penalties``) is credited to their own turns alone, as if gamma were 0 for it, and what
+    was charged for actions that were not played (``unplayed_costs``) to none. Otherwise ending the episode would be the
+    best of all moves as long as most actions are invalid, and an estimator that is precise finds it: falling into a
+    hole of FrozenLake saves the penalties of all turns that were left.
 
     The gradient is unbiased if states cannot recur within an episode, as with a key that contains the turns left.
     Otherwise and under a turn limit it has the bias of a ratio of counts, in proportion to 1 / m; how small that is, is
@@ -200,16 +203,21 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     >>> pool([TurnRewards([0.0, 1.0], "abc", markov=True), TurnRewards([0.0, 0.0], "abd", markov=True)])
     [[0.5, 1.0], [-0.5, -1.0]]
     """
-    if not any(map(any, (one.penalties for one in group))):
+    if not any(any(one.penalties) or one.unplayed_costs for one in group):
         return _pooled(group, gamma)
-    earned = [replace(one, rewards=_sums(one.rewards, one.penalties), penalties=()) for one in group]
-    costs = [one.penalties or [0.0] * one.turns for one in group]
-    spent = [replace(one, rewards=[-cost for cost in row], penalties=()) for one, row in zip(group, costs, strict=True)]
-    return [_sums(*rows) for rows in zip(_pooled(earned, gamma), _pooled(spent, 0.0), strict=True)]
+    costs = [list(one.penalties) or [0.0] * one.turns for one in group]
+    earned = [
+        replace(one, rewards=[*_sums(one.rewards[:-1], row[:-1]), one.rewards[-1] + row[-1] + one.unplayed_costs])
+        for one, row in zip(group, costs, strict=True)
+        if one.turns
+    ]
+    spent = [replace(one, rewards=[-cost for cost in row]) for one, row in zip(group, costs, strict=True) if one.turns]
+    found = zip(_pooled(earned, gamma), _pooled(spent, 0.0), strict=True)
+    return [_sums(*next(found)) if one.turns else [] for one in group]
 
 
 def _sums(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [sum(pair) for pair in zip(one, other, strict=True)] if other else list(one)
+    return [sum(pair) for pair in zip(one, other, strict=True)]
 
 
 def _pooled(group: Sequence[TurnRewards], gamma: float) -> Advantages:

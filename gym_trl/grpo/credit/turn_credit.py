@@ -174,7 +174,15 @@ class _Attached:
                 row.check(f"row {place}")
                 paid = _with_rest(row.rewards, weight, total)
                 cost = [weight * penalty for penalty in row.penalties]
-                turns = TurnRewards(paid, row.keys, row.markov, left=row.left, places=row.places, penalties=cost)
+                turns = TurnRewards(
+                    paid,
+                    row.keys,
+                    row.markov,
+                    left=row.left,
+                    places=row.places,
+                    penalties=cost,
+                    unplayed_costs=weight * row.unplayed_costs,
+                )
                 groups[place // size].append(_Episode(place, turns))
         if self.credit.estimator not in ACROSS_GROUPS:
             return groups
