@@ -109,7 +109,7 @@ class Learnt:
     trl_curve: list[float | None] = field(default_factory=list)
 
 
-def learn(name: str, source: str, seed: int) -> Learnt:
+def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     """Return the result of one run, from its folders as far as they are complete."""
     lesson, folder = LESSONS[name], ROOT / f"{name}-{source}-{seed}"
     env = [f"--env={key}={value}" for key, value in lesson.env_kwargs.items()]
@@ -122,7 +122,7 @@ def learn(name: str, source: str, seed: int) -> Learnt:
     grpo = complete(folder / "grpo", ["train", lesson.env_id, *shared, *reinforce])
     curve, tokens = read_metrics(folder / "grpo")
     beside: dict[str, Any] = {}
-    if lesson.beside_trl and source == "random" and not DEMO:
+    if beside_trl:
         trl = complete(folder / "trl", ["train", lesson.env_id, *shared, *reinforce], in_trls_loop=True)
         beside = {"trl": trl.get("success_after"), "trl_seconds": trl["seconds"]}
         beside["trl_curve"], beside["trl_tokens"] = read_metrics(folder / "trl")
@@ -253,6 +253,14 @@ def chosen() -> Iterator[tuple[str, str, int]]:
                 yield name, source, seed
 
 
+def stages() -> Iterator[tuple[str, str, int, bool]]:
+    """Yield each run without TRL's loop, and with it where there is one."""
+    for name, source, seed in chosen():
+        yield name, source, seed, False
+        if LESSONS[name].beside_trl and source == "random" and not DEMO:
+            yield name, source, seed, True
+
+
 def table(results: Sequence[Learnt]) -> Table:
     columns: list[Column] = [
         ("environment", lambda one: LESSONS[one.lesson].name),
@@ -356,8 +364,8 @@ def main() -> None:
     known = {} if DEMO else {(one.lesson, one.source, one.seed): one for one in published()}
     order = list(LESSONS)
     results: list[Learnt] = []
-    for name, source, seed in chosen():
-        known[name, source, seed] = learn(name, source, seed)
+    for name, source, seed, beside_trl in stages():
+        known[name, source, seed] = learn(name, source, seed, beside_trl=beside_trl)
         results = sorted(known.values(), key=lambda one: (order.index(one.lesson), one.source, one.seed))
         publish(
             "learning_lm",
