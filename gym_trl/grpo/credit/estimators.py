@@ -320,7 +320,7 @@ class _Table:
         self.first: Floats = np.zeros(self.alive.shape)
         for row, (one, states) in enumerate(zip(group, known, strict=True)):
             self.rewards[row, : one.turns] = one.rewards
-            if limited:
+            if limited and gamma:  # without a future, any number of turns left is the same
                 self.left[row, : one.turns] = one.left
                 self.spent[row, : one.turns] = [*-np.diff(one.left), 1]
             self.states[row, : one.turns] = states
