@@ -1,12 +1,14 @@
 """Generator of docs/curves_*.png, the curves of three real runs.
 
     python docs/make_curves.py
+    python docs/make_curves.py healthy  # only this one
 
 It trains the runs that do not exist yet; those without arguments are runs of ``benchmarks/bench_learning_lm.py`` and
 ``benchmarks/bench_credit_learning.py``.
 ``guides/grpo_in_practice.md`` shows the pictures.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ CURVES = {
     "env/invalid_actions": "invalid actions",
     "env/success": "success",
     "env/return": "return",
+    "env/turns": "turns",
     "frac_reward_zero_std": "groups without spread",
     "entropy": "entropy",
     "grad_norm": "gradient norm",
@@ -48,7 +51,7 @@ EXAMPLES = (
             *("--episodes=64", "--group-size=16", "--eval-episodes=16"),
         ),
     ),
-    Example("hacked", RUNS / "credit-learning" / "FrozenLake-pool-0"),
+    Example("hacked", RUNS / "credit-learning" / "FrozenLake-episode-1"),
 )
 
 
@@ -78,4 +81,5 @@ def draw(example: Example) -> None:
 
 if __name__ == "__main__":
     for one in EXAMPLES:
-        draw(one)
+        if one.kind in sys.argv[1:] or not sys.argv[1:]:
+            draw(one)
