@@ -48,10 +48,11 @@ class ParseAction(FrozenAfterEnd):
             and sets ``info["action_cut"]``; ``"accept"`` parses it as if it were complete.
 
     An unreadable response does not reach the environment: the observation explains the format, and ``info`` has
-    ``parse_error``. Otherwise ``info["action"]`` is the parsed action. ``info["penalty"]`` is what an unreadable response
-    or an invalid action has cost. Unreadable responses and invalid actions are counted separately: unreadable responses until one is readable (``stop_reason`` is ``"parse_error"``), invalid
-    actions until one is valid (``"invalid_action"``). An episode ended in this way is terminated and ignores further
-    actions; its reward includes the ``settlement`` of the environment, as for a loss (``gym_trl.wrappers.settlement``).
+    ``parse_error``. Otherwise ``info["action"]`` is the parsed action. ``info["penalty"]`` is what an unreadable
+    response or an invalid action has cost. They are counted separately: unreadable responses until one is readable
+    (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid (``"invalid_action"``). An episode ended
+    in this way is terminated and ignores further actions; its reward includes the ``settlement`` of the environment, as
+    for a loss (``gym_trl.wrappers.settlement``).
 
     Raises:
         ConfigError: The format is unknown, the penalty is negative, or ``end_after`` is below 1.
