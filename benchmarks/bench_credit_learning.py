@@ -117,7 +117,7 @@ def train(name: str, credit: str, seed: int) -> None:
     """
     game, folder, log = GAMES[name], ROOT / f"{name}-{credit}-{seed}", ROOT / f"{name}-{credit}-{seed}.log"
     words = [f"--resume={folder}"]
-    if not (folder / "checkpoints").exists():
+    if not all((folder / name).exists() for name in ("checkpoints", "config.json")):
         shutil.rmtree(folder, ignore_errors=True)
         words = [game.env_id, *(f"--env={key}={value}" for key, value in game.env.items())]
         words += [f"--{key}={value}" for key, value in game.options.items()]
