@@ -10,7 +10,6 @@ success of five steps has reached 90% of the optimum. Runs are kept in ``runs/cr
 continues after an interruption, on another day, too, and publishes what is complete.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -23,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from report import HERE, QUICK, RESULTS, Column, Table, publish, run
+from report import HERE, QUICK, Column, Table, publish, published_runs, run
 
 from gym_trl.records.json_lines import read_json_lines
 
@@ -99,8 +98,7 @@ def read(name: str, credit: str, seed: int) -> Learnt:
 
 def published() -> dict[tuple[str, str, int], Learnt]:
     """Return the runs in the published results, which may be those of another machine."""
-    file = RESULTS / "credit_learning.json"
-    runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.exists() else []
+    runs = published_runs("credit_learning")
     return {(one["game"], one["credit"], one["seed"]): Learnt(**one) for one in runs}
 
 

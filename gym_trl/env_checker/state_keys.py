@@ -20,8 +20,8 @@ _NAMES = ("observation", "reward", "terminated", "truncated", "state key")
 
 class _Step(NamedTuple):
     action: str
-    after: tuple[str, float, bool, bool, str]
-    """Observation, reward, flags and key after the action."""
+    after: tuple[str, float, bool, bool]
+    """Observation, reward and flags after the action."""
     state: StateName
     """State after the action."""
 
@@ -82,8 +82,8 @@ def search_keys(
 
     After a key, the rest of one episode is played from the other history as well. Observations, rewards, flags and keys
     must be the same. So must rewards, ends and places be where only the turns left differ, up to the nearer limit.
-    Besides the players' episodes, variants of them are played: with two neighbouring actions swapped,
-    with an action repeated, and with one left out.
+    Besides the players' episodes, variants of them are played: with two neighbouring actions swapped, with an action
+    repeated, and with one left out.
 
     Args:
         make: Makes the environment as text.
@@ -160,7 +160,7 @@ def _difference(env: StateKey, walk: _Walk, turn: int, other: _Walk, other_turn:
     again = _walk(env, walk.seed, [*before, *(step.action for step in rest)]).steps[other_turn:]
     for played, (one, two) in enumerate(zip(rest, again, strict=False), start=1):
         last = played >= nearer
-        both = (_timeless(one, last), _timeless(two, last)) if by_place else (one.after, two.after)
+        both = [_timeless(step, last) if by_place else (*step.after, step.state.key) for step in (one, two)]
         for name, this, that in zip(_NAMES, *both, strict=True):
             if this != that and not _nearly(this, that):
                 then = _said([step.action for step in rest[:played]])
@@ -174,7 +174,7 @@ def _difference(env: StateKey, walk: _Walk, turn: int, other: _Walk, other_turn:
 
 def _timeless(step: _Step, last: bool) -> tuple[str, float, bool, bool, str]:
     """Return what follows a step without what may tell the turns left; with ``last`` the limit may have ended it."""
-    _, reward, terminated, truncated, _ = step.after
+    _, reward, terminated, truncated = step.after
     return "", reward, not last and terminated, not last and truncated, "" if last else step.state.place
 
 
@@ -200,7 +200,7 @@ def _walk(env: StateKey, seed: int, act: Actor | Sequence[str]) -> _Walk:
         said, reward, terminated, truncated, info = env.step(action)
         observation = said
         result = read_step(said, reward, terminated, truncated, info)
-        after = result.observation, result.reward, result.terminated, result.truncated, env.state_key
+        after = result.observation, result.reward, result.terminated, result.truncated
         walk.steps.append(_Step(action, after, env.state))
         if result.terminated or result.truncated:
             break

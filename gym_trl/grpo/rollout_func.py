@@ -68,8 +68,8 @@ def make_rollout_func(
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
     ``messages``, ``task`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
-    ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``, ``turns_left`` and
-    ``turn_places``.
+    ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``, ``turns_left``,
+    ``turn_places``, ``task_key``, ``turn_penalties`` and ``unplayed_costs``.
 
     If a prompt has a task, that task is played, unless ``curriculum`` or ``resample_dead_groups`` draw another row of
     ``train_dataset``; the column ``dataset_row`` then has its index, and reward functions get that row's prompt and

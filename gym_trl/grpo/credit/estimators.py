@@ -81,9 +81,11 @@ class TurnRewards:
                 f"left and places must have one entry per reward, or none: got {len(self.left)} and {len(self.places)} "
                 f"for {len(self.rewards)} rewards"
             )
-
         if len(self.penalties) not in (0, len(self.rewards)):
-            raise ConfigError(f"got {len(self.penalties)} penalties for {len(self.rewards)} rewards")
+            raise ConfigError(
+                f"penalties must have one entry per reward, or none: got {len(self.penalties)} for {len(self.rewards)} "
+                "rewards"
+            )
 
     @property
     def turns(self) -> int:
@@ -206,14 +208,11 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     if not any(any(one.penalties) or one.unplayed_costs for one in group):
         return _pooled(group, gamma)
     costs = [list(one.penalties) or [0.0] * one.turns for one in group]
-    earned = [
-        replace(one, rewards=[*_sums(one.rewards[:-1], row[:-1]), one.rewards[-1] + row[-1] + one.unplayed_costs])
-        for one, row in zip(group, costs, strict=True)
-        if one.turns
-    ]
-    spent = [replace(one, rewards=[-cost for cost in row]) for one, row in zip(group, costs, strict=True) if one.turns]
-    found = zip(_pooled(earned, gamma), _pooled(spent, 0.0), strict=True)
-    return [_sums(*next(found)) if one.turns else [] for one in group]
+    spent = [replace(one, rewards=[-cost for cost in row]) for one, row in zip(group, costs, strict=True)]
+    for one, row in zip(group, costs, strict=True):
+        row[-1:] = [cost + one.unplayed_costs for cost in row[-1:]]
+    earned = [replace(one, rewards=_sums(one.rewards, row)) for one, row in zip(group, costs, strict=True)]
+    return [_sums(*rows) for rows in zip(_pooled(earned, gamma), _pooled(spent, 0.0), strict=True)]
 
 
 def _sums(one: Sequence[float], other: Sequence[float]) -> list[float]:
@@ -227,11 +226,12 @@ def _pooled(group: Sequence[TurnRewards], gamma: float) -> Advantages:
         company = table.of_others(np.ones_like(table.to_go))
         return table.rows(table.to_go - (table.turn_baseline() + table.of_others(table.to_go)) / (1 + company))
     values, company = table.values_of_others()
+    others = company * values
     blended = table.rewards.copy()  # Q
     for turn in reversed(range(table.turns - 1)):
-        following = (blended[:, turn + 1] + (company * values)[:, turn + 1]) / (1 + company[:, turn + 1])
+        following = (blended[:, turn + 1] + others[:, turn + 1]) / (1 + company[:, turn + 1])
         blended[:, turn] += gamma * table.alive[:, turn + 1] * following
-    return table.rows(blended - (table.turn_baseline() + company * values) / (1 + company))
+    return table.rows(blended - (table.turn_baseline() + others) / (1 + company))
 
 
 EPISODE = "episode"
