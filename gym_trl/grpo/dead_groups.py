@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from gym_trl.grpo.credit.columns import turn_row
 from gym_trl.grpo.credit.estimators import Estimator, TurnRewards, episode
 from gym_trl.types import EpisodeResult
 
@@ -44,18 +45,8 @@ def is_dead(group: Sequence[TurnRewards], estimator: Estimator = episode) -> boo
 
 def turns_of(played: EpisodeResult) -> TurnRewards:
     """Return the rewards and the states of an episode's turns; without state keys, states do not recur."""
-    keys = played.state_keys or range(len(played.turns) + 1)
-    rewards = [turn.reward for turn in played.turns]
-    penalties = [turn.penalty for turn in played.turns]
-    return TurnRewards(
-        rewards,
-        keys,
-        played.markov_keys,
-        left=played.turns_left,
-        places=played.places,
-        penalties=penalties,
-        unplayed_costs=played.unplayed_costs,
-    )
+    row = turn_row(played)
+    return (row if row.turn_keys else row._replace(turn_keys=range(len(played.turns) + 1))).turns()
 
 
 def dead_groups(

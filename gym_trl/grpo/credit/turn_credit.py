@@ -152,7 +152,7 @@ class _Attached:
         trl_versions.log_column(trainer, "turn_advantages", advantages[mine])
         if self.credit.on_advantages is not None:
             self.credit.on_advantages(advantages[mine])
-        spans = [row.spans if values else () for row, values in zip(rows[mine], advantages[mine], strict=True)]
+        spans = [row.turn_spans if values else () for row, values in zip(rows[mine], advantages[mine], strict=True)]
         return trl_versions.TurnAdvantages(spans, advantages[mine])
 
     def _groups(self, rows: Sequence[TurnRow], rewards: Any) -> list[list[_Episode]]:
@@ -172,23 +172,13 @@ class _Attached:
         for place, (row, total) in enumerate(zip(rows, totals, strict=True)):
             if not unscored[place]:
                 row.check(f"row {place}")
-                paid = _with_rest(row.rewards, weight, total)
-                cost = [weight * penalty for penalty in row.penalties]
-                turns = TurnRewards(
-                    paid,
-                    row.keys,
-                    row.markov,
-                    left=row.left,
-                    places=row.places,
-                    penalties=cost,
-                    unplayed_costs=weight * row.unplayed_costs,
-                )
+                turns = row.turns(_with_rest(row.turn_rewards, weight, total), weight)
                 groups[place // size].append(_Episode(place, turns))
         if self.credit.estimator not in ACROSS_GROUPS:
             return groups
         tasks: defaultdict[Hashable, list[_Episode]] = defaultdict(list)
         for group in groups:
-            begins = {(rows[episode.place].task, episode.turns.keys[0], episode.turns.markov) for episode in group}
+            begins = {(rows[episode.place].task_key, episode.turns.keys[0], episode.turns.markov) for episode in group}
             task, *others = begins or [None]
             same = not others and task is not None and task[-1]
             tasks[task if same else len(tasks)].extend(group)
