@@ -499,7 +499,7 @@ def as_turn(observation: str, answer: Answer, result: StepResult, start: int = 0
     """Return the turn of an observation, the model's answer and the result of its step.
 
     >>> own, ours = {"penalty": 0.5}, {"penalty": 0.5, "action_valid": False}  # the environment's word, and a wrapper's
-    >>> [as_turn("Guess.", Answer("7"), StepResult("Higher.", info=info)).penalty for info in (own, ours)]
+    >>> [as_turn("Guess.", Answer("", "7"), StepResult("Higher.", info=info)).penalty for info in (own, ours)]
     [0.0, 0.5]
     """
     action = result.info.get("action")
