@@ -498,15 +498,14 @@ def add_reward(so_far: float, reward: float) -> float:
 def as_turn(observation: str, answer: Answer, result: StepResult, start: int = 0, stop: int = 0) -> Turn:
     """Return the turn of an observation, the model's answer and the result of its step.
 
-    >>> own, ours = {"penalty": 0.5}, {"penalty": 0.5, "action_valid": False}  # the environment's word, and a wrapper's
-    >>> [as_turn("Guess.", Answer("", "7"), StepResult("Higher.", info=info)).penalty for info in (own, ours)]
-    [0.0, 0.5]
+    >>> as_turn("Guess.", Answer("", "7"), StepResult("Higher.", info={"invalid_penalty": 0.5})).penalty
+    0.5
     """
     action = result.info.get("action")
     valid = bool(result.info.get("action_valid", True))
     cut = bool(result.info.get("action_cut", False))
     named = action if isinstance(action, str) else None
-    penalty = 0.0 if valid else result.info.get("penalty", 0.0)  # of a valid action it is the environment's own word
+    penalty = result.info.get("invalid_penalty", 0.0)
     charged = float(penalty) if type(penalty) in (float, int) else 0.0
     return Turn(observation, answer, result.reward, valid, start, stop, named, cut, charged)
 

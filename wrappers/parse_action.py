@@ -48,7 +48,7 @@ class ParseAction(FrozenAfterEnd):
             and sets ``info["action_cut"]``; ``"accept"`` parses it as if it were complete.
 
     An unreadable response does not reach the environment: the observation explains the format, and ``info`` has
-    ``parse_error``. Otherwise ``info["action"]`` is the parsed action. ``info["penalty"]`` is what an unreadable
+    ``parse_error``. Otherwise ``info["action"]`` is the parsed action. ``info["invalid_penalty"]`` is what an unreadable
     response or an invalid action has cost. They are counted separately: unreadable responses until one is readable
     (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid (``"invalid_action"``). An episode ended
     in this way is terminated and ignores further actions; its reward includes the ``settlement`` of the environment, as
@@ -137,7 +137,7 @@ class ParseAction(FrozenAfterEnd):
 
     def _unreadable(self, problem: str, *, cut: bool = False) -> Step:
         self._unreadable_row += 1
-        info: dict[str, Any] = {"action_valid": False, "parse_error": problem, "penalty": self.penalty}
+        info: dict[str, Any] = {"action_valid": False, "parse_error": problem, "invalid_penalty": self.penalty}
         if cut:
             info["action_cut"] = True
         over, reward = self._is_over(self._unreadable_row), 0.0 - self.penalty
@@ -157,7 +157,7 @@ class ParseAction(FrozenAfterEnd):
             self._invalid_row = 0
             return observation, reward, terminated, truncated, info
         self._invalid_row += 1
-        reward, info["penalty"] = float(reward) - self.penalty, self.penalty
+        reward, info["invalid_penalty"] = float(reward) - self.penalty, self.penalty
         if not (terminated or truncated) and self._is_over(self._invalid_row):
             terminated, info["stop_reason"] = True, "invalid_action"
             reward += self._cut()

@@ -4,10 +4,17 @@ from collections import defaultdict, deque
 
 from gym_trl.errors import ends_an_episode
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import close_env, failed, read_declares_success, state_of, take_step, text_of
+from gym_trl.executors.step import (
+    close_env,
+    failed,
+    read_declares_success,
+    state_of,
+    take_step,
+    text_of,
+    with_settlement,
+)
 from gym_trl.types import Closing, EnvFailure, StepResult, Task
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.state_key import StateKey
 
 
@@ -84,12 +91,12 @@ class InlinePool(Closing):
         env = free.pop() if free else self._make(task.env_id)
         self._playing[key] = (task.env_id, env)
         observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
-        return StepResult(
+        result = StepResult(
             text_of(observation),
             instructions=instructions_of(env),
             declares_success=read_declares_success(env),
-            settlement=settlement(env),
             state=state_of(env),
             markov_keys=isinstance(env, StateKey) and env.markov_state_key,
             task_key=env.task_key if isinstance(env, StateKey) else "",
         )
+        return with_settlement(result, env)

@@ -62,7 +62,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
         cut = isinstance(action, UnfinishedResponse)
         said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
-        return StepResult(said, info=info, settlement=settlement(env), state=state_of(env))
+        return with_settlement(StepResult(said, info=info, state=state_of(env)), env)
     try:
         returned = env.step(action)
     except BaseException as error:
@@ -71,15 +71,31 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
         return failed(action, error)
     try:
         result = read_step(*returned, state=state_of(env))
-        if result.terminated or not (owed := settlement(env)):
+        if result.terminated:
             return result
         if result.truncated:
-            return replace(result, reward=result.reward + owed)
-        # Only credit per turn asks what of it is the cost of actions.
-        costs = settlement(env, turns=0.0) - owed if isinstance(env, StateKey) else 0.0
-        return replace(result, settlement=owed, action_costs=costs)
+            owed = settlement(env)
+            return replace(result, reward=result.reward + owed) if owed else result
+        return with_settlement(result, env)
     except Exception as error:  # a malformed result is the environment's own fault
         return EnvFailure(f"step raised {type(error).__name__}: {error}")
+
+
+def with_settlement(result: StepResult, env: gym.Env[Any, Any]) -> StepResult:
+    """Return ``result``, after which the episode goes on, with the reward of the rest if it is cut off there.
+
+    >>> from gym_trl.wrappers import StepPenalty
+    >>> env = StateKey(StepPenalty(gym.make("TrlEnv/GuessNumber-v0", turns=4), penalty=0.125))
+    >>> _ = env.reset(seed=0)
+    >>> result = with_settlement(StepResult("Higher."), env)
+    >>> result.settlement, result.action_costs
+    (-0.5, 0.5)
+    """
+    if not (owed := settlement(env)):
+        return result
+    # Only credit per turn asks what of it is the cost of actions.
+    costs = settlement(env, turns=0.0) - owed if isinstance(env, StateKey) else 0.0
+    return replace(result, settlement=owed, action_costs=costs)
 
 
 def read_declares_success(env: gym.Env[Any, Any]) -> bool:

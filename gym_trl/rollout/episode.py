@@ -103,7 +103,7 @@ class Episode:
         if isinstance(result, EnvFailure):
             return self.stopped(result.reason, result.error)
         result = self._shown(result)
-        self._declares, self._owed = result.declares_success, result.settlement
+        self._declares, self._owed, self._costs = result.declares_success, result.settlement, result.action_costs
         self._states, self._markov_keys, self._task_key = [result.state], result.markov_keys, result.task_key
         self._observation = result.observation
         self._hear("\n\n".join(part for part in (result.instructions, result.observation) if part))

@@ -46,7 +46,7 @@ def test_an_answer_without_an_action_does_not_reach_the_environment(answer: str)
     observation, reward, terminated, truncated, info = env.step(answer)
     assert observation == "No action found. Put your action between <action> and </action>."
     assert (reward, terminated, truncated) == (-0.25, False, False)
-    assert info == {"action_valid": False, "parse_error": "No action found.", "penalty": 0.25}
+    assert info == {"action_valid": False, "parse_error": "No action found.", "invalid_penalty": 0.25}
     assert env.step("<action>1</action>")[0] == "Higher."
 
 
