@@ -308,11 +308,35 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Border:
+    """Beginning of a further segment of an episode, whose history the model no longer saw in full."""
+
+    start: int
+    """Index in ``TokenTrace.completion_ids`` of the first id of the segment's prompt."""
+    stop: int
+    """Index after the last id of the segment's prompt."""
+    turn: int
+    """Index of the first turn that was sampled in the segment."""
+    left_out: int = 0
+    """Number of turns before it that its prompt does not show."""
+    summary: str = ""
+    """Text that its prompt shows in their place."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenTrace:
     """Token ids of an episode, which are trained on; empty if it has none.
 
     ``prompt_ids + completion_ids`` is exactly what the engine was given and returned. ``mask`` is 1 for sampled tokens
     and 0 for environment tokens, whose ``logprobs`` are 0.0.
+
+    >>> trace = TokenTrace([1, 2], [3, 4, 7, 8, 5], [1, 1, 0, 0, 1], [-0.5, -0.5, 0.0, 0.0, -0.5], (Border(2, 4, 1),))
+    >>> [(segment.prompt_ids, segment.completion_ids) for segment in trace.segments]
+    [([1, 2], [3, 4]), ([7, 8], [5])]
+
+    An episode whose history was cut or rewritten (``History``) has several segments. ``completion_ids`` then contain
+    the prompts of all segments but the first, with a mask of 0, and ``borders`` say where these are; what the engine
+    was given and returned are the ``segments``.
 
     Raises:
         TranscriptError: the three lists have different lengths, or do not end on a sampled id.
@@ -322,6 +346,8 @@ class TokenTrace:
     completion_ids: TokenIds = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     logprobs: Logprobs = field(default_factory=list)
+    borders: tuple[Border, ...] = ()
+    """Beginnings of the segments after the first."""
 
     def __post_init__(self) -> None:
         if not len(self.completion_ids) == len(self.mask) == len(self.logprobs):
@@ -329,6 +355,19 @@ class TokenTrace:
             raise TranscriptError(f"ids, mask and logprobs must have one length, got {lengths}")
         if self.mask and self.mask[-1] != 1:
             raise TranscriptError("a completion must end on an id that the model sampled")
+
+    @property
+    def segments(self) -> "tuple[TokenTrace, ...]":
+        """Segments, each with its own prompt: the trace itself if it has no borders."""
+        if not self.borders:
+            return (self,)
+        starts = [0, *(border.stop for border in self.borders)]
+        stops = [*(border.start for border in self.borders), len(self.mask)]
+        prompts = [self.prompt_ids, *(self.completion_ids[border.start : border.stop] for border in self.borders)]
+        return tuple(
+            TokenTrace(prompt, self.completion_ids[start:stop], self.mask[start:stop], self.logprobs[start:stop])
+            for prompt, start, stop in zip(prompts, starts, stops, strict=True)
+        )
 
 
 class StateName(NamedTuple):

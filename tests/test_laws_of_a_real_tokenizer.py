@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from lanes import in_full
 
 from gym_trl.chat.template import TemplateChat
@@ -212,6 +212,7 @@ def test_a_transcript_equals_one_rendering_of_the_whole_conversation(
 
 @SETTINGS
 @given(texts=conversation(forged), answers=answered)
+@example(texts=["\x1d"] * (TURNS + 1), answers=[[0]] * TURNS)  # whitespace that is not in the vocabulary
 def test_only_the_template_and_the_model_write_control_tokens(
     chat: TemplateChat, tokenizer: Any, texts: list[str], answers: list[TokenIds]
 ) -> None:

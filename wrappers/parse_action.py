@@ -48,8 +48,8 @@ class ParseAction(FrozenAfterEnd):
             and sets ``info["action_cut"]``; ``"accept"`` parses it as if it were complete.
 
     An unreadable response does not reach the environment: the observation explains the format, and ``info`` has
-    ``parse_error``. Otherwise ``info["action"]`` is the parsed action. ``info["invalid_penalty"]`` is what an unreadable
-    response or an invalid action has cost. They are counted separately: unreadable responses until one is readable
+    ``parse_error``. Otherwise ``info["action"]`` is the parsed action. ``info["invalid_penalty"]`` is the cost of an
+    unreadable response or an invalid action. They are counted separately: unreadable responses until one is readable
     (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid (``"invalid_action"``). An episode ended
     in this way is terminated and ignores further actions; its reward includes the ``settlement`` of the environment, as
     for a loss (``gym_trl.wrappers.settlement``).

@@ -12,6 +12,8 @@ from gym_trl.types import Message, TokenIds
 # Unicode reserves these code points for internal use ("noncharacters"), so `Codec.plain` can remove them from messages
 # and they are free as marks here.
 _BREAK = "\ufdd0"
+# Whitespace other than line breaks, such as U+001D, of which some vocabularies have no token but the unknown one.
+_SPACE = re.compile(r"[^\S\n]")
 _UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd3]")
 
 
@@ -96,7 +98,7 @@ class Codec:
             if written.around(ids, self._control_ids, alone=len(messages) == 1):
                 return ids
             # The template may write different control tokens around an empty or a long text.
-            masked = [self._harmless.sub("x", message.content) for message in messages]
+            masked = [_SPACE.sub(" ", self._harmless.sub("x", message.content)) for message in messages]
             if self._controls(ids) == self._controls(self.encode(render(masked), after=after)):
                 return ids
         except ChatTemplateError:  # the template rejects this text, not this kind of message
@@ -146,7 +148,7 @@ class Codec:
     ) -> _Written:
         # An assistant message of the prompt keeps its marks: a template that drops thinking finds it by them.
         places = [
-            self._harmless.sub(lambda found: found[1] or "x", message.content)
+            _SPACE.sub(" ", self._harmless.sub(lambda found: found[1] or "x", message.content))
             if message.role == "assistant"
             else chr(FIRST_PLACE + index)
             for index, message in enumerate(messages)

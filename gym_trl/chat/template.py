@@ -93,6 +93,8 @@ class TemplateChat:
     Args:
         tokenizer: Renders and encodes. Its ``chat_template`` is the default template.
         chat_template: A Jinja template, or the name of one of the tokenizer's templates.
+        appends: Replies must be all that the template adds to a conversation. False where they are compared with a
+            rendering of the whole conversation (``History(template=True)``), for templates that change earlier text.
         chat_template_kwargs: Passed to every rendering, such as ``enable_thinking=False``.
 
     Raises:
@@ -101,7 +103,10 @@ class TemplateChat:
 
     stop_strings: tuple[str, ...] = ()
 
-    def __init__(self, tokenizer: Any, *, chat_template: str | None = None, **chat_template_kwargs: Any) -> None:
+    def __init__(
+        self, tokenizer: Any, *, chat_template: str | None = None, appends: bool = True, **chat_template_kwargs: Any
+    ) -> None:
+        self._appends = appends
         self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         self._name = either("name_or_path", self._tokenizer, tokenizer) or type(tokenizer).__name__
         own = either("chat_template", self._tokenizer, tokenizer)
@@ -161,6 +166,22 @@ class TemplateChat:
         if self._header:
             answer = answer.rpartition(self._header)[2]
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
+
+    def content(self, ids: TokenIds) -> str:
+        """Return a response as the content of a message: with its thinking, as far as the template reads it there."""
+        return self.text(ids).text if self._header else self._codec.strip(self._opened + self._codec.decode(ids))
+
+    def rendered(self, messages: Sequence[Message]) -> str:
+        """Return the template's text of a conversation, up to the point where the next response begins."""
+        return self._render(*(_fold_system(messages) if self._folds_system else messages))
+
+    def encode(self, text: str) -> TokenIds:
+        """Return the ids of a text that the template wrote."""
+        return self._codec.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, control tokens included."""
+        return self._codec.decode(ids)
 
     def say(self, text: str) -> TokenIds:
         """Return the ids of a whole response with this text and without thinking, as a model would sample it.
@@ -270,7 +291,8 @@ class TemplateChat:
             self._check_content()
             self._check_chance()
             self._folds_system = not self._keeps_system()
-            self._establish("user")
+            if self._appends:
+                self._establish("user")
             ends, heads = self._find_end(), self._find_header()
             facts = _Facts(
                 self._parts, self._folds_system, self._roles, self._frames, self._continuations, *ends, *heads
@@ -290,6 +312,7 @@ class TemplateChat:
             return None
         return (
             self._source,
+            self._appends,
             tuple(sorted((name, repr(value)) for name, value in self._kwargs.items())),
             repr(self._tokenizer.special_tokens_map),
             self._codec.added.pattern,
@@ -364,6 +387,9 @@ class TemplateChat:
         told = Message(role, _TOLD)
         history = self._render(_ASKED, _ANSWERED, told)
         marks = [_ASKED.content, _ANSWERED.content, _TOLD]
+        if not self._appends and history.count(_TOLD) == 1:
+            self._roles.add(role)
+            return
         if any(history.count(mark) != 1 for mark in marks):
             raise self._refusal(f"drops or repeats a message of user, assistant, {role}")
         if [mark for mark in history if mark in marks] != marks:

@@ -1,9 +1,9 @@
-"""Append-only record of an episode's token ids."""
+"""Append-only record of an episode's token ids, in one segment or several."""
 
 from collections.abc import Sequence
 
 from gym_trl.errors import TranscriptError
-from gym_trl.types import Logprobs, TokenIds, TokenTrace, without_nan
+from gym_trl.types import Border, Logprobs, TokenIds, TokenTrace, without_nan
 
 
 class Transcript:
@@ -21,6 +21,13 @@ class Transcript:
 
     The engine's prompts are prefixes of ``prompt_ids + completion_ids``, which always ends on a sampled id. Each call
     of ``prompt`` copies the ids once; no other operation depends on their number. The properties return copies.
+
+    Where the history changes, ``restart`` begins a new segment:
+
+    >>> transcript.restart([1, 6], turn=2)
+    >>> transcript.commit([], [7], [-0.5])
+    >>> [segment.prompt_ids + segment.completion_ids for segment in transcript.trace.segments]
+    [[1, 2, 3, 8, 9, 4, 5], [1, 6, 7]]
     """
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
@@ -28,9 +35,16 @@ class Transcript:
         self._start = len(self._ids)
         self._mask: list[int] = []
         self._logprobs: Logprobs = []
+        self._segment = 0  # index in _ids of the present segment
+        self._borders: list[Border] = []
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._ids) - self._segment
+
+    @property
+    def segment_completion(self) -> int:
+        """Number of ids after the prompt of the present segment."""
+        return len(self._mask) - (self._borders[-1].stop if self._borders else 0)
 
     @property
     def completion_length(self) -> int:
@@ -60,11 +74,20 @@ class Transcript:
     @property
     def trace(self) -> TokenTrace:
         """Prompt, completion, mask and logprobs so far."""
-        return TokenTrace(self.prompt_ids, self.completion_ids, self.mask, self.logprobs)
+        return TokenTrace(self.prompt_ids, self.completion_ids, self.mask, self.logprobs, tuple(self._borders))
 
     def prompt(self, delta: TokenIds) -> TokenIds:
-        """Return all ids so far followed by ``delta``, as a new list; the transcript is not changed."""
-        return self._ids + delta
+        """Return the present segment followed by ``delta``, as a new list; the transcript is not changed."""
+        return self._ids[self._segment :] + delta
+
+    def restart(self, prompt: TokenIds, *, turn: int, left_out: int = 0, summary: str = "") -> None:
+        """Begin a segment with ``prompt``; see ``Border`` for the other arguments. ``commit`` must follow."""
+        start = len(self._mask)
+        self._segment = len(self._ids)
+        self._borders.append(Border(start, start + len(prompt), turn, left_out, summary))
+        self._ids += prompt
+        self._mask += [0] * len(prompt)
+        self._logprobs += [0.0] * len(prompt)
 
     def commit(self, delta: TokenIds, ids: TokenIds, logprobs: Logprobs) -> None:
         """Append the environment's ids ``delta`` and the ``ids`` that were sampled after them.

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import check_counts
+from gym_trl.errors import ConfigError, check_counts, needs
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
+from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach
 from gym_trl.grpo.credit.columns import turn_columns
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
@@ -29,6 +30,10 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.types import EpisodeResult, StopReason, Task
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
+
+
+SEGMENTS = "segments"
+"""Column with the beginnings of an episode's further segments, if there is a history."""
 
 
 class Rollout(NamedTuple):
@@ -69,7 +74,8 @@ def make_rollout_func(
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
     ``messages``, ``task`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
     ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``, ``turns_left``,
-    ``turn_places``, ``task_key``, ``turn_penalties`` and ``unplayed_costs``.
+    ``turn_places``, ``task_key``, ``turn_penalties`` and ``unplayed_costs``. With a history there is ``segments``:
+    where in ``completion_ids`` the prompt of each further segment starts and stops.
 
     If a prompt has a task, that task is played, unless ``curriculum`` or ``resample_dead_groups`` draw another row of
     ``train_dataset``; the column ``dataset_row`` then has its index, and reward functions get that row's prompt and
@@ -120,10 +126,32 @@ class _RolloutFunc:
     def __post_init__(self) -> None:
         weakref.finalize(self, self.pool.close)
 
+        if self.config.history is not None:
+            with needs("train", "history"):
+                trl_versions.attach_before_batches("attach")
+
+    def attach(self, trainer: Any) -> None:
+        """Attach to a trainer before its first batch; a ``rollout_func`` around this one does it by itself.
+
+        Raises:
+            ConfigError: The trainer's settings do not go with the history or the credit per turn.
+        """
+        if self.config.history is not None and not trl_versions.has_segments(trainer):
+            trl_versions.check_segments(trainer)
+            trl_versions.intercept_segments(trainer, SEGMENTS)
+        attach(trainer)
+        if self.credit is not None:
+            self.credit.attach(trainer)
+
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         attachment, config = attach(trainer), self.config
         if self.credit is not None:
             self.credit.attach(trainer)
+        if config.history is not None and not trl_versions.has_segments(trainer):
+            raise ConfigError(
+                "with history a trainer must be attached before its first batch: where rollout_func is a function of "
+                "your own, call spec.rollout_func.attach(trainer) before trainer.train()"
+            )
         chat = config.chat or self._trainer_chat(trainer)
         place = attachment.place(len(prompts))
         training, replaced = place.split == "train", None
@@ -141,6 +169,8 @@ class _RolloutFunc:
         if self.on_rollout:
             self.on_rollout(Rollout(place.split, place.step, episodes, replaced or []))
         columns = _columns(episodes, end_ids(trainer)[0], CUT_OFF if attachment.masks_cut_off else ())
+        if config.history is not None:
+            columns[SEGMENTS] = [_borders(episode) for episode in episodes]
         if self.rounds or (self.follower is not None and self.follower.curriculum.draws):
             columns[DATASET_ROW] = [row.dataset_row for row in rows]
         attachment.note(columns, self.on_totals, replaced=None if replaced is None else _count(replaced, rows))
@@ -154,7 +184,9 @@ class _RolloutFunc:
         for known, known_template, chat in self.chats:
             if known is tokenizer and known_template == template:
                 return chat
-        chat = TemplateChat(tokenizer, chat_template=template, **(options | dict(self.config.chat_template_kwargs)))
+        history, options = self.config.shown, options | dict(self.config.chat_template_kwargs)
+        appends = history is None or not history.template
+        chat = TemplateChat(tokenizer, chat_template=template, appends=appends, **options)
         self.chats.append((tokenizer, template, chat))
         return chat
 
@@ -163,7 +195,14 @@ class _RolloutFunc:
     ) -> list[EpisodeResult]:
         limits = self.config.limits(trainer.args.max_completion_length, context=context_length(trainer))
         episodes = [
-            Episode(row.task, chat=chat, limits=limits, preamble=row.preamble, seed=row.sampling_seed(self.seed, place))
+            Episode(
+                row.task,
+                chat=chat,
+                limits=limits,
+                preamble=row.preamble,
+                seed=row.sampling_seed(self.seed, place),
+                history=self.config.shown,
+            )
             for row in rows
         ]
         config = self.config
@@ -206,6 +245,11 @@ def _count(replaced: Sequence[ReplacedEpisode], rows: Sequence[Planned]) -> Repl
     began = [one for one in replaced if rows[one.place].first_of_group]
     episodes = [one.episode for one in replaced]
     return Replaced(rows_of(outcomes(episodes)), sum(sum(episode.trace.mask) for episode in episodes), len(began))
+
+
+def _borders(episode: EpisodeResult) -> list[tuple[int, int]]:
+    """Return where the prompts of an episode's further segments are in its ``completion_ids``."""
+    return [(border.start, border.stop) for border in episode.trace.borders] if episode.scored else []
 
 
 def _columns(episodes: Sequence[EpisodeResult], filler: int, masked: Collection[StopReason]) -> dict[str, list[Any]]:

@@ -124,7 +124,9 @@ class RolloutWorker:
         self.curriculum = curriculum
         """Difficulty schedule, or ``None``."""
         options = {**(args.chat_template_kwargs or {}), **config.chat_template_kwargs}
-        self._chat = config.chat or TemplateChat(self._tokenizer, **options)
+        self._history = config.shown
+        appends = self._history is None or not self._history.template
+        self._chat = config.chat or TemplateChat(self._tokenizer, appends=appends, **options)
         self._make_pool = partial(make_pool, make, stepping)
         self._on_rollout = on_rollout
         self._on_totals = on_totals
@@ -249,7 +251,14 @@ class RolloutWorker:
                         yield None
                     group = self._groups.setdefault(number, _Group(task, self._version))
                     seed = derive_seed(self._seed, "sampling", "async", number, member)
-                    episode = Episode(group.task, chat=self._chat, limits=limits, preamble=self._preamble, seed=seed)
+                    episode = Episode(
+                        group.task,
+                        chat=self._chat,
+                        limits=limits,
+                        preamble=self._preamble,
+                        seed=seed,
+                        history=self._history,
+                    )
                     self._playing += 1
                     yield (number, member), episode
 
@@ -289,28 +298,31 @@ class RolloutWorker:
         for one in members:
             if (value := one.episode_return) is None:
                 continue
-            known = [logprob is not None for logprob in one.trace.logprobs]
-            trained = [int(sampled and has) for sampled, has in zip(one.trace.mask, known, strict=True)]
-            if not any(trained):
-                continue
             messages = [message.as_dict() for message in one.messages]
-            first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
-            before = len(one.trace.prompt_ids)
-            self._waiting.append(
-                self._sample(
-                    prompt=messages[:first],
-                    completion=messages[first:],
-                    input_ids=np.array(one.trace.prompt_ids + one.trace.completion_ids, dtype=np.int64),
-                    completion_mask=np.array([0] * before + trained, dtype=np.int64),
-                    old_log_probs=np.array(
-                        [0.0] * before + [logprob or 0.0 for logprob in one.trace.logprobs], np.float32
-                    ),
-                    advantage=(value - mean) / (deviation + 1e-8),  # as in TRL's own worker
-                    model_version=group.version,
-                    group_id=number,
-                    metrics={"reward": value, "reward_std": deviation, "rewards/env_reward": value},
+            metrics = {"reward": value, "reward_std": deviation, "rewards/env_reward": value}
+            for segment in one.trace.segments:  # the loss is a mean over tokens, whatever sample they are in
+                known = [logprob is not None for logprob in segment.logprobs]
+                trained = [int(sampled and has) for sampled, has in zip(segment.mask, known, strict=True)]
+                if not any(trained):
+                    continue
+                first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
+                before = len(segment.prompt_ids)
+                self._waiting.append(
+                    self._sample(
+                        prompt=messages[:first],
+                        completion=messages[first:],
+                        input_ids=np.array(segment.prompt_ids + segment.completion_ids, dtype=np.int64),
+                        completion_mask=np.array([0] * before + trained, dtype=np.int64),
+                        old_log_probs=np.array(
+                            [0.0] * before + [logprob or 0.0 for logprob in segment.logprobs], np.float32
+                        ),
+                        advantage=(value - mean) / (deviation + 1e-8),  # as in TRL's own worker
+                        model_version=group.version,
+                        group_id=number,
+                        metrics=metrics,
+                    )
                 )
-            )
+                metrics = {}  # are logged once for the episode
         if returns:
             self._scored_at, self._unscored_since = time.monotonic(), 0
         self._unscored_since += len(members) - len(returns)

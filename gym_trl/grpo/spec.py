@@ -26,12 +26,16 @@ from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff
+from gym_trl.rollout.history import History
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.parse_action import CutActions
 from gym_trl.wrappers.state_key import KeyFunction
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
+
+_BY_STATE = ("pool", "gigpo")
+"""Estimators that compare turns of different episodes by their states."""
 
 
 class GymSpec:
@@ -95,6 +99,10 @@ class GymSpec:
             ``gym_trl.grpo.credit.estimators``). Applies to ``rollout_func``.
         system_prompt: First message of every prompt.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
+        history: Part of the conversation that the model sees (``History``, or its arguments in words, such as
+            ``"last=8"``), for episodes that are longer than its context, and for templates that drop thinking. An
+            episode then has several segments, each of which is a row of the trainer, and ``max_completion_length``
+            bounds a segment. Applies to ``rollout_func`` and ``rollout_worker``. Default: all of it, in one row.
         chat: Converts messages to tokens. Default: the tokenizer's own chat template.
         chat_template_kwargs: Arguments for the chat template, such as ``{"enable_thinking": False}``.
         balance_instances: Cycle through all instances in shuffled order instead of sampling them (if the environment
@@ -157,6 +165,7 @@ class GymSpec:
         credit: str | Estimator = EPISODE,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
+        history: History | Mapping[str, Any] | str | None = None,
         chat: Chat | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         balance_instances: bool = True,
@@ -212,9 +221,16 @@ class GymSpec:
             max_alive=max_alive,
             cutoff=cutoff or WAIT,
             deterministic=deterministic,
+            history=history,
             chat=chat,
             chat_template_kwargs=chat_template_kwargs or {},
         )
+        shown = self._rollout.shown
+        if shown is not None and shown.summary == "model" and credit in _BY_STATE:
+            raise ConfigError(
+                f"credit={credit!r} compares states of the environment, which say nothing of what a summary keeps: "
+                'with history=History(summary="model") use "episode" or "return_to_go"'
+            )
         self._on_rollout = on_rollout
         self.turn_credit = None if credit == EPISODE else TurnCredit(credit)
         """Credit per turn, which the first call of ``rollout_func`` attaches to the trainer; ``None`` without it."""

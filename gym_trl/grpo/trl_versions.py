@@ -20,6 +20,19 @@ _SCORED = "_generate_and_score_completions"
 _OTHER_LOGPROBS = ("old_per_token_logps", "ref_per_token_logps")
 OLDEST_TRL = (1, 14)
 """Older releases score unscored episodes as 0, and their metrics can deadlock."""
+_SEGMENT_LOSSES = {
+    "cispo": "exact",
+    "dapo": "exact",
+    "dr_grpo": "exact without beta",
+    "grpo": "exact without beta",
+    "luspo": "exact without beta",
+    "sapo": "exact without beta",
+    "bnpo": "it divides by the tokens of a micro-batch, which segments change",
+    "vespo": "it weighs a row by all of its tokens",
+}
+"""Loss types of TRL 1.14 to 1.16: exact for episodes of several segments, or the reason why not."""
+_SEQUENCE_RATIOS = ("sequence_mask", "sequence_truncate")
+_SEGMENTS = "_gym_trl_segments"
 _LOSSES_PER_TOKEN = frozenset({"bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
 """Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16)."""
 
@@ -329,7 +342,10 @@ def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantag
         return place(method(*given, **named))
 
     def place(batch: Any) -> Any:
-        return {**batch, "advantages": _per_token(found.pop(), batch)} if found else batch
+        if not found:
+            return batch
+        segments = getattr(trainer, _SEGMENTS, None) or {}
+        return {**batch, "advantages": _per_token(found.pop(), batch, segments.get("rows"), segments.get("weights"))}
 
     def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
         if trainer.model.training and inputs["advantages"].dim() == 1:
@@ -346,16 +362,211 @@ def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantag
         _shuffle_once(place)
 
 
-def _per_token(advantages: TurnAdvantages, batch: Any) -> Any:
+def _per_token(
+    advantages: TurnAdvantages, batch: Any, segments: "Sequence[SegmentRow] | None", weights: Sequence[float] | None
+) -> Any:
     import numpy as np
     import torch
 
     ids = batch["completion_ids"]
+    if segments is None or weights is None:
+        segments, weights = [SegmentRow(episode, 0, ids.shape[1]) for episode in range(len(ids))], [1.0] * len(ids)
     rows = np.zeros(tuple(ids.shape), dtype=np.float32)  # NumPy places thousands of turns in a tenth of torch's time
-    for row, spans, values in zip(rows, advantages.spans, advantages.values, strict=True):
-        for (start, stop), value in zip(spans, values, strict=True):
-            row[start:stop] = value
+    for row, segment, weight in zip(rows, segments, weights, strict=True):
+        if segment.episode is None:
+            continue
+        turns = zip(advantages.spans[segment.episode], advantages.values[segment.episode], strict=True)
+        for (start, stop), value in turns:
+            if start < segment.stop and stop > segment.start:
+                row[max(0, start - segment.start) : min(stop, segment.stop) - segment.start] = value * weight
     return torch.from_numpy(rows).to(ids.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Episodes of several segments
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def attach_before_batches(attach: str) -> None:
+    """Let the method ``attach`` of a trainer's ``rollout_func`` be called with the trainer before each batch.
+
+    TRL calls a ``rollout_func`` in the middle of a batch, too late to change how that batch is made.
+    """
+    from trl import GRPOTrainer
+
+    prepare = GRPOTrainer._prepare_inputs
+    if getattr(prepare, "attaches", None) == attach:
+        return
+
+    @wraps(prepare)
+    def attached(self: Any, *given: Any, **named: Any) -> Any:
+        if (method := getattr(self.rollout_func, attach, None)) is not None:
+            method(self)
+        return prepare(self, *given, **named)
+
+    attached.attaches = attach  # type: ignore[attr-defined]
+    GRPOTrainer._prepare_inputs = attached
+
+
+class SegmentRow(NamedTuple):
+    """Row of a batch that is a segment of an episode."""
+
+    episode: int | None
+    """Index of the episode among those of this process; ``None`` for a row that only fills the batch."""
+    start: int
+    """Index in the episode's ``completion_ids`` of the first id after the segment's prompt."""
+    stop: int
+    """Index after its last id."""
+
+
+def check_segments(trainer: Any) -> None:
+    """Check that the trainer's loss is the same for an episode in several segments as for one in a single row.
+
+    Raises:
+        ConfigError: A setting of the trainer weighs rows, or this TRL is not known; the message says why.
+    """
+    if (reason := _why_no_segments(trainer)) is not None:
+        raise ConfigError(f"history=... is not possible with {reason}")
+
+
+def _why_no_segments(trainer: Any) -> str | None:
+    owner = type(trainer)
+    if not hasattr(trainer, "_calculate_rewards"):
+        return f"{owner.__name__}: use GRPOTrainer"
+    check_trl()
+    from trl import GRPOTrainer
+
+    loss_type, level, beta = (getattr(trainer, name) for name in ("loss_type", "importance_sampling_level", "beta"))
+    exact = _SEGMENT_LOSSES.get(loss_type, "it is not known")
+    loss, trls = getattr(owner, _LOSS), getattr(GRPOTrainer, _LOSS)
+    known = ", ".join(name for name, why in _SEGMENT_LOSSES.items() if why.startswith("exact"))
+    for holds, reason in (
+        (not exact.startswith("exact"), f"loss_type={loss_type!r}: {exact}; use one of {known}"),
+        (level != "token", f"importance_sampling_level={level!r}, which has one ratio for a row; use 'token'"),
+        (
+            beta and exact != "exact",
+            f"beta={beta} and loss_type={loss_type!r}, which averages the divergence over rows; use 'dapo' or 'cispo'",
+        ),
+        (
+            getattr(trainer, "off_policy_mask_threshold", None) is not None,
+            "off_policy_mask_threshold, which masks whole rows; leave it out",
+        ),
+        (getattr(trainer, "use_liger_kernel", False), "use_liger_kernel, which has a loss of its own; leave it out"),
+        (
+            loss is not trls and _LOSS not in unwrap(loss).__code__.co_names,
+            f"{owner.__name__}, which computes a loss of its own; use GRPOTrainer",
+        ),
+    ):
+        if holds:
+            return reason
+    return None
+
+
+def has_segments(trainer: Any) -> bool:
+    """Return True if the trainer trains segments as rows, or is a stand-in without TRL's methods."""
+    return hasattr(trainer, _SEGMENTS) or not hasattr(trainer, "_calculate_rewards")
+
+
+def intercept_segments(trainer: Any, column: str) -> None:
+    """Train each segment of an episode as a row, with the weight that its tokens have in the whole episode.
+
+    A rollout returns one row per episode, with the prompts of further segments among its ``completion_ids``, and in
+    ``column`` where each of these prompts starts and stops. Rewards, advantages and metrics are computed of episodes;
+    then the batch has a row per segment. It is filled up with rows that train nothing, to the same number on all
+    processes, which the steps of a generation divide.
+    """
+    state: dict[str, Any] = {"rows": None}
+
+    def generate(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        prompts, completions, mask, texts, logprobs, columns, *images = method(*given, **named)
+        borders = columns.get(column)
+        state.update(rows=None, ids=completions)
+        if borders is None:
+            return prompts, completions, mask, texts, logprobs, columns, *images
+        rows = _segment_rows(completions, borders)
+        rows += [SegmentRow(None, 0, 0)] * (_rows_everywhere(trainer, len(rows)) - len(rows))
+        state["rows"] = rows
+        end = end_ids(trainer)[0]
+        begins = [_prompt_of(row, prompts, completions, borders, end) for row in rows]
+
+        def cut(values: list[list[Any]], filler: Any) -> list[list[Any]]:
+            return [[filler] if row.episode is None else values[row.episode][row.start : row.stop] for row in rows]
+
+        return begins, cut(completions, end), cut(mask, 0), texts, cut(logprobs, 0.0), columns, *images
+
+    def rewards(calculate: Callable[..., Any], inputs: Any, prompts: Any, texts: Any, ids: Any, **named: Any) -> Any:
+        return calculate(inputs, prompts, texts, ids if state["rows"] is None else state["ids"], **named)
+
+    def scored(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        batch, rows = method(*given, **named), state["rows"]
+        return batch if rows is None else {**batch, **_of_segments(trainer, batch, rows)}
+
+    setattr(trainer, _SEGMENTS, state)
+    intercept(trainer, "_generate", generate)
+    intercept(trainer, "_calculate_rewards", rewards)
+    intercept(trainer, _SCORED, scored)
+
+
+def _segment_rows(completions: Sequence[Sequence[int]], borders: Sequence[Sequence[Sequence[int]]]) -> list[SegmentRow]:
+    rows: list[SegmentRow] = []
+    for episode, (ids, within) in enumerate(zip(completions, borders, strict=True)):
+        starts = [0, *(stop for _, stop in within)]
+        stops = [*(start for start, _ in within), len(ids)]
+        rows += [SegmentRow(episode, start, stop) for start, stop in zip(starts, stops, strict=True)]
+    return rows
+
+
+def _prompt_of(row: SegmentRow, prompts: Any, completions: Any, borders: Any, filler: int) -> list[int]:
+    if row.episode is None:
+        return [filler]
+    begins = next((start for start, stop in borders[row.episode] if stop == row.start), None)
+    ids: list[int] = prompts[row.episode] if begins is None else completions[row.episode][begins : row.start]
+    return ids
+
+
+def _rows_everywhere(trainer: Any, rows: int) -> int:
+    """Return the number of rows of every process: the largest, and a multiple of the steps of a generation."""
+    from accelerate.utils import gather_object
+
+    most: int = max(gather_object([rows]))
+    times = trainer.args.steps_per_generation if trainer.model.training else 1
+    return -(-most // times) * times
+
+
+def _of_segments(trainer: Any, batch: Any, rows: Sequence[SegmentRow]) -> dict[str, Any]:
+    """Return what of a batch is known by episode, by segment, with the weights that the loss type needs."""
+    import torch
+
+    advantages, mask = batch["advantages"], batch["completion_mask"] * batch.get("tool_mask", 1)
+    owners = torch.tensor([-1 if row.episode is None else row.episode for row in rows], device=advantages.device)
+    known, episodes, count = owners >= 0, owners.clamp(min=0), len(advantages)
+    tokens = mask.sum(1).to(advantages.dtype)
+
+    def whole(values: Any) -> Any:  # the sum over the episode of each row
+        return torch.zeros(count, dtype=values.dtype, device=values.device).index_add(0, episodes, values)[episodes]
+
+    weights = torch.ones_like(tokens)
+    if trainer.loss_type in ("dr_grpo", "luspo", "grpo", "sapo"):  # divided by rows, of which there are more
+        weights *= len(rows) / count
+    if trainer.loss_type in ("grpo", "sapo"):  # means over the tokens of a row
+        weights *= tokens / whole(tokens).clamp(min=1)
+    weights = weights * known
+    found = {"advantages": advantages[episodes] * weights}
+    getattr(trainer, _SEGMENTS)["weights"] = weights.tolist()
+    mode = getattr(trainer, "vllm_importance_sampling_mode", None)
+    if "importance_sampling_ratio" in batch and mode in _SEQUENCE_RATIOS:
+        apart = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]) * mask
+        ratio = whole(torch.nan_to_num(apart, nan=0.0).sum(1) * known).exp()
+        least, most = trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max
+        if mode == "sequence_truncate":
+            ratio = ratio.clamp(min=least, max=most)
+        else:
+            outside = (ratio < (least if least is not None else -torch.inf)) | (
+                ratio > (most if most is not None else torch.inf)
+            )
+            ratio = ratio.masked_fill(outside, 0.0)
+        found["importance_sampling_ratio"] = ratio.unsqueeze(1)
+    return found
 
 
 def _shuffle_once(change: Callable[[Any], Any]) -> None:

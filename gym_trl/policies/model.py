@@ -24,6 +24,7 @@ from gym_trl.policies.weights import (
 )
 from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
@@ -102,6 +103,17 @@ class Model:
     def name(self) -> str:
         """Name in tables and records."""
         return self.label or self.path
+
+    @property
+    def history(self) -> History | None:
+        """Part of the conversation that the model sees; ``None`` for all of it."""
+        given = self.spec.get("history")
+        return None if given is None else History.read(given)
+
+    def chat(self, tokenizer: Any) -> TemplateChat:
+        """Return the chat of its tokenizer."""
+        options = self.spec.get("chat_template_kwargs") or {}
+        return TemplateChat(tokenizer, appends=self.history is None or not self.history.template, **options)
 
     @property
     def greedy(self) -> bool:
@@ -201,7 +213,7 @@ class LoadedModel:
             action=model.spec.get("max_action"),
         )
         preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
-        return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed)
+        return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)
 
 
 def _with_transformers(model: Model) -> LoadedModel:
@@ -211,7 +223,7 @@ def _with_transformers(model: Model) -> LoadedModel:
     weights = load_weights(model.path)
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
-    chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
+    chat = model.chat(tokenizer)
     engine = transformers_engine(weights, tokenizer, chat, sampling=model.sampling, max_batch=model.concurrency)
     return LoadedModel(model, engine, chat, context_of(weights.config), _with_cache(tokenizer.decode))
 
@@ -264,7 +276,7 @@ def _with_vllm(model: Model) -> LoadedModel:
         except (OSError, ValueError) as error:
             raise ConfigError(f"vLLM cannot load {model.path!r}: {first_line(error)}") from error
     tokenizer = llm.get_tokenizer()
-    chat = TemplateChat(tokenizer, **(model.spec.get("chat_template_kwargs") or {}))
+    chat = model.chat(tokenizer)
     eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}
     engine = VLLMEngine(llm, eos_ids=eos, sampling=model.sampling, stop_strings=chat.stop_strings)
     return LoadedModel(model, engine, chat, context_length(llm), _with_cache(tokenizer.decode))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, TypedDict, cast
 
@@ -35,6 +36,16 @@ class MessageRecord(TypedDict):
 
     role: str
     content: str
+
+
+class SegmentRecord(TypedDict):
+    """Beginning of a further segment of an episode (``Border``)."""
+
+    start: int
+    stop: int
+    turn: int
+    left_out: int
+    summary: str
 
 
 class TurnRecord(TypedDict):
@@ -89,6 +100,7 @@ class Record(_Return):
     mask: list[int] | None
     logprobs: list[float | None] | None
     token_texts: list[str] | None
+    segments: list[SegmentRecord] | None
 
 
 class CreditRecord(TypedDict):
@@ -214,13 +226,15 @@ def as_record(
         "env_seconds": round(episode.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
     }
+    if episode.trace.borders:
+        record["segments"] = [asdict(border) for border in episode.trace.borders]
     if tokens and tokenised:
         record |= {name: getattr(episode.trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
         record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids] if decode else None
     return cast(Record, record)
 
 
-_TOKENS = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts")
+_TOKENS = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts", "segments")
 
 
 def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gym_trl.rollout.config import RolloutConfig as RolloutConfig
     from gym_trl.rollout.cutoff import Cutoff as Cutoff
     from gym_trl.rollout.episode import Episode as Episode
+    from gym_trl.rollout.history import History as History
     from gym_trl.rollout.limits import Limits as Limits
     from gym_trl.rollout.loop import run_episodes as run_episodes, stream_episodes as stream_episodes
 

@@ -7,6 +7,7 @@ from typing import Any
 from gym_trl.chat.protocol import Chat
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.rollout.cutoff import WAIT, Cutoff
+from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
 
 
@@ -39,6 +40,8 @@ class RolloutConfig:
     """Rule by which the slowest episodes are ended. Default: none is."""
     deterministic: bool = False
     """Return results of environments in the order of the requests, so that threads and processes reproduce inline."""
+    history: History | Mapping[str, Any] | str | None = None
+    """Part of the conversation that the model sees, as ``History.read`` reads it. Default: all of it."""
     chat: Chat | None = None
     """Converts messages to tokens. Default: the tokenizer's own chat template."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -52,11 +55,21 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         limits = ("max_tokens_per_turn", "max_context", "max_observation", "max_action", "max_alive")
         check_counts(**{name: value for name in limits if (value := getattr(self, name)) is not None})
+        if (shown := self.shown) is not None:
+            if shown.cuts and self.max_tokens_per_turn is None:
+                raise ConfigError("history needs max_tokens_per_turn, for which room is kept; got None")
+            if shown.template and self.chat is not None:
+                raise ConfigError("history=History(template=True) needs the tokenizer's chat template: leave out chat")
         if self.deterministic and self.cutoff.timed:
             raise ConfigError(
                 "deterministic=True cannot be combined with a cutoff by the clock, which is not reproducible: "
                 "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
             )
+
+    @property
+    def shown(self) -> History | None:
+        """``history`` as an object, or ``None``."""
+        return None if self.history is None else History.read(self.history)
 
     def limits(self, completion: int | None, *, context: int | None) -> Limits:
         """Return an episode's limits under the trainer's limits on the completion and the context."""

@@ -1,11 +1,12 @@
 """One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.transcript import Transcript
+from gym_trl.rollout.history import ASK, History, Shown
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
@@ -52,7 +53,8 @@ class Episode:
     r"""State of one episode: ``started`` once, then ``sampled`` and ``stepped`` in turn until one returns its result.
 
     ``preamble`` is the conversation in a dataset's prompt: the environment's instructions and its first observation are
-    added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it.
+    added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it. With ``history``
+    the model sees a part of the conversation, and limits on tokens are those of a segment.
 
     >>> from gym_trl.testing import ByteChat
     >>> chat = ByteChat()
@@ -74,10 +76,17 @@ class Episode:
         limits: Limits,
         preamble: Sequence[Message] = (),
         seed: int = 0,
+        history: History | None = None,
     ) -> None:
         self.task = task
         self._chat = chat
         self._follow = getattr(chat, "follow", None)
+        self._history = history
+        self._shown: Shown | None = None
+        self._content: Callable[[TokenIds], str] = getattr(chat, "content", lambda ids: chat.text(ids).text)
+        self._prompt: TokenIds | None = None  # of the segment that the next turn begins
+        self._response = ""  # with its thinking
+        self._asking = False  # for a summary
         self._limits = limits
         self._seed = seed
         self._messages = list(preamble)
@@ -102,10 +111,13 @@ class Episode:
         """Process the result of the environment's reset and return what to do next."""
         if isinstance(result, EnvFailure):
             return self.stopped(result.reason, result.error)
-        result = self._shown(result)
+        result = self._bounded(result)
         self._declares, self._owed, self._costs = result.declares_success, result.settlement, result.action_costs
         self._states, self._markov_keys, self._task_key = [result.state], result.markov_keys, result.task_key
         self._observation = result.observation
+        if self._history is not None:
+            told = result.instructions, result.observation
+            self._shown = Shown(self._history, self._chat, tuple(self._messages), *told)
         self._hear("\n\n".join(part for part in (result.instructions, result.observation) if part))
         self._transcript = Transcript(self._chat.open(self._messages))
         return self._next_turn()
@@ -118,12 +130,21 @@ class Episode:
             return self.stopped(StopReason.CANCELLED, completion.error or "the engine gave the request up")
         if not completion.ids:
             return self.stopped(StopReason.CANCELLED, "the engine returned no tokens")
+        if self._prompt is not None and self._shown is not None:
+            told = self._shown.left_out, self._shown.summary
+            self._transcript.restart(self._prompt, turn=len(self._turns), left_out=told[0], summary=told[1])
+            self._prompt = None
         self._transcript.commit(self._delta, completion.ids, completion.logprobs)
+        if self._asking:
+            self._asking = False
+            return self._shortened(self._chat.text(completion.ids).text)
         length = self._transcript.completion_length
         self._span = (length - len(completion.ids), length)
         self._answer = self._chat.text(completion.ids)
         self._closed = self._chat.closes(completion.ids)
         self._messages.append(Message("assistant", self._answer.text))
+        if self._shown is not None:
+            self._response = self._content(completion.ids)
         cut = completion.finish is FinishReason.LENGTH and not self._closed
         return Act(as_response(self._answer.text, cut=cut, longest=self._limits.action))
 
@@ -133,7 +154,7 @@ class Episode:
             if result.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
                 self._turns.append(Turn(self._observation, self._answer, 0.0, False, *self._span))
             return self.stopped(result.reason, result.error)
-        result = self._shown(result)
+        result = self._bounded(result)
         try:
             self._return = add_reward(self._return, result.reward)
         except ValueError as error:
@@ -148,6 +169,8 @@ class Episode:
             self._terminated, self._owed, self._costs = result.terminated, 0.0, 0.0  # the environment has settled
             return self.stopped(reason_to_stop(result))
         self._hear(result.observation)
+        if self._shown is not None:
+            return self._continued(self._shown, result.observation)
         if self._follow is not None:
             self._follow(self._messages, len(self._turns))
         self._delta = self._chat.reply(result.observation, closed=self._closed)
@@ -180,7 +203,7 @@ class Episode:
             unplayed_costs=self._costs,
         )
 
-    def _shown(self, result: StepResult) -> StepResult:
+    def _bounded(self, result: StepResult) -> StepResult:
         """Return ``result`` with its observation cut to the limit."""
         text, most = result.observation, self._limits.observation
         if most is None or len(text) <= most:
@@ -198,18 +221,100 @@ class Episode:
 
     def _next_turn(self) -> Sample | EpisodeResult:
         """Return the request for the next response, if the limits leave room for it after the environment's tokens."""
-        limits, used, total = self._limits, self._transcript.completion_length, len(self._transcript)
-        budget = None if limits.tokens is None else limits.tokens - used - len(self._delta)
-        context = None if limits.context is None else limits.context - total - len(self._delta)
+        limits, (used, total) = self._limits, self._lengths()
+        budget = None if limits.tokens is None else limits.tokens - used
+        context = None if limits.context is None else limits.context - total
         if budget is not None and budget < 1:
             return self.stopped(StopReason.TOKEN_LIMIT)
         if context is not None and context < 1:
-            return self.stopped(StopReason.CONTEXT_OVERFLOW, self._overflow(total + len(self._delta)))
+            return self.stopped(StopReason.CONTEXT_OVERFLOW, self._overflow(total))
         room = [limit for limit in (limits.tokens_per_turn, budget, context) if limit is not None]
-        return Sample(self._transcript.prompt(self._delta), min(room), derive_seed(self._seed, len(self._turns)))
+        ids = self._transcript.prompt(self._delta) if self._prompt is None else self._prompt
+        seed = derive_seed(self._seed, len(self._turns), *(("summary",) if self._asking else ()))
+        return Sample(ids, min(room), seed)
+
+    def _lengths(self) -> tuple[int, int]:
+        """Return the number of ids before the next turn, in the segment's completion and in all of the segment."""
+        if self._prompt is not None:
+            return 0, len(self._prompt)
+        return self._transcript.segment_completion + len(self._delta), len(self._transcript) + len(self._delta)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Histories that are cut or rendered anew
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _continued(self, shown: Shown, observation: str) -> Sample | EpisodeResult:
+        """Return the next request, after cutting the history where it is too long."""
+        shown.add(self._response, observation)
+        self._append(shown, shown.messages(), observation)
+        if shown.is_long or (shown.history.cuts and not self._has_room(shown)):
+            return self._cut(shown)
+        return self._next_turn()
+
+    def _append(self, shown: Shown, messages: Sequence[Message], text: str) -> None:
+        """Continue the segment with ``text``, the last of ``messages``, or begin another one with all of them."""
+        self._delta = self._chat.reply(text, closed=self._closed)
+        if not shown.history.template:
+            if self._follow is not None:
+                self._follow(messages, shown.answers)
+        elif not shown.continues(messages, self._transcript.prompt(self._delta)):
+            self._restart(messages)
+
+    def _restart(self, messages: Sequence[Message]) -> None:
+        self._prompt, self._delta = self._chat.open(messages), []
+
+    def _has_room(self, shown: Shown) -> bool:
+        """Return whether the limits leave room for a turn, and for a summary after it."""
+        turn = self._limits.tokens_per_turn or 1
+        asks = shown.history.summary == "model"
+        needed = turn + (turn + len(self._chat.reply(shown.history.ask or ASK, closed=False)) if asks else 0)
+        most = self._limits.tokens, self._limits.context
+        return all(limit is None or used + needed <= limit for limit, used in zip(most, self._lengths(), strict=True))
+
+    def _cut(self, shown: Shown) -> Sample | EpisodeResult:
+        summarise = shown.history.summary
+        if summarise == "model":
+            self._asking, self._prompt = True, None
+            ask = shown.history.ask or ASK
+            self._append(shown, [*shown.messages()[:-1], Message("user", ask)], ask)
+            return self._next_turn()
+        if summarise is None:
+            return self._shortened("")
+        try:
+            summary = summarise(shown.dropped())
+        except Exception as error:
+            return self.stopped(StopReason.ENV_ERROR, f"history.summary raised {type(error).__name__}: {error}")
+        if not isinstance(summary, str):
+            return self.stopped(StopReason.ENV_ERROR, f"history.summary must return a text, got {summary!r:.100}")
+        longest = sum(len(message.content) for message in shown.dropped())
+        if len(summary) > longest:
+            return self.stopped(
+                StopReason.ENV_ERROR,
+                f"history.summary returned {len(summary)} characters for messages of {longest}: a summary must be "
+                "shorter than what it replaces",
+            )
+        return self._shortened(summary)
+
+    def _shortened(self, summary: str) -> Sample | EpisodeResult:
+        """Return the next request, with ``summary`` in place of the turns that are left out."""
+        assert self._shown is not None
+        self._shown.cut(summary)
+        self._restart(self._shown.messages())
+        while not self._has_room(self._shown) and self._shown.leave_out(1):
+            self._restart(self._shown.messages())
+        if self._has_room(self._shown):
+            return self._next_turn()
+        _, needed = self._lengths()
+        return self.stopped(
+            StopReason.CONTEXT_OVERFLOW,
+            f"the instructions, the summary and the last observation need {needed} tokens, which with "
+            f"max_tokens_per_turn={self._limits.tokens_per_turn} leaves no room in a segment: history cannot be "
+            f"shortened further (max_completion_length={self._limits.tokens}, context={self._limits.context})",
+        )
 
     def _overflow(self, needed: int) -> str:
         what = "the next turn" if self._turns else "the first observation"
+        what = "the request for a summary (history)" if self._asking else what
         return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
 
 

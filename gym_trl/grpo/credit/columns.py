@@ -113,7 +113,7 @@ def turn_row(episode: EpisodeResult) -> TurnRow:
     task, key = episode.task, episode.task_key
     return TurnRow(
         turn_rewards=[turn.reward for turn in episode.turns],
-        turn_spans=[(turn.start, turn.stop) for turn in episode.turns] if episode.scored else [],
+        turn_spans=_spans(episode) if episode.scored else [],
         turn_keys=list(episode.state_keys),
         markov_keys=episode.markov_keys,
         turns_left=list(episode.turns_left),
@@ -122,6 +122,17 @@ def turn_row(episode: EpisodeResult) -> TurnRow:
         turn_penalties=[turn.penalty for turn in episode.turns],
         unplayed_costs=episode.unplayed_costs,
     )
+
+
+def _spans(episode: EpisodeResult) -> list[tuple[int, int]]:
+    """Return the turns' spans; a turn before which the model wrote a summary begins with it."""
+    spans: list[tuple[int, int]] = []
+    mask, end = episode.trace.mask, 0
+    for turn in episode.turns:
+        summarised = bool(episode.trace.borders) and any(mask[end : turn.start])
+        spans.append((end if summarised else turn.start, turn.stop))
+        end = turn.stop
+    return spans
 
 
 def turn_columns(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
