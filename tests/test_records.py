@@ -117,6 +117,7 @@ def test_a_record_says_what_was_played() -> None:
         "mask": None,
         "logprobs": None,
         "token_texts": None,
+        "segments": None,
     }
 
 

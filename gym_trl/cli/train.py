@@ -44,6 +44,7 @@ gym-trl train
 gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --out runs/sixteen
 gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
 gym-trl train FrozenLake-v1 --env is_slippery=false --credit pool
+gym-trl train TrlEnv/Minesweeper-v0 --model Qwen/Qwen3-0.6B --history last=8
 gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm colocate
 gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16
 gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
@@ -90,6 +91,14 @@ def train(
         Option(
             metavar="NAME",
             help=f"Advantages of turns: {', '.join(ESTIMATORS)}. Default: {EPISODE}, one for all turns of an episode.",
+        ),
+    ] = None,
+    history: Annotated[
+        str | None,
+        Option(
+            metavar="WORDS",
+            help='Part of the conversation that the model sees: "last=8" turns, "summary" when its context is full, '
+            '"template" to render it anew before every turn. Default: all of it.',
         ),
     ] = None,
     spec: SpecOption = None,
@@ -140,8 +149,8 @@ def train(
     further = read_pairs(spec)
     if resample_dead_groups is not None:
         further["resample_dead_groups"] = resample_dead_groups
-    if credit is not None:
-        further["credit"] = credit
+    given = {"credit": credit, "history": history}
+    further |= {name: value for name, value in given.items() if value is not None}
     if resume is not None:
         refuse_other_options(context, {"resume", "steps", "debug"})
         options = read_options(resume)

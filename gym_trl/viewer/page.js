@@ -1018,7 +1018,7 @@
     for (const message of said.opening) {
       parts.push(h("article", { class: "turn" }, h("div", { class: "said env" }, h("div", { class: "who", text: message.role }), plain(message.text, "empty"))));
     }
-    said.turns.forEach((_, k) => parts.push(turnCard(said, k, places && places[k], true)));
+    said.turns.forEach((_, k) => parts.push(...borders(said, k), turnCard(said, k, places && places[k], true)));
     if (said.last !== null) {
       parts.push(h("article", { class: "turn" }, h("div", { class: "said env" }, h("div", { class: "who" }, "Environment", h("small", { text: "at the end" })), plain(said.last, "said nothing"))));
     }
@@ -1030,16 +1030,37 @@
     return parts;
   }
 
+  /** Return the lines before turn k that say where a segment begins and which turns the model no longer sees. */
+  function borders(said, k) {
+    return said.segments.flatMap((border, n) => (border.turn === k ? [h("div", { class: "border", "data-segment": n + 2 },
+      h("b", { text: `Segment ${n + 2}` }), ` ${leftOut(border)}`, border.summary && h("pre", { class: "text", text: border.summary }))] : []));
+  }
+
+  const leftOut = ({ left_out: count, summary }) => (count ? `${count === 1 ? "turn 1 is" : `turns 1 to ${count} are`} no longer shown to the model${summary ? ", but these notes:" : ""}` : "the history is rendered anew");
+
   function tokensView(said) {
     const { tokens } = said;
-    const sampled = tokens.mask.reduce((sum, one) => sum + one, 0);
-    const stream = h("pre", { class: "text" });
-    tokens.ids.forEach((_, at) => stream.append(token(tokens, at, true) || ""));
+    const stream = (from, to) => {
+      const box = h("pre", { class: "text" });
+      for (let at = from; at < to; at += 1) box.append(token(tokens, at, true) || "");
+      return box;
+    };
+    const ends = [...said.segments.map((border) => border.start), tokens.ids.length];
+    const completions = [0, ...said.segments.map((border) => border.stop)].flatMap((from, n) => {
+      const sampled = tokens.mask.slice(from, ends[n]).reduce((sum, one) => sum + one, 0);
+      const border = n ? said.segments[n - 1] : null;
+      const name = border ? `Completion of segment ${n + 1}` : "Completion";
+      return [
+        border && h("article", { class: "turn raw", "data-segment": n + 1 }, h("div", { class: "turn-head", text: `Prompt of segment ${n + 1} · ${plural(from - border.start, "token")}; ${leftOut(border)}` }),
+          h("div", { class: "said env" }, stream(border.start, from))),
+        h("article", { class: "turn raw" }, h("div", { class: "turn-head", text: `${name} · ${plural(ends[n] - from, "token")}, ${count(sampled)} sampled` }),
+          h("div", { class: "said" }, stream(from, ends[n]))),
+      ].filter(Boolean);
+    });
     const prompt = tokens.prompt !== null ? tokens.prompt : (tokens.prompt_ids || []).join(" ");
     return [keyline(said),
       h("article", { class: "turn" }, h("div", { class: "turn-head", text: "Prompt" }), h("div", { class: "said env" }, plain(prompt, "empty"))),
-      h("article", { class: "turn raw" }, h("div", { class: "turn-head", text: `Completion · ${plural(tokens.ids.length, "token")}, ${count(sampled)} sampled` }),
-        h("div", { class: "said" }, stream)),
+      ...completions,
       !tokens.texts && h("div", { class: "ended", text: "These are ids: no tokenizer was found beside the run. gym-trl view --tokenizer FOLDER shows their text." }),
     ].filter(Boolean);
   }

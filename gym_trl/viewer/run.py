@@ -365,11 +365,18 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: Turn
         "more": _shown({**_mapping(record.get("spec")), **{key: record[key] for key in record if key not in _KNOWN}}),
         "credit": credit._asdict() if credit else None,
         "tokens": _tokens(record, decoder),
+        "segments": [_segment(_mapping(one)) for one in _listed(record.get("segments"))],
     }
 
 
 # All other fields are shown as details of an episode.
 _KNOWN: Final = Record.__annotations__.keys() - {"attempt", "cut_actions", "model_seconds", "env_seconds"}
+
+
+def _segment(border: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a further segment of an episode begins, and what its prompt no longer shows."""
+    counts = {name: int(_number(border.get(name)) or 0) for name in ("start", "stop", "turn", "left_out")}
+    return {**counts, "summary": _text(border.get("summary") or "")}
 
 
 def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:

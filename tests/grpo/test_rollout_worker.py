@@ -150,6 +150,22 @@ class TestTheProtocol:
             == kinds
         )
 
+    def test_an_episode_of_several_segments_is_as_many_samples_with_one_advantage(self, started):
+        played: list[Any] = []
+        worker = started(spec(on_rollout=played.append, history="last=0,most=1", max_tokens_per_turn=9))
+        samples = take(worker, 24)
+        worker.stop()
+        by_ids = {}
+        for group in played:
+            for episode in group.episodes:
+                for segment in episode.trace.segments:
+                    by_ids[tuple(segment.prompt_ids + segment.completion_ids)] = segment, episode
+        assert any(len(episode.trace.segments) > 1 for _, episode in by_ids.values())
+        for sample in samples:
+            segment, episode = by_ids[tuple(sample.input_ids.tolist())]
+            assert sample.completion_mask.tolist() == [0] * len(segment.prompt_ids) + segment.mask
+            assert bool(sample.metrics) == (segment == episode.trace.segments[0]), "an episode is logged once"
+
     def test_messages_are_split_where_the_model_began_to_speak(self, started):
         (sample, *_) = take(started(spec(system_prompt="Be brief.")), 4)
         assert [message["role"] for message in sample.prompt] == ["system", "user"]

@@ -2,13 +2,20 @@
 """Episodes of several segments, each of which is a row of the trainer."""
 
 from pathlib import Path
+from typing import Any
 
 import oldest_trl
 import pytest
 import warm
 
+from gym_trl import GymSpec
+from gym_trl.errors import ConfigError
+from gym_trl.rollout import History
+
 pytest.importorskip("trl")
 import for_segments as given
+import tiny_trainer
+from transformers import PrinterCallback
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(given.__file__)
@@ -53,3 +60,69 @@ def test_lengths_and_rewards_are_logged_per_episode(trained):
             assert log["completions/max_length"] == max(tokens)
             assert log["env/turns"] == pytest.approx(10 / 3)
             assert log["env/unscored"] == 0.25
+
+
+def guess(**changes):
+    settings = {"env_kwargs": {"high": 50, "turns": 6}, "action_format": "plain", "max_tokens_per_turn": 2}
+    settings |= {"executor": "inline", "num_tasks": 8, "num_eval_tasks": 2, "cut_actions": "accept"}
+    return GymSpec("TrlEnv/GuessNumber-v0", **{**settings, "history": History(last=1, most=2), **changes})
+
+
+@pytest.mark.parametrize("credit", ["episode", "pool"])
+def test_each_row_of_a_training_is_a_segment_as_the_model_saw_it(tmp_path, credit):
+    rollouts: list[Any] = []
+    grpo: dict[str, Any] = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "max_completion_length": 48,
+    }
+    grpo |= {"max_steps": 2, "learning_rate": 1e-3}
+    trainer = tiny_trainer.make(tmp_path, guess(on_rollout=rollouts.append, credit=credit), grpo=grpo)
+    trainer.remove_callback(PrinterCallback)
+    trained: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    compute = trainer._compute_loss
+
+    def watch(model, inputs, *given, **named):
+        if trainer.model.training:
+            for row in range(len(inputs["prompt_ids"])):
+                prompt, completion = (
+                    inputs[f"{part}_ids"][row][inputs[f"{part}_mask"][row].bool()].tolist()
+                    for part in ("prompt", "completion")
+                )
+                mask = inputs["tool_mask"][row][inputs["completion_mask"][row].bool()].tolist()
+                trained.append((tuple(prompt + completion), tuple(mask)))
+                if sum(mask) == 0:
+                    assert not inputs["advantages"][row].any()
+        return compute(model, inputs, *given, **named)
+
+    trainer._compute_loss = watch
+    trainer.train()
+    segments = [
+        (tuple(trace.prompt_ids + trace.completion_ids), tuple(trace.mask))
+        for rollout in rollouts
+        for episode in rollout.episodes
+        for trace in episode.trace.segments
+    ]
+    assert len(segments) > 2 * 8
+    assert sorted(row for row in trained if sum(row[1])) == sorted(segments)
+    assert len(trained) % 4 == 0
+    trainer.evaluate()
+
+
+def test_a_rollout_func_around_ours_is_told_to_attach(tmp_path):
+    spec = guess()
+    grpo = {"per_device_train_batch_size": 4, "max_steps": 1}
+
+    def around(prompts, trainer):
+        return spec.rollout_func(prompts, trainer)
+
+    trainer = tiny_trainer.make(tmp_path, spec, grpo=grpo, rollout_func=around)
+    with pytest.raises(ConfigError, match=r"call spec.rollout_func.attach\(trainer\) before trainer.train"):
+        trainer.train()
+    spec.rollout_func.attach(trainer)
+    trainer.train()
+
+
+def test_states_do_not_say_what_a_summary_keeps():
+    with pytest.raises(ConfigError, match="compares states of the environment"):
+        guess(history="summary", credit="pool")

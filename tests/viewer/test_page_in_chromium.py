@@ -4,12 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from for_viewer import Look, needs_chromium, played, write_credit, write_large_run, write_run
 
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.executors.inline import InlinePool
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.schema import as_record
-from gym_trl.types import StopReason
+from gym_trl.rollout import Episode, History, Limits, run_episodes
+from gym_trl.testing import ByteChat
+from gym_trl.types import StopReason, Task
 from gym_trl.viewer.page import write_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes, needs_chromium]
@@ -292,6 +297,38 @@ def test_a_group_shows_where_its_episodes_met(look: Look, small: str, credited: 
     assert look.complaints() == []
     look.open(f"{small}#/group/9")
     assert look.texts(".credit, .credits, [data-credit], .met") == []
+
+
+def test_segments_have_their_borders_and_what_was_dropped_is_said(look: Look, pages: Path) -> None:
+    chat = ByteChat()
+    episode = Episode(
+        Task("TrlEnv/GuessNumber-v0", 1),
+        chat=chat,
+        limits=Limits(tokens_per_turn=9),
+        history=History(last=1, summary=lambda messages: "<b>50</b>!"),
+    )
+    with InlinePool(gym.make) as pool:
+        [result] = run_episodes([episode], pool=pool, engine=ScriptedEngine(lambda request: chat.say("50")))
+    (pages / "segments").mkdir()
+    with RecordWriter(pages / "segments") as writer:
+        writer.write(as_record(result, tokens=True, decode=chat.show))
+    page = pages / "segments.html"
+    write_page(pages / "segments", page)
+    look.open(f"{page.as_uri()}#/episode/0")
+    assert look.texts(".border") == [
+        "Segment 2 turns 1 to 2 are no longer shown to the model, but these notes:<b>50</b>!",
+        "Segment 3 turns 1 to 4 are no longer shown to the model, but these notes:<b>50</b>!",
+    ]
+    assert look.js("[...document.querySelectorAll('.border + .turn')].map((one) => one.dataset.turn)") == ["3", "5"]
+    look.go("#/episode/0/tokens", "document.querySelectorAll('[data-segment]').length === 2")
+    assert [text.split(" \u00b7 ")[0] for text in look.texts(".turn-head")] == [
+        "Prompt",
+        "Completion",
+        "Prompt of segment 2",
+        "Completion of segment 2",
+        "Prompt of segment 3",
+        "Completion of segment 3",
+    ]
 
 
 def test_a_run_that_was_only_evaluated_shows_how_its_numbers_are_spread(look: Look, pages: Path) -> None:

@@ -189,7 +189,7 @@ def test_what_cannot_be_shortened_enough_ends_the_episode_and_names_the_history(
     [
         (lambda messages: "long" * 99, "history.summary returned 396 characters for messages of 6: a summary must be"),
         (lambda messages: None, "history.summary must return a text, got None"),
-        (lambda messages: {}["a"], "history.summary raised KeyError"),
+        (lambda messages: str(messages[99]), "history.summary raised IndexError"),
     ],
 )
 def test_a_function_that_does_not_summarise_leaves_the_episode_unscored(summary, error):
