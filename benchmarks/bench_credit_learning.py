@@ -10,18 +10,14 @@ success of five steps has reached 90% of the optimum. Runs are kept in ``runs/cr
 continues after an interruption, on another day, too, and publishes what is complete.
 """
 
-import os
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from command_runs import train
 from report import HERE, QUICK, Column, Table, publish, published_runs, run
 
 from gym_trl.records.json_lines import read_json_lines
@@ -107,39 +103,14 @@ def is_complete(one: Learnt) -> bool:
     return one.steps[-1] is not None or len(one.curve) >= GAMES[one.game].steps
 
 
-def train(name: str, credit: str, seed: int) -> None:
-    """Run or continue one training until it is complete.
-
-    Raises:
-        RuntimeError: it failed; its output is in the file that the message names.
-    """
-    game, folder, log = GAMES[name], ROOT / f"{name}-{credit}-{seed}", ROOT / f"{name}-{credit}-{seed}.log"
-    words = [f"--resume={folder}"]
-    if not all((folder / name).exists() for name in ("checkpoints", "config.json")):
-        shutil.rmtree(folder, ignore_errors=True)
-        words = [game.env_id, *(f"--env={key}={value}" for key, value in game.env.items())]
-        words += [f"--{key}={value}" for key, value in game.options.items()]
-        words += [
-            f"--credit={credit}",
-            f"--seed={seed}",
-            f"--steps={game.steps}",
-            "--eval-episodes=16",
-            f"--out={folder}",
-        ]
-    ROOT.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "gym_trl", "train", *words]
-    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    with log.open("a", encoding="utf-8") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ)
-        stopped = False
-        while process.poll() is None:
-            time.sleep(1)
-            if not stopped and read(name, credit, seed).steps[-1] is not None:
-                process.send_signal(signal.SIGINT)  # as Ctrl-C: it stops after this step and leaves a complete folder
-                stopped = True
-    if process.returncode and not stopped:
-        raise RuntimeError(f"gym-trl train {' '.join(words)} failed: see {log}")
+def train_one(name: str, credit: str, seed: int) -> None:
+    """Run or continue one training until it is complete."""
+    game = GAMES[name]
+    words = [game.env_id, *(f"--env={key}={value}" for key, value in game.env.items())]
+    words += [f"--{key}={value}" for key, value in game.options.items()]
+    words += [f"--credit={credit}", f"--seed={seed}", f"--steps={game.steps}", "--eval-episodes=16"]
+    done = partial(read, name, credit, seed)
+    train(ROOT / f"{name}-{credit}-{seed}", words, enough=lambda: done().steps[-1] is not None)
 
 
 def chosen() -> Iterator[tuple[str, str, int]]:
@@ -221,7 +192,7 @@ def main() -> None:
     """Train what is missing, and publish after each run what is complete."""
     for name, credit, seed in chosen():
         if "--report" not in sys.argv and not is_complete(read(name, credit, seed)):
-            train(name, credit, seed)
+            train_one(name, credit, seed)
             one = read(name, credit, seed)
             print(f"{name} {credit} seed {seed}: steps {one.steps} to {SHARES}", flush=True)
             report()

@@ -241,10 +241,11 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return "\n".join("|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
 
 
-def published_runs(name: str) -> list[dict[str, Any]]:
+def published_runs(name: str, figure: str = "runs") -> list[dict[str, Any]]:
     """Return the runs in the results of a benchmark, perhaps of another day or machine."""
     path = RESULTS / f"{name}.json"
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found: list[dict[str, Any]] = figures.get(figure, [])
     return found
 
 

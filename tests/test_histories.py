@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from test_chat import TEMPLATES, WANTS_PARTS, make_tokenizer
 
+from gym_trl import GymSpec
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.step import MAX_TURNS
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.history import ASK, History
@@ -320,3 +322,17 @@ def test_a_summary_is_asked_for_where_thinking_is_dropped_as_well():
     asks = [chat.decode(prompt) for prompt, _ in asked if ASK in chat.decode(prompt)]
     assert asks
     assert not any("Hm" in ask for ask in asks)
+
+
+def test_an_episode_of_responses_without_an_action_has_an_end():
+    """They use no turn of the environment, and the context no longer ends it."""
+    options: dict[str, Any] = {"num_tasks": 2, "num_eval_tasks": 0, "max_tokens_per_turn": 9, "executor": "inline"}
+    spec = GymSpec("TrlEnv/GuessNumber-v0", history=History(last=1), **options)
+    assert spec.env_spec.end_after_invalid == 3
+    assert GymSpec("TrlEnv/GuessNumber-v0", **options).env_spec.end_after_invalid is None
+    assert (
+        GymSpec("TrlEnv/GuessNumber-v0", history="last=1", turn_limit=9, **options).env_spec.end_after_invalid is None
+    )
+    endless, _ = play(History(last=0, most=1), MAX_TURNS + 1)
+    assert endless.stop_reason is StopReason.TURN_LIMIT
+    assert f"nothing has ended the episode after {MAX_TURNS} turns" in str(endless.error)

@@ -32,6 +32,8 @@ from gym_trl.types import EpisodeResult, StopReason, Task
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
 
+ATTACH = "attach"
+"""Method of a ``rollout_func`` that is called with the trainer before its batches."""
 SEGMENTS = "segments"
 """Column with the beginnings of an episode's further segments, if there is a history."""
 
@@ -128,7 +130,7 @@ class _RolloutFunc:
 
         if self.config.history is not None:
             with needs("train", "history"):
-                trl_versions.attach_before_batches("attach")
+                trl_versions.attach_before_batches(ATTACH)
 
     def attach(self, trainer: Any) -> None:
         """Attach to a trainer before its first batch; a ``rollout_func`` around this one does it by itself.
@@ -150,7 +152,7 @@ class _RolloutFunc:
         if config.history is not None and not trl_versions.has_segments(trainer):
             raise ConfigError(
                 "with history a trainer must be attached before its first batch: where rollout_func is a function of "
-                "your own, call spec.rollout_func.attach(trainer) before trainer.train()"
+                "your own, call spec.attach(trainer) before trainer.train()"
             )
         chat = config.chat or self._trainer_chat(trainer)
         place = attachment.place(len(prompts))

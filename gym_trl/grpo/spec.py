@@ -8,7 +8,7 @@ from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
-from gym_trl.envspec import EnvSpec, EnvWrapper, TaskPlan
+from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, EnvWrapper, TaskPlan
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
@@ -19,7 +19,7 @@ from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, PrioritizedTasks
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
-from gym_trl.grpo.rollout_func import Rollout, RolloutFunc, make_rollout_func
+from gym_trl.grpo.rollout_func import ATTACH, Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.training_tasks import at_level
 from gym_trl.grpo.unscored import UnscoredBound
@@ -68,7 +68,8 @@ class GymSpec:
             ``"regex:PATTERN"`` (see ``ParseAction``), or ``None`` to pass responses on unchanged.
         strict: Require the response to consist of the marked action only.
         invalid_penalty: Reward subtracted for an unreadable or invalid action.
-        end_after_invalid: End the episode after this many consecutive invalid actions.
+        end_after_invalid: End the episode after this many consecutive invalid actions. Default: 3 with a ``history``
+            and without ``turn_limit``, because neither turns nor the context would end it; otherwise never.
         cut_actions: Treatment of an action that ``max_tokens_per_turn`` cut off: ``"reject"`` makes it an invalid
             action that is not passed to the environment; ``"accept"`` passes it on, for actions that may end there.
             A marked action that was complete before the cut counts as whole; with ``"plain"`` or ``None`` no cut
@@ -184,6 +185,8 @@ class GymSpec:
     ) -> None:
         self._curriculum = _read_curriculum(curriculum)
         levels = () if self._curriculum is None else self._curriculum.levels
+        if history is not None and turn_limit is None and end_after_invalid is None:
+            end_after_invalid = END_AFTER_INVALID  # the context no longer ends an episode
         self.env_spec = EnvSpec(
             env,
             env_kwargs=env_kwargs,
@@ -298,6 +301,18 @@ class GymSpec:
         If an environment has ``num_instances`` and enough of them, the two splits share no instance either.
         """
         return self._dataset("eval")
+
+    def attach(self, trainer: Any) -> None:
+        """Attach to a trainer before its first batch.
+
+        ``rollout_func`` does it by itself, unless a ``history`` is given and it is called by a function of your own, or
+        before the training.
+
+        Raises:
+            ConfigError: The trainer's settings do not go with the history or the credit per turn.
+        """
+        attach: Callable[[Any], None] = getattr(self.rollout_func, ATTACH)
+        attach(trainer)
 
     @cached_property
     def rollout_func(self) -> RolloutFunc:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.transcript import Transcript
+from gym_trl.executors.step import MAX_TURNS
 from gym_trl.rollout.history import ASK, History, Shown
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
@@ -245,6 +246,8 @@ class Episode:
 
     def _continued(self, shown: Shown, observation: str) -> Sample | EpisodeResult:
         """Return the next request, after cutting the history where it is too long."""
+        if len(self._turns) >= MAX_TURNS:
+            return self.stopped(StopReason.TURN_LIMIT, f"nothing has ended the episode after {MAX_TURNS} turns")
         shown.add(self._response, observation)
         self._append(shown, shown.messages(), observation)
         if shown.is_long or (shown.history.cuts and not self._has_room(shown)):

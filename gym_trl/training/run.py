@@ -234,10 +234,10 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
         what = f"cannot train {run.options.model or 'the tiny model'}"
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
     trainer.remove_callback(PrinterCallback)
-    ExactResume().attach(trainer)
     if spec.turn_credit is not None:
         spec.turn_credit.on_advantages = run.on_advantages
-        spec.turn_credit.attach(trainer)
+    spec.attach(trainer)
+    ExactResume().attach(trainer)
     return trainer
 
 

@@ -117,9 +117,9 @@ def test_a_rollout_func_around_ours_is_told_to_attach(tmp_path):
         return spec.rollout_func(prompts, trainer)
 
     trainer = tiny_trainer.make(tmp_path, spec, grpo=grpo, rollout_func=around)
-    with pytest.raises(ConfigError, match=r"call spec.rollout_func.attach\(trainer\) before trainer.train"):
+    with pytest.raises(ConfigError, match=r"call spec.attach\(trainer\) before trainer.train"):
         trainer.train()
-    spec.rollout_func.attach(trainer)
+    spec.attach(trainer)
     trainer.train()
 
 
