@@ -123,7 +123,8 @@ class KVCache:
     def find(self, ids: _Ids, owner: str = "") -> Match:
         """Return the block that has the longest beginning of ``ids``, without the last, which must be computed.
 
-        If ``ids`` continue the previous turn of the episode ``owner``, that is the one.
+        If ``ids`` continue the previous turn of the episode ``owner``, that is the one. If they do not, because its
+        history has changed, the rest of that turn's block is needed no longer.
         """
         prompt, own = ids[:-1], self._owned.get(owner)
         if own is not None and _ends_at(own, _common(own, prompt)):
@@ -139,14 +140,22 @@ class KVCache:
             if (ready := min(equal, block.computed)) > length:
                 best, length = block, ready
             coming = max(coming, equal)
+        if own is not None and not own.running and (equal := min(_common(own, prompt), own.computed)) >= max(length, 1):
+            best, length, coming = own, equal, max(coming, equal)
         return Match(best, length, coming)
 
-    def open(self, ids: _Ids, match: Match, room: int) -> Block | None:
+    def open(self, ids: _Ids, match: Match, room: int, owner: str = "") -> Block | None:
         """Return a running block for ``ids`` and ``room`` further tokens, or ``None`` if there is no space now.
 
-        What matches is not computed again: a block that ends there is continued, any other is copied.
+        What matches is not computed again: a block that ends there, or that is the owner's own, is continued, any other
+        is copied.
         """
         source, capacity = match.block, _capacity(len(ids) + room)
+        own = self._owned.get(owner)
+        if own is not None and not own.running and own is not source:
+            self.free(own)
+        if own is source and source is not None and not source.running and source.capacity >= capacity:
+            return self._continued(source, ids, match.length)
         if source is None:
             return self._filled(self._place(capacity), ids, 0)
         if _ends_at(source, match.length) and source.capacity >= capacity:

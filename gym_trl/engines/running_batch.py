@@ -152,7 +152,7 @@ class RunningBatch:
             if match.coming - match.length >= _WORTH_WAITING:
                 self._waiting.append(row)
                 continue
-            row.block = self._cache.open(ids, match, row.room)
+            row.block = self._cache.open(ids, match, row.room, row.request.episode_id)
             if row.block is None:
                 full = True  # and the later ones wait too, or a long prompt would never find room
                 self._waiting.append(row)
