@@ -141,7 +141,7 @@ class EnvSpec:
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
                     "would not be what the model saw. A transcript keeps the past by itself: use "
-                    'History(env, show="new"), or none'
+                    'History(env, show="new"), or none. To shorten what the model sees: GymSpec(history="last=8")'
                 )
             yield env
         finally:

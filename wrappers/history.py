@@ -36,7 +36,7 @@ class History(FrozenAfterEnd):
 
     A language model is trained on the tokens that it saw and sampled, in their order. With a rewritten past each turn
     would be a separate text. An environment with a rewritten past has ``append_only = False``, and ``GymSpec`` rejects
-    it.
+    it. To train on a part of the past use ``GymSpec(history=...)``, which divides an episode into segments.
 
     Args:
         env: Environment whose observations and actions are text.

@@ -23,20 +23,48 @@ KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "
 
 
 def difference(model, columns):
-    """Return law 4's mean difference of the returned logprobs and those of ``model``."""
+    """Return law 4's mean difference of the returned logprobs and those of ``model``, in each segment."""
     differences = []
-    for row in zip(*(columns[name] for name in ("prompt_ids", "completion_ids", "env_mask", "logprobs")), strict=True):
-        prompt, completion, mask, logprobs = row
-        with torch.no_grad():
-            whole = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-        recomputed = whole.gather(1, torch.tensor(completion)[:, None])[:, 0].tolist()
-        differences += [abs(a - b) for a, b, bit in zip(recomputed, logprobs, mask, strict=True) if bit]
+    names = ("prompt_ids", "completion_ids", "env_mask", "logprobs")
+    borders = columns.get("segments") or [[] for _ in columns["prompt_ids"]]
+    for prompt, completion, mask, logprobs, within in zip(*(columns[name] for name in names), borders, strict=True):
+        starts, stops = [0, *(stop for _, stop in within)], [*(start for start, _ in within), len(completion)]
+        prompts = [prompt, *(completion[start:stop] for start, stop in within)]
+        for begin, start, stop in zip(prompts, starts, stops, strict=True):
+            ids = completion[start:stop]
+            with torch.no_grad():
+                whole = model(torch.tensor([begin + ids])).logits[0, len(begin) - 1 : -1].log_softmax(-1)
+            recomputed = whole.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+            sampled = zip(recomputed, logprobs[start:stop], mask[start:stop], strict=True)
+            differences += [abs(a - b) for a, b, bit in sampled if bit]
     return sum(differences) / len(differences)
 
 
 def small_ids(completion_ids, **_):
     """Return a reward that an untrained model earns unevenly, so that every step changes the weights."""
     return [-sum(ids) / len(ids) for ids in completion_ids]
+
+
+def watch_losses(trainer):
+    """Record the shapes of the advantages, and the ratios that correct for vLLM's logprobs."""
+    losses = []
+    compute = trainer._compute_loss
+
+    def watched(model, inputs, *given, **named):
+        if trainer.model.training:
+            ratios = inputs["importance_sampling_ratio"]
+            losses.append(
+                {
+                    "rows": len(inputs["prompt_ids"]),
+                    "advantages": list(inputs["advantages"].shape),
+                    "ratios": list(ratios.shape),
+                    "furthest": float((ratios - 1).abs().max()),
+                }
+            )
+        return compute(model, inputs, *given, **named)
+
+    trainer._compute_loss = watched
+    return losses
 
 
 class Sleeper:
@@ -94,6 +122,7 @@ def main(folder: Path, options):
         instructions="",
         max_tokens_per_turn=2,
         cut_actions="accept",
+        **options.get("spec", {}),
     )
     rollouts = []
 
@@ -106,6 +135,7 @@ def main(folder: Path, options):
                 "difference_to_first": difference(first, columns),
                 "unfinished": trainer.vllm_generation.llm.llm_engine.get_num_unfinished_requests(),
                 **{name: columns[name] for name in KEPT},
+                "segments": columns.get("segments", []),
             }
         )
         return columns
@@ -131,6 +161,8 @@ def main(folder: Path, options):
     )
     sleeper = Sleeper(trainer) if options.get("sleep") else None
     params = note_params(trainer)
+    spec.attach(trainer)
+    losses = watch_losses(trainer)
     trainer.train()
     evaluation = trainer.evaluate()
     ours = params[-1]
@@ -140,6 +172,7 @@ def main(folder: Path, options):
         "params": {"ours": ours, "trl": params[-1]},
         "rollouts": rollouts,
         "logs": trainer.state.log_history,
+        "losses": losses,
         "evaluation": evaluation,
         "sleeper": sleeper.calls if sleeper else [],
     }
