@@ -89,7 +89,7 @@ PER_RANK = len(ROWS) // PROCESSES
 class Play:
     """Stands in for ``spec.rollout_func``: returns the given episodes."""
 
-    def attach(self, trainer):
+    def _gym_trl_attach(self, trainer):
         if not trl_versions.has_segments(trainer):
             trl_versions.check_segments(trainer)
             trl_versions.intercept_segments(trainer, "segments")
@@ -207,7 +207,7 @@ def main(folder):
         report["gradient"][name] = difference, max(float(want.abs().max()) for want in right.values())
 
     tiny_model(tiny_tokenizer(), seed=3).save_pretrained(folder / "reference")
-    trl_versions.attach_before_batches("attach")
+    trl_versions.attach_before_batches("_gym_trl_attach")
     for loss_type in ("dapo", "grpo", "dr_grpo", "cispo", "sapo", "luspo"):
         more: dict[str, Any] = {"epsilon_high": 5.0} if loss_type == "cispo" else {}  # the largest ratio
         variants = VARIANTS if loss_type in {"dapo", "grpo"} else {}

@@ -32,7 +32,7 @@ from gym_trl.types import EpisodeResult, StopReason, Task
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
 
-ATTACH = "attach"
+ATTACH = "_gym_trl_attach"
 """Method of a ``rollout_func`` that is called with the trainer before its batches."""
 SEGMENTS = "segments"
 """Column with the beginnings of an episode's further segments, if there is a history."""
@@ -132,8 +132,8 @@ class _RolloutFunc:
             with needs("train", "history"):
                 trl_versions.attach_before_batches(ATTACH)
 
-    def attach(self, trainer: Any) -> None:
-        """Attach to a trainer before its first batch; a ``rollout_func`` around this one does it by itself.
+    def _gym_trl_attach(self, trainer: Any) -> None:
+        """Attach to a trainer before its first batch.
 
         Raises:
             ConfigError: The trainer's settings do not go with the history or the credit per turn.
