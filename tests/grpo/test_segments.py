@@ -105,7 +105,7 @@ def test_each_row_of_a_training_is_a_segment_as_the_model_saw_it(tmp_path, credi
     ]
     assert len(segments) > 2 * 8
     assert sorted(row for row in trained if sum(row[1])) == sorted(segments)
-    assert len(trained) % 4 == 0
+    assert len(trained) % 2 == 0, "the steps of a generation"
     trainer.evaluate()
 
 
