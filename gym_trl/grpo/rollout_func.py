@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.chat.protocol import Chat
-from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts, needs
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
@@ -186,9 +185,7 @@ class _RolloutFunc:
         for known, known_template, chat in self.chats:
             if known is tokenizer and known_template == template:
                 return chat
-        history, options = self.config.shown, options | dict(self.config.chat_template_kwargs)
-        appends = history is None or not history.template
-        chat = TemplateChat(tokenizer, chat_template=template, appends=appends, **options)
+        chat = self.config.template_chat(tokenizer, options, chat_template=template)
         self.chats.append((tokenizer, template, chat))
         return chat
 

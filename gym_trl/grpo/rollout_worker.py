@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.make import ExecutorConfig, make_pool
@@ -123,10 +122,8 @@ class RolloutWorker:
         self._preamble = [] if system_prompt is None else [Message("system", system_prompt)]
         self.curriculum = curriculum
         """Difficulty schedule, or ``None``."""
-        options = {**(args.chat_template_kwargs or {}), **config.chat_template_kwargs}
         self._history = config.shown
-        appends = self._history is None or not self._history.template
-        self._chat = config.chat or TemplateChat(self._tokenizer, appends=appends, **options)
+        self._chat = config.chat or config.template_chat(self._tokenizer, args.chat_template_kwargs or {})
         self._make_pool = partial(make_pool, make, stepping)
         self._on_rollout = on_rollout
         self._on_totals = on_totals

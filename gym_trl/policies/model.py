@@ -112,8 +112,8 @@ class Model:
 
     def chat(self, tokenizer: Any) -> TemplateChat:
         """Return the chat of its tokenizer."""
-        options = self.spec.get("chat_template_kwargs") or {}
-        return TemplateChat(tokenizer, appends=self.history is None or not self.history.template, **options)
+        appends = self.history is None or not self.history.template
+        return TemplateChat(tokenizer, appends=appends, **(self.spec.get("chat_template_kwargs") or {}))
 
     @property
     def greedy(self) -> bool:
@@ -185,7 +185,7 @@ class LoadedModel:
                 todo = episode.started(StepResult(observation, instructions=rules))
             else:
                 todo = episode.stepped(StepResult(observation))
-            if isinstance(todo, Sample):
+            while isinstance(todo, Sample):  # more than once where the history asks for a summary
                 request = Request(str(seed), todo.prompt_ids, todo.max_tokens, todo.seed, turn + 1)
                 self.engine.submit(request)
                 todo = episode.sampled(self._completion(request.id))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gym_trl.chat.protocol import Chat
+from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.history import History
@@ -70,6 +71,15 @@ class RolloutConfig:
     def shown(self) -> History | None:
         """``history`` as an object, or ``None``."""
         return None if self.history is None else History.read(self.history)
+
+    def template_chat(
+        self, tokenizer: Any, options: Mapping[str, Any], *, chat_template: str | None = None
+    ) -> TemplateChat:
+        """Return the chat of a tokenizer; ``chat_template_kwargs`` override ``options``."""
+        appends = self.shown is None or not self.shown.template
+        return TemplateChat(
+            tokenizer, chat_template=chat_template, appends=appends, **{**options, **self.chat_template_kwargs}
+        )
 
     def limits(self, completion: int | None, *, context: int | None) -> Limits:
         """Return an episode's limits under the trainer's limits on the completion and the context."""

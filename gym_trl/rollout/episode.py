@@ -88,6 +88,7 @@ class Episode:
         self._prompt: TokenIds | None = None  # of the segment that the next turn begins
         self._response = ""  # with its thinking
         self._asking = False  # for a summary
+        self._ask_length = 0  # of the message that asks for it, in tokens
         self._limits = limits
         self._seed = seed
         self._messages = list(preamble)
@@ -270,7 +271,9 @@ class Episode:
         """Return whether the limits leave room for a turn, and for a summary after it."""
         turn = self._limits.tokens_per_turn or 1
         asks = shown.history.summary == "model"
-        needed = turn + (turn + len(self._chat.reply(shown.history.ask or ASK, closed=False)) if asks else 0)
+        if asks and not self._ask_length:
+            self._ask_length = len(self._chat.reply(shown.history.ask or ASK, closed=False))
+        needed = turn + (turn + self._ask_length if asks else 0)
         most = self._limits.tokens, self._limits.context
         return all(limit is None or used + needed <= limit for limit, used in zip(most, self._lengths(), strict=True))
 

@@ -172,7 +172,9 @@ def diagnose(
     args = grpo_config(options)
     spec = make_spec(options, args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
-    about = [_about_model(one) for one in model_problems(choice, template)]
+    history = spec.rollout_config.shown
+    appends = history is None or not history.template
+    about = [_about_model(one) for one in model_problems(choice, template, appends=appends)]
     steps = _Steps(options, args, choice, free_memory(cpu=bool(args.use_cpu)) if free is None else free)
     about += steps.too_large()
     if any(one.verdict is Verdict.PROBLEM for one in about):
@@ -180,7 +182,7 @@ def diagnose(
     if on_load is not None:
         on_load()
     tokenizer = load_tokenizer(options.model)
-    chat = TemplateChat(tokenizer, **template)
+    chat = spec.rollout_config.template_chat(tokenizer, template)
     weights = _placed(load_weights(options.model, dtype=choice.dtype or "float32"), args)
     sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
     engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
@@ -231,7 +233,14 @@ def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: 
     preamble = [] if options.system_prompt is None else [Message("system", options.system_prompt)]
     tasks = islice(spec.tasks("train"), groups)
     return [
-        Episode(task, chat=chat, limits=limits, preamble=preamble, seed=derive_seed(options.seed, "doctor", row))
+        Episode(
+            task,
+            chat=chat,
+            limits=limits,
+            preamble=preamble,
+            seed=derive_seed(options.seed, "doctor", row),
+            history=spec.rollout_config.shown,
+        )
         for row, task in enumerate(task for task in tasks for _ in range(options.group_size))
     ]
 

@@ -30,7 +30,9 @@ class Problem:
     """True if a training cannot start."""
 
 
-def model_problems(choice: ModelChoice, chat_template_kwargs: Mapping[str, Any] | None = None) -> list[Problem]:
+def model_problems(
+    choice: ModelChoice, chat_template_kwargs: Mapping[str, Any] | None = None, *, appends: bool = True
+) -> list[Problem]:
     """Return the problems of a model that can be seen without its weights, the fatal ones first.
 
     These are: no chat template, or one that cannot be extended turn by turn (fatal); token ids that the model does not
@@ -39,13 +41,14 @@ def model_problems(choice: ModelChoice, chat_template_kwargs: Mapping[str, Any] 
     Args:
         choice: The model.
         chat_template_kwargs: Arguments for the template.
+        appends: The template must only add to a conversation; see ``TemplateChat``.
 
     Raises:
         ConfigError: the configuration or the tokenizer cannot be loaded.
     """
     tokenizer, config = load_tokenizer(choice.path), load_config(choice.path)
     try:
-        chat = TemplateChat(tokenizer, **(chat_template_kwargs or {}))
+        chat = TemplateChat(tokenizer, appends=appends, **(chat_template_kwargs or {}))
     except ChatTemplateError as error:
         return [Problem(f"{choice.path}: {first_line(error)}", fatal=True)]
     problems = []

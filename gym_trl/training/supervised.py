@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ConfigError, GymTRLError, check_counts, needs
 from gym_trl.evaluation.play import Result, Score
 from gym_trl.grpo.spec import GymSpec
@@ -172,20 +171,22 @@ def resume_warm_start(folder: Path, *, console: Console | None = None) -> WarmSt
     return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console)
 
 
-def sft_row(episode: EpisodeResult) -> dict[str, list[int]]:
-    """Return the row of ``SFTTrainer`` for an episode: the ids of its transcript, and its sampled ids as labels.
+def sft_rows(episode: EpisodeResult) -> list[dict[str, list[int]]]:
+    """Return the rows of ``SFTTrainer`` for an episode: the ids of each segment, and its sampled ids as labels.
 
     >>> from gym_trl.types import StopReason, Task, TokenTrace
     >>> trace = TokenTrace([5, 6], [7, 8, 9], [1, 0, 1], [None, 0.0, None])
-    >>> sft_row(EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (), (), trace))
-    {'input_ids': [5, 6, 7, 8, 9], 'labels': [-100, -100, 7, -100, 9]}
+    >>> sft_rows(EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (), (), trace))
+    [{'input_ids': [5, 6, 7, 8, 9], 'labels': [-100, -100, 7, -100, 9]}]
     """
-    trace = episode.trace
-    labels = [id_ if bit else _NOT_TRAINED for id_, bit in zip(trace.completion_ids, trace.mask, strict=True)]
-    return {
-        "input_ids": [*trace.prompt_ids, *trace.completion_ids],
-        "labels": [_NOT_TRAINED] * len(trace.prompt_ids) + labels,
-    }
+    return [
+        {
+            "input_ids": [*trace.prompt_ids, *trace.completion_ids],
+            "labels": [_NOT_TRAINED] * len(trace.prompt_ids)
+            + [id_ if bit else _NOT_TRAINED for id_, bit in zip(trace.completion_ids, trace.mask, strict=True)],
+        }
+        for trace in episode.trace.segments
+    ]
 
 
 def _warm_start(
@@ -296,11 +297,16 @@ class _Work:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
         else:
-            self.warnings = refuse(model_problems(options.run.choice, template))
+            appends = config.shown is None or not config.shown.template
+            self.warnings = refuse(model_problems(options.run.choice, template, appends=appends))
             self.tokenizer = load_tokenizer(options.run.choice.path)
             text = load_config(options.run.choice.path).get_text_config()
             context = getattr(text, "max_position_embeddings", None)
-        self.chat = TemplateChat(self.tokenizer, **template)
+        if config.shown is not None and config.shown.summary == "model":
+            raise ConfigError(
+                'a warm start cannot write the summaries of history with summary="model": leave history out of it'
+            )
+        self.chat = config.template_chat(self.tokenizer, template)
         self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
 
     def train(self, found: Demonstrations, steps: int, display: Display, interrupt: Interrupt) -> WarmStart:
@@ -383,7 +389,7 @@ class _Work:
             model=model,
             processing_class=tokenizer,
             args=config,
-            train_dataset=Dataset.from_list([sft_row(episode) for episode in found.kept]),
+            train_dataset=Dataset.from_list([row for episode in found.kept for row in sft_rows(episode)]),
         )
         trainer.remove_callback(PrinterCallback)
         return trainer
@@ -393,7 +399,8 @@ class _Work:
         choice = self.options.run.choice
         if choice is None:
             return rows, False
-        longest = max(len(episode.prompt_ids) + len(episode.completion_ids) for episode in found.kept)
+        traces = [trace for episode in found.kept for trace in episode.trace.segments]
+        longest = max(len(trace.prompt_ids) + len(trace.completion_ids) for trace in traces)
         checkpointing = self.options.run.grpo.get("gradient_checkpointing")
         free = free_memory(cpu=self.args.use_cpu)
         batch = choose_micro_batch(choice, rows=rows, tokens=longest, free=free, checkpointing=checkpointing)
