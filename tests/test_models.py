@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from typer.testing import CliRunner
 
@@ -206,3 +207,12 @@ def test_without_peft_the_extra_is_named(base: Path, adapter: Path, monkeypatch:
     for choice in (ModelChoice(path=str(base), lora=4), ModelChoice(path=str(adapter))):
         with pytest.raises(MissingDependencyError, match=r"gym-trl\[lora\]"):
             load_model(choice)
+
+
+def test_a_model_that_writes_notes_can_be_played_with(base: Path) -> None:
+    model = Model(str(base), max_tokens=4, spec={"history": "last=0,most=1,summary"})
+    with gym.make("TrlEnv/GuessNumber-v0") as env:
+        observation, _ = env.reset(seed=0)
+        act = model.load().policy(env, seed=0)
+        for _ in range(4):
+            observation = env.step(act(observation))[0]

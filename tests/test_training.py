@@ -22,11 +22,13 @@ from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.checkpoints import UNFINISHED
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
+from gym_trl.rollout import History
 from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
 from gym_trl.training.run_folder import Checkpoint, last_checkpoint, trained
 
@@ -449,6 +451,23 @@ def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(
 
 
 @pytest.mark.full
+def test_a_run_with_a_history_trains_records_and_evaluates_segments(tmp_path: Path) -> None:
+    given = {**SMALL, "steps": 1, "eval_episodes": 4}
+    run = TrainOptions.choose("TrlEnv/GuessNumber-v0", spec={"history": "last=0,most=1"}, **given)
+    train(run, out=tmp_path / "run", console=silent())
+    records = lines(tmp_path / "run", "rollouts.jsonl")
+    assert {record["step"] for record in records} == {0, 1}
+    assert any(record["segments"] for record in records)
+    for record in records:
+        borders = [border["turn"] for border in record["segments"] or []]
+        assert borders == list(range(2, record["num_turns"], 2))
+    model = trained(tmp_path / "run")
+    assert model.history == History(last=0, most=1)
+    evaluate("TrlEnv/GuessNumber-v0", model, env_kwargs=run.env_kwargs, episodes=2, out=tmp_path / "evaluation")
+    played = lines(tmp_path / "evaluation", "rollouts.jsonl")
+    assert len(played) == 2
+
+
 def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path: Path) -> None:
     chosen = options("TrlEnv/Echo-v0", model=str(finished / "model"), steps=1, env_kwargs={"word_length": 2})
     assert (chosen.action_format, chosen.instructions) == ("tag", None)

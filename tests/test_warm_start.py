@@ -48,6 +48,7 @@ from gym_trl.training.supervised import (  # noqa: E402
     WarmStart,
     WarmStartOptions,
     resume_warm_start,
+    sft_rows,
     warm_start,
 )
 
@@ -586,6 +587,15 @@ def test_demonstrations_for_the_pretrained_model_are_what_it_would_sample(pretra
         for result in play(policy, spec, chat).kept:
             again = sampled_again(result, spec, chat)
             assert (again.completion_ids, again.mask) == (result.completion_ids, result.mask)
+
+
+def test_demonstrations_with_a_history_are_trained_segment_by_segment() -> None:
+    found = play("solver", spec_of(history="last=0,most=1", max_tokens_per_turn=16))
+    for result in found.kept:
+        seen = [trace.prompt_ids + trace.completion_ids for trace in result.trace.segments]
+        assert [row["input_ids"] for row in sft_rows(result)] == seen
+        assert len(seen) == 1 + len(range(2, len(result.turns), 2))
+    assert any(len(result.turns) > 2 for result in found.kept)
 
 
 def write(
