@@ -17,18 +17,23 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import torch
 from command_runs import curve, train
-from report import HERE, QUICK, Table, publish, published_runs, run
+from report import HERE, QUICK, Table, in_process, publish, published_runs, run
 
 from gym_trl import GymSpec
 from gym_trl.chat.template import TemplateChat
 from gym_trl.policies.model import transformers_engine
 from gym_trl.rollout import Episode, History, Limits, run_episodes
 from gym_trl.testing import tiny_model, tiny_tokenizer
-from gym_trl.types import Task
+from gym_trl.types import EpisodeResult, Task
 
 ROOT = HERE.parent / "runs" / ("segments-quick" if QUICK else "segments")
 CONTEXT, TURNS, EPISODES, ROUNDS = 2048, 30 if QUICK else 120, 4 if QUICK else 16, 1 if QUICK else 3
@@ -63,22 +68,29 @@ class Played:
     """Tokens of the longest row."""
     cache_mb: float
     seconds: list[float]
+    vllm_hits: float | None = None
+    """Share of the prompts' tokens in vLLM's prefix cache (blocks of 32 tokens); ``None`` if it is not installed."""
 
 
-def play(game: str, words: str | None) -> tuple[dict[str, Any], float]:
-    """Play the episodes of a game, and return what they cost."""
-    tokenizer = tiny_tokenizer()
-    chat = TemplateChat(tokenizer)
-    engine: Any = transformers_engine(tiny_model(tokenizer), tokenizer, chat, sampling={"temperature": 1.0})
+def play_with(engine: Any, chat: TemplateChat, game: str, words: str | None) -> list[EpisodeResult]:
+    """Play the episodes of a game."""
     limits = Limits(tokens_per_turn=4, tokens=CONTEXT, context=CONTEXT)
     history = None if words is None else History.read(words)
     episodes = [
         Episode(Task(game, seed), chat=chat, limits=limits, seed=seed, history=history) for seed in range(EPISODES)
     ]
-    began = time.perf_counter()
     spec = GymSpec(game, action_format="plain", instructions="", turn_limit=TURNS, executor="inline", num_tasks=2)
     with spec.make_pool() as pool:
-        results = run_episodes(episodes, pool=pool, engine=engine)
+        return run_episodes(episodes, pool=pool, engine=engine)
+
+
+def play(game: str, words: str | None) -> tuple[dict[str, Any], float]:
+    """Play the episodes of a game with Transformers, and return what they cost."""
+    tokenizer = tiny_tokenizer()
+    chat = TemplateChat(tokenizer)
+    engine: Any = transformers_engine(tiny_model(tokenizer), tokenizer, chat, sampling={"temperature": 1.0})
+    began = time.perf_counter()
+    results = play_with(engine, chat, game, words)
     seconds = time.perf_counter() - began
     rows = [len(one.prompt_ids) + len(one.completion_ids) for result in results for one in result.trace.segments]
     cost = {
@@ -95,6 +107,25 @@ def play(game: str, words: str | None) -> tuple[dict[str, Any], float]:
     return cost, seconds
 
 
+def vllm_hits(game: str, words: str | None) -> float:
+    """Return the share of the prompts' tokens that vLLM's prefix cache holds already."""
+    import vllm_cpu
+
+    vllm_cpu.prepare()
+    from vllm import LLM
+
+    from gym_trl.engines.vllm import VLLMEngine
+
+    with TemporaryDirectory() as folder:
+        _, tokenizer = vllm_cpu.save_model(Path(folder))
+        settings = {"max_model_len": CONTEXT, "logprobs_mode": "processed_logprobs", "disable_log_stats": False}
+        llm = LLM(folder, **vllm_cpu.ENGINE, **settings)
+        chat = TemplateChat(tokenizer)
+        play_with(VLLMEngine(llm, eos_ids=chat.stop_ids), chat, game, words)
+        counts = {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
+    return float(counts["vllm:prefix_cache_hits"] / counts["vllm:prefix_cache_queries"])
+
+
 def rollouts() -> list[Played]:
     """Play all games with all histories, in interleaved rounds."""
     torch.set_num_threads(1)
@@ -106,7 +137,10 @@ def rollouts() -> list[Played]:
                 costs[game, name], took = play(game, words)
                 seconds.setdefault((game, name), []).append(took)
                 print(f"{game} {name}: {took:.1f} s", flush=True)
-    return [Played(*key, **cost, seconds=seconds[key]) for key, cost in costs.items()]
+    hits: dict[tuple[str, str], float] = {}
+    if find_spec("vllm") is not None and not QUICK:
+        hits = {(game, name): in_process(vllm_hits, game, words) for game in GAMES for name, words in HISTORIES.items()}
+    return [Played(*key, **cost, seconds=seconds[key], vllm_hits=hits.get(key)) for key, cost in costs.items()]
 
 
 @dataclass(frozen=True)
@@ -153,12 +187,13 @@ def tables(played: Sequence[Played], learnt: Sequence[Learnt]) -> Iterator[Table
         return f"{getattr(one, field) / one.turns / (getattr(usual, field) / usual.turns):.2f}"
 
     header = ["game", "history", "turns", "ended by the game", "sampled", "computed", "trained", "rows", "longest row"]
-    header += ["cache MB", "computed a turn", "trained a turn", "seconds"]
+    header += ["cache MB", "computed a turn", "trained a turn", "seconds", "prefix hits of vLLM"]
     rows: list[list[str | float | None]] = [
         [
             *(one.game, one.history, f"{one.turns:.0f}", f"{one.to_the_end:.0%}", one.sampled, one.computed),
             *(one.trained, one.rows, one.longest, f"{one.cache_mb:.0f}", share(one, "computed"), share(one, "trained")),
             f"{statistics.median(one.seconds):.1f} ({min(one.seconds):.1f} to {max(one.seconds):.1f})",
+            None if one.vllm_hits is None else f"{one.vllm_hits:.0%}",
         ]
         for one in played
     ]
