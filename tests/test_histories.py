@@ -106,7 +106,7 @@ histories = st.one_of(
     turns=st.integers(1, 12),
     words=st.lists(st.text(max_size=12), min_size=1, max_size=5),
     context=st.integers(60, 900),
-    completion=st.integers(60, 900),
+    completion=st.integers(300, 900),
 )
 def test_each_segment_is_what_the_engine_was_given_and_returned(history, turns, words, context, completion):
     def say(number, request):
@@ -166,6 +166,34 @@ def test_a_function_gets_what_it_is_to_replace():
     ]
 
 
+def test_a_function_gets_every_turn_that_is_left_out_also_where_fewer_have_room_than_are_to_be_kept():
+    heard: list[str] = []
+
+    def summarise(messages):
+        heard.extend(message.content for message in messages if message.role == "assistant")
+        return "S"
+
+    result, asked = play(History(last=8, summary=summarise), 20, filler="x" * 40, context=400)
+    assert result.stop_reason is StopReason.SUCCESS
+    check_laws(result, asked)
+    left_out = result.trace.borders[-1].left_out
+    assert heard == [f"a{turn}" for turn in range(left_out)]
+    assert len(result.trace.segments) < 10, "a cut makes room for several turns"
+
+
+def test_a_summary_without_room_ends_the_episode_by_name():
+    result, _ = play(History(last=1, most=1, summary=lambda messages: "long" * 99), 9, context=300)
+    assert result.stop_reason is StopReason.CONTEXT_OVERFLOW
+    assert "a summary of 396 characters" in str(result.error)
+
+
+def test_a_segment_that_could_never_hold_a_turn_is_refused():
+    for history, needed in ((History(last=8), 24), (History(summary="model", ask="Notes?"), 24 + 24 + 10)):
+        with pytest.raises(ConfigError, match=f"max_completion_length must be at least {needed} with this history"):
+            play(history, tokens=needed - 1)
+        play(history, tokens=needed)
+
+
 @pytest.mark.parametrize("history", [History(last=6), History(summary="model"), History(last=2, summary="model")])
 def test_an_episode_of_300_turns_in_a_context_of_2048_tokens_ends_by_its_game(history):
     plain, _ = play(None, 300, filler=" and more" * 3, context=2048)
@@ -189,7 +217,6 @@ def test_what_cannot_be_shortened_enough_ends_the_episode_and_names_the_history(
 @pytest.mark.parametrize(
     ("summary", "error"),
     [
-        (lambda messages: "long" * 99, "history.summary returned 396 characters for messages of 6: a summary must be"),
         (lambda messages: None, "history.summary must return a text, got None"),
         (lambda messages: str(messages[99]), "history.summary raised IndexError"),
     ],
@@ -209,6 +236,7 @@ def test_a_function_that_does_not_summarise_leaves_the_episode_unscored(summary,
         ({"last": -1}, "last must be an integer of at least 0, got -1"),
         ({"last": 1, "summary": "me"}, "summary must be \"model\" or a function of messages, got 'me'"),
         ({"last": 1, "ask": "Notes?"}, "ask is the message before"),
+        ({"last": 1, "template": "no"}, "template must be True or False, got 'no'"),
     ],
 )
 def test_arguments_of_a_history_are_checked(arguments, error):

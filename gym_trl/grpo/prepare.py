@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gym_trl.engines.protocol import sample_all
 from gym_trl.errors import ConfigError
+from gym_trl.grpo import trl_versions
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.types import Completion, Request
 
@@ -68,6 +69,11 @@ def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
         raise ConfigError("prepare needs a trainer with a rollout_func: GRPOTrainer(rollout_func=spec.rollout_func)")
     if steps < 2:
         raise ConfigError(f"steps must be at least 2, got {steps}: the optimizer has no state in the first")
+    if trl_versions.may_have_segments(trainer):
+        raise ConfigError(
+            "prepare measures one row per episode, and with history an episode has several: prepare a spec without "
+            "history and with as many episodes as there will be rows"
+        )
     import torch
 
     rehearsal = _Rehearsal(trainer)

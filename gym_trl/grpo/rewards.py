@@ -115,9 +115,13 @@ class SoftOverlong:
         stop_reason: Sequence[str] | None = None,
         episode_return: Sequence[float | None] | None = None,
         environments: Sequence[Any] | None = None,
+        segments: Sequence[Sequence[Sequence[int]]] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """Return the penalty of each completion."""
+        """Return the penalty of each completion; with a history, that of its last segment."""
+        if segments is not None:
+            starts = (borders[-1][1] if borders else 0 for borders in segments)
+            completion_ids = [ids[start:] for ids, start in zip(completion_ids, starts, strict=True)]
         if environments is not None:
             played = outcomes(environments)
             stop_reason, episode_return = played["stop_reason"], played["episode_return"]

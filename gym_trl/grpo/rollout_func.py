@@ -131,15 +131,28 @@ class _RolloutFunc:
             with needs("train", "history"):
                 trl_versions.attach_before_batches(ATTACH)
 
+    @property
+    def has_history(self) -> bool:
+        """True if episodes may have several segments."""
+        return self.config.history is not None
+
+    def _gym_trl_segments(self, trainer: Any) -> None:
+        """Let a trainer train segments as rows, if there is a history.
+
+        Raises:
+            ConfigError: The trainer's settings do not go with it.
+        """
+        if self.config.history is not None and not trl_versions.has_segments(trainer):
+            trl_versions.check_segments(trainer)
+            trl_versions.intercept_segments(trainer, SEGMENTS)
+
     def _gym_trl_attach(self, trainer: Any) -> None:
         """Attach to a trainer before its first batch.
 
         Raises:
             ConfigError: The trainer's settings do not go with the history or the credit per turn.
         """
-        if self.config.history is not None and not trl_versions.has_segments(trainer):
-            trl_versions.check_segments(trainer)
-            trl_versions.intercept_segments(trainer, SEGMENTS)
+        self._gym_trl_segments(trainer)
         attach(trainer)
         if self.credit is not None:
             self.credit.attach(trainer)

@@ -13,8 +13,8 @@ from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.grpo.credit.estimators import EPISODE, Estimator
-from gym_trl.grpo.credit.turn_credit import TurnCredit
+from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, Estimator
+from gym_trl.grpo.credit.turn_credit import TurnCredit, find_estimator
 from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, PrioritizedTasks
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
@@ -34,7 +34,7 @@ from gym_trl.wrappers.state_key import KeyFunction
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
 
-_BY_STATE = ("pool", "gigpo")
+_BY_STATE = (ESTIMATORS["pool"], ESTIMATORS["gigpo"])
 """Estimators that compare turns of different episodes by their states."""
 
 
@@ -185,7 +185,8 @@ class GymSpec:
     ) -> None:
         self._curriculum = _read_curriculum(curriculum)
         levels = () if self._curriculum is None else self._curriculum.levels
-        if history is not None and turn_limit is None and end_after_invalid is None:
+        shown = None if history is None else History.read(history)
+        if shown is not None and shown.cuts and turn_limit is None and end_after_invalid is None:
             end_after_invalid = END_AFTER_INVALID  # the context no longer ends an episode
         self.env_spec = EnvSpec(
             env,
@@ -228,8 +229,7 @@ class GymSpec:
             chat=chat,
             chat_template_kwargs=chat_template_kwargs or {},
         )
-        shown = self._rollout.shown
-        if shown is not None and shown.summary == "model" and credit in _BY_STATE:
+        if shown is not None and shown.summary == "model" and find_estimator(credit) in _BY_STATE:
             raise ConfigError(
                 f"credit={credit!r} compares states of the environment, which say nothing of what a summary keeps: "
                 'with history=History(summary="model") use "episode" or "return_to_go"'

@@ -32,7 +32,7 @@ _SEGMENT_LOSSES = {
 }
 """Loss types of TRL 1.14 to 1.16: exact for episodes of several segments, or the reason why not."""
 _SEQUENCE_RATIOS = ("sequence_mask", "sequence_truncate")
-_SEGMENTS = "_gym_trl_segments"
+_SEGMENTS, _ADVANTAGES = "_gym_trl_segments", "_gym_trl_advantages"
 _LOSSES_PER_TOKEN = frozenset({"bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
 """Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16)."""
 
@@ -330,6 +330,7 @@ def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantag
             ``None`` to leave the advantages as they are.
     """
     found: list[TurnAdvantages] = []  # of the batch that is scored now
+    setattr(trainer, _ADVANTAGES, True)
 
     def rewards(calculate: Callable[..., Any], inputs: Any, *given: Any, **named: Any) -> Any:
         calculated = calculate(inputs, *given, **named)
@@ -408,6 +409,12 @@ def attach_before_batches(attach: str) -> None:
     GRPOTrainer._prepare_inputs = attached
 
 
+def segments_first(trainer: Any) -> None:
+    """Let the trainer's own ``rollout_func`` intercept segments, which advantages per token need to know."""
+    if (intercept := getattr(getattr(trainer, "rollout_func", None), "_gym_trl_segments", None)) is not None:
+        intercept(trainer)
+
+
 class SegmentRow(NamedTuple):
     """Row of a batch that is a segment of an episode."""
 
@@ -462,6 +469,11 @@ def _why_no_segments(trainer: Any) -> str | None:
     return None
 
 
+def may_have_segments(trainer: Any) -> bool:
+    """Return True if the trainer's ``rollout_func`` has a history."""
+    return bool(getattr(trainer.rollout_func, "has_history", False))
+
+
 def has_segments(trainer: Any) -> bool:
     """Return True if the trainer trains segments as rows, or is a stand-in without TRL's methods."""
     return hasattr(trainer, _SEGMENTS) or not hasattr(trainer, "_calculate_rewards")
@@ -475,14 +487,19 @@ def intercept_segments(trainer: Any, column: str) -> None:
     then the batch has a row per segment. It is filled up with rows that train nothing, to the same number on all
     processes, which the steps of a generation divide.
     """
+    if hasattr(trainer, _ADVANTAGES):
+        raise ConfigError("with history call spec.attach(trainer), which also attaches the credit per turn, before it")
     state: dict[str, Any] = {"rows": None}
 
     def generate(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         prompts, completions, mask, texts, logprobs, columns, *images = method(*given, **named)
         borders = columns.get(column)
         state.update(rows=None, ids=completions)
-        if borders is None:
-            return prompts, completions, mask, texts, logprobs, columns, *images
+        if borders is None or mask is None or logprobs is None:
+            raise ConfigError(
+                f"with history the columns {column}, env_mask and logprobs are needed: a rollout_func around "
+                "spec.rollout_func must return them, too"
+            )
         rows = _segment_rows(completions, borders)
         rows += [SegmentRow(None, 0, 0)] * (_rows_everywhere(trainer, len(rows)) - len(rows))
         state["rows"] = rows

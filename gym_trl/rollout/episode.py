@@ -6,6 +6,7 @@ from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.transcript import Transcript
+from gym_trl.errors import ConfigError
 from gym_trl.executors.step import MAX_TURNS
 from gym_trl.rollout.history import ASK, History, Shown
 from gym_trl.rollout.limits import Limits
@@ -108,6 +109,8 @@ class Episode:
         self._costs = 0.0  # part of it that further actions would cost
         self._states: list[StateName] = []  # before each turn
         self._markov_keys, self._task_key = False, ""
+        if history is not None and history.cuts:
+            self._check_room(history)
 
     def started(self, result: StepResult | EnvFailure) -> Sample | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
@@ -139,7 +142,8 @@ class Episode:
         self._transcript.commit(self._delta, completion.ids, completion.logprobs)
         if self._asking:
             self._asking = False
-            return self._shortened(self._chat.text(completion.ids).text)
+            assert self._shown is not None
+            return self._shortened(self._shown, self._chat.text(completion.ids).text)
         length = self._transcript.completion_length
         self._span = (length - len(completion.ids), length)
         self._answer = self._chat.text(completion.ids)
@@ -245,6 +249,23 @@ class Episode:
     # Histories that are cut or rendered anew
     # -----------------------------------------------------------------------------------------------------------------
 
+    def _check_room(self, history: History) -> None:
+        """Check that a segment has room for a turn, and for a request for a summary.
+
+        Raises:
+            ConfigError: It never has.
+        """
+        if history.summary == "model":
+            self._ask_length = len(self._chat.reply(history.ask or ASK, closed=False))
+        turn, most = self._limits.tokens_per_turn or 1, self._limits.tokens
+        needed = history.needed(turn, self._ask_length)
+        if most is not None and needed > most:
+            asks = f", a summary of as many and {self._ask_length} that ask for it" if self._ask_length else ""
+            raise ConfigError(
+                f"max_completion_length must be at least {needed} with this history, got {most}: a segment needs room "
+                f"for a turn of max_tokens_per_turn={turn}{asks}"
+            )
+
     def _continued(self, shown: Shown, observation: str) -> Sample | EpisodeResult:
         """Return the next request, after cutting the history where it is too long."""
         if len(self._turns) >= MAX_TURNS:
@@ -267,56 +288,60 @@ class Episode:
     def _restart(self, messages: Sequence[Message]) -> None:
         self._prompt, self._delta = self._chat.open(messages), []
 
-    def _has_room(self, shown: Shown) -> bool:
-        """Return whether the limits leave room for a turn, and for a summary after it."""
-        turn = self._limits.tokens_per_turn or 1
-        asks = shown.history.summary == "model"
-        if asks and not self._ask_length:
-            self._ask_length = len(self._chat.reply(shown.history.ask or ASK, closed=False))
-        needed = turn + (turn + self._ask_length if asks else 0)
+    def _has_room(self, shown: Shown, before: tuple[int, int] | None = None) -> bool:
+        """Return whether the limits leave room for a turn, and for a summary after it.
+
+        ``before`` are the numbers of ids in the segment's completion and in all of it; by default those so far.
+        """
+        needed = shown.history.needed(self._limits.tokens_per_turn or 1, self._ask_length)
         most = self._limits.tokens, self._limits.context
-        return all(limit is None or used + needed <= limit for limit, used in zip(most, self._lengths(), strict=True))
+        used = before or self._lengths()
+        return all(limit is None or count + needed <= limit for limit, count in zip(most, used, strict=True))
 
     def _cut(self, shown: Shown) -> Sample | EpisodeResult:
-        summarise = shown.history.summary
-        if summarise == "model":
-            self._asking, self._prompt = True, None
-            ask = shown.history.ask or ASK
-            self._append(shown, [*shown.messages()[:-1], Message("user", ask)], ask)
-            return self._next_turn()
-        if summarise is None:
-            return self._shortened("")
-        try:
-            summary = summarise(shown.dropped())
-        except Exception as error:
-            return self.stopped(StopReason.ENV_ERROR, f"history.summary raised {type(error).__name__}: {error}")
-        if not isinstance(summary, str):
-            return self.stopped(StopReason.ENV_ERROR, f"history.summary must return a text, got {summary!r:.100}")
-        longest = sum(len(message.content) for message in shown.dropped())
-        if len(summary) > longest:
-            return self.stopped(
-                StopReason.ENV_ERROR,
-                f"history.summary returned {len(summary)} characters for messages of {longest}: a summary must be "
-                "shorter than what it replaces",
-            )
-        return self._shortened(summary)
+        if shown.history.summary != "model":
+            return self._shortened(shown)
+        self._asking, self._prompt = True, None
+        ask = shown.history.ask or ASK
+        self._append(shown, [*shown.messages()[:-1], Message("user", ask)], ask)
+        return self._next_turn()
 
-    def _shortened(self, summary: str) -> Sample | EpisodeResult:
+    def _shortened(self, shown: Shown, summary: str = "") -> Sample | EpisodeResult:
         """Return the next request, with ``summary`` in place of the turns that are left out."""
-        assert self._shown is not None
-        self._shown.cut(summary)
-        self._restart(self._shown.messages())
-        while not self._has_room(self._shown) and self._shown.leave_out(1):
-            self._restart(self._shown.messages())
-        if self._has_room(self._shown):
+        keep = self._kept(shown, len(summary))
+        summarise = shown.history.summary
+        if callable(summarise):
+            try:
+                summary = summarise(shown.dropped(keep))
+            except Exception as error:
+                return self.stopped(StopReason.ENV_ERROR, f"history.summary raised {type(error).__name__}: {error}")
+            if not isinstance(summary, str):
+                return self.stopped(StopReason.ENV_ERROR, f"history.summary must return a text, got {summary!r:.100}")
+        shown.cut(summary, keep=keep)
+        self._restart(shown.messages())
+        if self._has_room(shown):
             return self._next_turn()
         _, needed = self._lengths()
+        what = f"a summary of {len(summary)} characters" if summary else "no summary"
         return self.stopped(
             StopReason.CONTEXT_OVERFLOW,
-            f"the instructions, the summary and the last observation need {needed} tokens, which with "
+            f"the instructions, {what} and the last observation need {needed} tokens, which with "
             f"max_tokens_per_turn={self._limits.tokens_per_turn} leaves no room in a segment: history cannot be "
             f"shortened further (max_completion_length={self._limits.tokens}, context={self._limits.context})",
         )
+
+    def _kept(self, shown: Shown, summary: int) -> int:
+        """Return the number of turns to keep: as many as have room beside a summary, so that more turns follow.
+
+        A history that is cut for lack of room keeps at most half of its turns, or it would be cut at every turn.
+        """
+        keep = shown.most_kept
+        if not shown.is_long:
+            keep = min(keep, shown.count // 2)
+        reserve = (self._limits.tokens_per_turn or 1) if shown.history.summary else 0
+        while keep and not self._has_room(shown, (0, len(self._chat.open(shown.messages(keep))) + reserve)):
+            keep -= 1
+        return keep
 
     def _overflow(self, needed: int) -> str:
         what = "the next turn" if self._turns else "the first observation"

@@ -41,7 +41,7 @@ class History:
     episodes cheaper to sample and to train: with the default, a segment is ``last`` turns longer than its prompt.
 
     Args:
-        last: Number of turns that are kept. Default: 0 with ``summary``; without it, all.
+        last: Number of turns that are kept, fewer if they have no room. Default: 0 with ``summary``; without it, all.
         most: Largest number of turns that is not cut. Default: twice ``last``; if that is 0, as many as have room.
         summary: What replaces the turns that are left out: a text that the model writes (``"model"``), which is sampled
             and trained like a response, or that a function makes of their messages, and of the summary before them.
@@ -71,6 +71,8 @@ class History:
             raise ConfigError(f'summary must be "model" or a function of messages, got {self.summary!r}')
         if self.ask is not None and (self.summary != "model" or not self.ask.strip()):
             raise ConfigError(f'ask is the message before summary="model", got ask={self.ask!r}')
+        if not isinstance(self.template, bool):
+            raise ConfigError(f"template must be True or False, got {self.template!r}")
         if not cuts:
             return
         last = 0 if self.last is None else self.last
@@ -110,6 +112,10 @@ class History:
                 raise ConfigError(f"History has no argument {name!r}{did_you_mean(name, known)}")
         return cls(**given)
 
+    def needed(self, turn: int, ask: int) -> int:
+        """Return the number of tokens for which a segment keeps room: a turn, and a request for a summary after it."""
+        return turn + (turn + ask if self.summary == "model" else 0)
+
     @property
     def cuts(self) -> bool:
         """True if turns are left out."""
@@ -133,7 +139,7 @@ class Shown:
     ...     shown.add(response, observation)
     >>> shown.is_long
     True
-    >>> shown.cut()
+    >>> shown.cut()  # to as many turns as the history keeps
     >>> for message in shown.messages():
     ...     print(f"{message.role}: {message.content!r}")
     system: 'Be brief.'
@@ -163,6 +169,11 @@ class Shown:
         return self.history.most is not None and len(self._turns) > self.history.most
 
     @property
+    def count(self) -> int:
+        """Number of turns that are shown."""
+        return len(self._turns)
+
+    @property
     def answers(self) -> int:
         """Number of responses after the prompt of the segment."""
         return len(self._turns) - self._opening
@@ -171,32 +182,32 @@ class Shown:
         """Add a turn."""
         self._turns.append(Exchange(response, observation))
 
-    def messages(self) -> list[Message]:
-        """Return the conversation that the model sees."""
-        note = self.summary and f"Notes of the {_turns(self.left_out)} before:\n{self.summary}"
-        if self.left_out and not note:
-            note = f"[{_turns(self.left_out)} {'is' if self.left_out == 1 else 'are'} left out.]"
-        return conversation(self._preamble, [self._instructions, note, self._first], self._turns)
+    def messages(self, keep: int | None = None) -> list[Message]:
+        """Return the conversation that the model sees, or would see if it were cut to ``keep`` turns."""
+        gone = 0 if keep is None else len(self._turns) - keep
+        count, first = self.left_out + gone, self._turns[gone - 1].observation if gone else self._first
+        note = self.summary and f"Notes of the {_turns(count)} before:\n{self.summary}"
+        if count and not note:
+            note = f"[{_turns(count)} {'is' if count == 1 else 'are'} left out.]"
+        return conversation(self._preamble, [self._instructions, note, first], self._turns[gone:])
 
-    def cut(self, summary: str = "") -> None:
-        """Leave out the turns before the last ones, and show ``summary`` in their place."""
-        self.leave_out(len(self._turns) - min(self.history.last or 0, len(self._turns)))
+    def cut(self, summary: str = "", *, keep: int | None = None) -> None:
+        """Leave out the turns before the last ``keep``, and show ``summary`` in their place."""
+        count = len(self._turns) - (self.most_kept if keep is None else keep)
+        if count:
+            self._first = self._turns[count - 1].observation
+            del self._turns[:count]
+            self.left_out += count
         self.summary = summary
         self._opening = len(self._turns)
 
-    def leave_out(self, count: int) -> bool:
-        """Leave out the first ``count`` turns that are shown; return False if there are none."""
-        if not count or not self._turns:
-            return False
-        self._first = self._turns[count - 1].observation
-        del self._turns[:count]
-        self.left_out += count
-        self._opening = len(self._turns)
-        return True
+    @property
+    def most_kept(self) -> int:
+        """Number of turns that a cut keeps, if they have room."""
+        return min(self.history.last or 0, len(self._turns))
 
-    def dropped(self) -> list[Message]:
-        """Return what a summary replaces: the messages before the turns that are kept, with the summary so far."""
-        keep = min(self.history.last or 0, len(self._turns))
+    def dropped(self, keep: int) -> list[Message]:
+        """Return what a summary replaces: the messages before the ``keep`` last turns, with the summary so far."""
         gone = self._turns[: len(self._turns) - keep]
         before = [Message("user", self.summary)] if self.summary else []
         return [*before, *conversation([], [self._first], gone)]

@@ -176,7 +176,12 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
     free = free_memory(cpu=bool(args.use_cpu))
     if args.use_vllm and args.vllm_mode == VLLMMode.COLOCATE:
         free = int(free * (1 - args.vllm_gpu_memory_utilization))
-    tokens = args.max_completion_length + _PROMPT
+    tokens = args.max_completion_length * (2 if history is not None and history.cuts else 1) + _PROMPT
+    if history is not None:
+        notes.append(
+            "With a history an episode may be several rows, and a micro-batch as many times as large; if memory runs "
+            "out, set --grpo per_device_train_batch_size=1"
+        )
     batch = choose_micro_batch(
         choice,
         rows=options.episodes,

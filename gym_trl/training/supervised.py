@@ -189,6 +189,11 @@ def sft_rows(episode: EpisodeResult) -> list[dict[str, list[int]]]:
     ]
 
 
+def _rows(found: Demonstrations) -> int:
+    """Return the number of rows of the demonstrations that are kept, one for each segment."""
+    return sum(len(episode.trace.segments) for episode in found.kept)
+
+
 def _warm_start(
     options: WarmStartOptions, out: Path | None, start: Checkpoint | None, console: Console | None
 ) -> WarmStart:
@@ -220,7 +225,7 @@ def _warm_start(
         )
         for line in [*_remarks(found), *work.warnings]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-        steps = options.steps or math.ceil(len(found.kept) / options.batch_size)
+        steps = options.steps or math.ceil(_rows(found) / options.batch_size)
         display = display_on(console, steps)
         stack.callback(display.end)
         interrupt = stack.enter_context(Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0))
@@ -359,7 +364,7 @@ class _Work:
         from trl import SFTConfig, SFTTrainer
 
         options, args = self.options, self.args
-        rows, rest = divmod(min(options.batch_size, len(found.kept)), self._processes)
+        rows, rest = divmod(min(options.batch_size, _rows(found)), self._processes)
         if rest:
             raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self._processes} processes")
         size, checkpointing = self._micro_batch(rows, found)

@@ -10,6 +10,8 @@ import warm
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
+from gym_trl.grpo.prepare import prepare
+from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.rollout import History
 
 pytest.importorskip("trl")
@@ -121,6 +123,45 @@ def test_a_rollout_func_around_ours_is_told_to_attach(tmp_path):
         trainer.train()
     spec.attach(trainer)
     trainer.train()
+
+
+def test_credit_that_is_attached_first_knows_the_segments(tmp_path):
+    spec = guess(credit="return_to_go")
+    trainer = tiny_trainer.make(tmp_path, spec, grpo={"per_device_train_batch_size": 4, "max_steps": 1})
+    trainer.remove_callback(PrinterCallback)
+    spec.turn_credit.attach(trainer)
+    trainer.train()
+
+
+def test_a_rollout_func_around_ours_must_return_where_segments_begin(tmp_path):
+    spec = guess()
+
+    def around(prompts, trainer):
+        return {name: values for name, values in spec.rollout_func(prompts, trainer).items() if name != "segments"}
+
+    grpo = {"per_device_train_batch_size": 4, "max_steps": 1}
+    trainer = tiny_trainer.make(tmp_path, spec, grpo=grpo, rollout_func=around)
+    spec.attach(trainer)
+    with pytest.raises(ConfigError, match="the columns segments, env_mask and logprobs are needed"):
+        trainer.train()
+
+
+def test_what_is_not_possible_with_a_history_is_refused_by_name(tmp_path):
+    trainer = tiny_trainer.make(tmp_path, guess(), grpo={"per_device_train_batch_size": 4, "max_steps": 1})
+    with pytest.raises(ConfigError, match="prepare measures one row per episode"):
+        prepare(trainer)
+    with pytest.raises(ConfigError, match="does not support max_tokens_per_turn, history"):
+        _ = guess().environment_factory
+
+
+def test_the_penalty_of_long_completions_is_that_of_the_last_segment():
+    penalty = SoftOverlong(longest=20, cache=10)
+    rows: dict[str, Any] = {
+        "completion_ids": [[0] * 35, [0] * 35],
+        "stop_reason": ["success"] * 2,
+        "episode_return": [1.0, 1.0],
+    }
+    assert penalty(**rows, segments=[[], [(12, 20)]]) == [-1.0, -0.5]
 
 
 def test_states_do_not_say_what_a_summary_keeps():

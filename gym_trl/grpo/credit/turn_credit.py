@@ -95,6 +95,7 @@ class TurnCredit:
                 raise ConfigError("another credit per turn is attached to the trainer: use one for all of its rollouts")
             return
         trl_versions.check_advantages_per_token(trainer)
+        trl_versions.segments_first(trainer)
         attach(trainer)  # first, so that the rewards of unscored episodes are NaN
         made = _Attached(self, trainer)
         setattr(trainer, _NAME, made)
