@@ -118,7 +118,9 @@ def vllm_hits(game: str, words: str | None) -> float:
 
     with TemporaryDirectory() as folder:
         _, tokenizer = vllm_cpu.save_model(Path(folder))
-        settings = {"max_model_len": CONTEXT, "logprobs_mode": "processed_logprobs", "disable_log_stats": False}
+        # Whole prompts: the CPU build cannot take back a random number that it drew after a part of one.
+        settings: dict[str, Any] = {"max_model_len": CONTEXT, "max_num_batched_tokens": EPISODES * CONTEXT}
+        settings |= {"logprobs_mode": "processed_logprobs", "disable_log_stats": False}
         llm = LLM(folder, **vllm_cpu.ENGINE, **settings)
         chat = TemplateChat(tokenizer)
         play_with(VLLMEngine(llm, eos_ids=chat.stop_ids), chat, game, words)
