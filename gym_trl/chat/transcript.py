@@ -78,7 +78,8 @@ class Transcript:
 
     def prompt(self, delta: TokenIds) -> TokenIds:
         """Return the present segment followed by ``delta``, as a new list; the transcript is not changed."""
-        return self._ids[self._segment :] + delta
+        ids = self._ids[self._segment :] if self._segment else self._ids  # one copy, not two
+        return ids + delta
 
     def restart(self, prompt: TokenIds, *, turn: int, left_out: int = 0, summary: str = "") -> None:
         """Begin a segment with ``prompt``; see ``Border`` for the other arguments. ``commit`` must follow."""
