@@ -50,7 +50,7 @@ SEEDS, STEPS, WINDOW = range(1 if QUICK else 3), 2 if QUICK else 120, 5
 
 @dataclass(frozen=True)
 class Played:
-    """What the episodes of one game cost with one history."""
+    """Cost of the episodes of one game with one history."""
 
     game: str
     history: str

@@ -206,6 +206,7 @@ class _RolloutFunc:
         self, rows: Sequence[Planned], engine: Engine, trainer: Any, chat: Chat, place: Place
     ) -> list[EpisodeResult]:
         limits = self.config.limits(trainer.args.max_completion_length, context=context_length(trainer))
+        config, history = self.config, self.config.shown
         episodes = [
             Episode(
                 row.task,
@@ -213,11 +214,10 @@ class _RolloutFunc:
                 limits=limits,
                 preamble=row.preamble,
                 seed=row.sampling_seed(self.seed, place),
-                history=self.config.shown,
+                history=history,
             )
             for row in rows
         ]
-        config = self.config
         return run_episodes(episodes, pool=self.pool, engine=engine, max_alive=config.max_alive, cutoff=config.cutoff)
 
     def _replace_dead(

@@ -26,7 +26,7 @@ from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff
-from gym_trl.rollout.history import History
+from gym_trl.rollout.history import History, read_history
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.parse_action import CutActions
@@ -185,7 +185,7 @@ class GymSpec:
     ) -> None:
         self._curriculum = _read_curriculum(curriculum)
         levels = () if self._curriculum is None else self._curriculum.levels
-        shown = None if history is None else History.read(history)
+        shown = read_history(history)
         if shown is not None and shown.cuts and turn_limit is None and end_after_invalid is None:
             end_after_invalid = END_AFTER_INVALID  # the context no longer ends an episode
         self.env_spec = EnvSpec(

@@ -269,6 +269,14 @@ def check_advantages_per_token(trainer: Any) -> None:
         raise ConfigError(f"credit per turn is not possible with {reason}, or leave out credit")
 
 
+def _has_own_loss(owner: type) -> bool:
+    """Return True if a class of trainers computes a loss without calling TRL's."""
+    from trl import GRPOTrainer
+
+    loss = getattr(owner, _LOSS)
+    return loss is not getattr(GRPOTrainer, _LOSS) and _LOSS not in unwrap(loss).__code__.co_names
+
+
 def _why_one_per_row(trainer: Any) -> str | None:
     owner = type(trainer)
     if not hasattr(trainer, "_calculate_rewards"):
@@ -279,8 +287,6 @@ def _why_one_per_row(trainer: Any) -> str | None:
     ratios, aggregation, loss_type = (
         getattr(trainer, name) for name in ("importance_sampling_level", "multi_objective_aggregation", "loss_type")
     )
-    loss, trls = getattr(owner, _LOSS), getattr(GRPOTrainer, _LOSS)
-    own_loss = loss is not trls and _LOSS not in unwrap(loss).__code__.co_names  # it does not call TRL's
     known = ", ".join(sorted(_LOSSES_PER_TOKEN))
     for holds, reason in (
         (
@@ -300,9 +306,9 @@ def _why_one_per_row(trainer: Any) -> str | None:
             loss_type not in _LOSSES_PER_TOKEN,
             f"loss_type={loss_type!r}, which may reduce a row to one number; use one of {known}",
         ),
-        (own_loss, f"{owner.__name__}, which computes a loss of its own; use GRPOTrainer"),
+        (_has_own_loss(owner), f"{owner.__name__}, which computes a loss of its own; use GRPOTrainer"),
         (
-            "advantages.dim()" not in getsource(trls),
+            "advantages.dim()" not in getsource(getattr(GRPOTrainer, _LOSS)),
             "this TRL, whose loss takes one advantage per row; use 1.14 to 1.16",
         ),
     ):
@@ -371,7 +377,8 @@ def _per_token(
 
     ids = batch["completion_ids"]
     if segments is None or weights is None:
-        segments, weights = [SegmentRow(episode, 0, ids.shape[1]) for episode in range(len(ids))], [1.0] * len(ids)
+        segments = [SegmentRow(episode, None, 0, ids.shape[1]) for episode in range(len(ids))]
+        weights = [1.0] * len(ids)
     rows = np.zeros(tuple(ids.shape), dtype=np.float32)  # NumPy places thousands of turns in a tenth of torch's time
     for row, segment, weight in zip(rows, segments, weights, strict=True):
         if segment.episode is None:
@@ -420,6 +427,8 @@ class SegmentRow(NamedTuple):
 
     episode: int | None
     """Index of the episode among those of this process; ``None`` for a row that only fills the batch."""
+    prompt: int | None
+    """Index in the episode's ``completion_ids`` of the segment's prompt; ``None`` for the first segment's own."""
     start: int
     """Index in the episode's ``completion_ids`` of the first id after the segment's prompt."""
     stop: int
@@ -441,11 +450,9 @@ def _why_no_segments(trainer: Any) -> str | None:
     if not hasattr(trainer, "_calculate_rewards"):
         return f"{owner.__name__}: use GRPOTrainer"
     check_trl()
-    from trl import GRPOTrainer
 
     loss_type, level, beta = (getattr(trainer, name) for name in ("loss_type", "importance_sampling_level", "beta"))
     exact = _SEGMENT_LOSSES.get(loss_type, "it is not known")
-    loss, trls = getattr(owner, _LOSS), getattr(GRPOTrainer, _LOSS)
     known = ", ".join(name for name, why in _SEGMENT_LOSSES.items() if why.startswith("exact"))
     for holds, reason in (
         (not exact.startswith("exact"), f"loss_type={loss_type!r}: {exact}; use one of {known}"),
@@ -460,7 +467,7 @@ def _why_no_segments(trainer: Any) -> str | None:
         ),
         (getattr(trainer, "use_liger_kernel", False), "use_liger_kernel, which has a loss of its own; leave it out"),
         (
-            loss is not trls and _LOSS not in unwrap(loss).__code__.co_names,
+            _has_own_loss(owner),
             f"{owner.__name__}, which computes a loss of its own; use GRPOTrainer",
         ),
     ):
@@ -501,14 +508,20 @@ def intercept_segments(trainer: Any, column: str) -> None:
                 "spec.rollout_func must return them, too"
             )
         rows = _segment_rows(completions, borders)
-        rows += [SegmentRow(None, 0, 0)] * (_rows_everywhere(trainer, len(rows)) - len(rows))
+        rows += [SegmentRow(None, None, 0, 0)] * (_rows_everywhere(trainer, len(rows)) - len(rows))
         state["rows"] = rows
         end = end_ids(trainer)[0]
-        begins = [_prompt_of(row, prompts, completions, borders, end) for row in rows]
+
+        def prompt_of(row: SegmentRow) -> list[int]:
+            if row.episode is None:
+                return [end]
+            ids: list[int] = prompts[row.episode]
+            return ids if row.prompt is None else completions[row.episode][row.prompt : row.start]
 
         def cut(values: list[list[Any]], filler: Any) -> list[list[Any]]:
             return [[filler] if row.episode is None else values[row.episode][row.start : row.stop] for row in rows]
 
+        begins = [prompt_of(row) for row in rows]
         return begins, cut(completions, end), cut(mask, 0), texts, cut(logprobs, 0.0), columns, *images
 
     def rewards(calculate: Callable[..., Any], inputs: Any, prompts: Any, texts: Any, ids: Any, **named: Any) -> Any:
@@ -527,18 +540,10 @@ def intercept_segments(trainer: Any, column: str) -> None:
 def _segment_rows(completions: Sequence[Sequence[int]], borders: Sequence[Sequence[Sequence[int]]]) -> list[SegmentRow]:
     rows: list[SegmentRow] = []
     for episode, (ids, within) in enumerate(zip(completions, borders, strict=True)):
-        starts = [0, *(stop for _, stop in within)]
+        begins: list[tuple[int | None, int]] = [(None, 0), *((begin, start) for begin, start in within)]
         stops = [*(start for start, _ in within), len(ids)]
-        rows += [SegmentRow(episode, start, stop) for start, stop in zip(starts, stops, strict=True)]
+        rows += [SegmentRow(episode, *begin, stop) for begin, stop in zip(begins, stops, strict=True)]
     return rows
-
-
-def _prompt_of(row: SegmentRow, prompts: Any, completions: Any, borders: Any, filler: int) -> list[int]:
-    if row.episode is None:
-        return [filler]
-    begins = next((start for start, stop in borders[row.episode] if stop == row.start), None)
-    ids: list[int] = prompts[row.episode] if begins is None else completions[row.episode][begins : row.start]
-    return ids
 
 
 def _rows_everywhere(trainer: Any, rows: int) -> int:

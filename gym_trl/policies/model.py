@@ -24,7 +24,7 @@ from gym_trl.policies.weights import (
 )
 from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.history import History
+from gym_trl.rollout.history import History, appends, read_history
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
@@ -107,13 +107,12 @@ class Model:
     @property
     def history(self) -> History | None:
         """Part of the conversation that the model sees; ``None`` for all of it."""
-        given = self.spec.get("history")
-        return None if given is None else History.read(given)
+        return read_history(self.spec.get("history"))
 
     def chat(self, tokenizer: Any) -> TemplateChat:
         """Return the chat of its tokenizer."""
-        appends = self.history is None or not self.history.template
-        return TemplateChat(tokenizer, appends=appends, **(self.spec.get("chat_template_kwargs") or {}))
+        options = self.spec.get("chat_template_kwargs") or {}
+        return TemplateChat(tokenizer, appends=appends(self.history), **options)
 
     @property
     def greedy(self) -> bool:

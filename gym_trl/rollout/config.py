@@ -8,7 +8,7 @@ from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.rollout.cutoff import WAIT, Cutoff
-from gym_trl.rollout.history import History
+from gym_trl.rollout.history import History, appends, read_history
 from gym_trl.rollout.limits import Limits
 
 
@@ -70,16 +70,14 @@ class RolloutConfig:
     @property
     def shown(self) -> History | None:
         """``history`` as an object, or ``None``."""
-        return None if self.history is None else History.read(self.history)
+        return read_history(self.history)
 
     def template_chat(
         self, tokenizer: Any, options: Mapping[str, Any], *, chat_template: str | None = None
     ) -> TemplateChat:
         """Return the chat of a tokenizer; ``chat_template_kwargs`` override ``options``."""
-        appends = self.shown is None or not self.shown.template
-        return TemplateChat(
-            tokenizer, chat_template=chat_template, appends=appends, **{**options, **self.chat_template_kwargs}
-        )
+        given = {**options, **self.chat_template_kwargs}
+        return TemplateChat(tokenizer, chat_template=chat_template, appends=appends(self.shown), **given)
 
     def limits(self, completion: int | None, *, context: int | None) -> Limits:
         """Return an episode's limits under the trainer's limits on the completion and the context."""

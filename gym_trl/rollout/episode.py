@@ -8,7 +8,7 @@ from gym_trl.chat.protocol import Chat
 from gym_trl.chat.transcript import Transcript
 from gym_trl.errors import ConfigError
 from gym_trl.executors.step import MAX_TURNS
-from gym_trl.rollout.history import ASK, History, Shown
+from gym_trl.rollout.history import ASK, History, Shown, conversation
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
@@ -120,10 +120,10 @@ class Episode:
         self._declares, self._owed, self._costs = result.declares_success, result.settlement, result.action_costs
         self._states, self._markov_keys, self._task_key = [result.state], result.markov_keys, result.task_key
         self._observation = result.observation
+        told = result.instructions, result.observation
         if self._history is not None:
-            told = result.instructions, result.observation
             self._shown = Shown(self._history, self._chat, tuple(self._messages), *told)
-        self._hear("\n\n".join(part for part in (result.instructions, result.observation) if part))
+        self._messages = conversation(self._messages, told)
         self._transcript = Transcript(self._chat.open(self._messages))
         return self._next_turn()
 
@@ -170,11 +170,10 @@ class Episode:
         self._info, self._owed, self._costs = result.info, result.settlement, result.action_costs
         self._declares = self._declares or result.info.get("success") is not None
         self._observation = result.observation
+        self._messages.append(Message("user", result.observation))
         if result.terminated or result.truncated:
-            self._messages.append(Message("user", result.observation))
             self._terminated, self._owed, self._costs = result.terminated, 0.0, 0.0  # the environment has settled
             return self.stopped(reason_to_stop(result))
-        self._hear(result.observation)
         if self._shown is not None:
             return self._continued(self._shown, result.observation)
         if self._follow is not None:
@@ -217,13 +216,6 @@ class Episode:
         self._cut_observations += 1
         begin, end = text[: most - most // 2], text[len(text) - most // 2 :]
         return replace(result, observation=f"{begin}\n[{len(text) - most} characters left out]\n{end}")
-
-    def _hear(self, text: str) -> None:
-        """Add text of the environment to the last user message, or as a new one."""
-        if self._messages and self._messages[-1].role == "user":
-            begun = self._messages.pop().content
-            text = "\n\n".join(part for part in (begun, text) if part)
-        self._messages.append(Message("user", text))
 
     def _next_turn(self) -> Sample | EpisodeResult:
         """Return the request for the next response, if the limits leave room for it after the environment's tokens."""

@@ -122,6 +122,16 @@ class History:
         return self.last is not None
 
 
+def read_history(given: History | Mapping[str, Any] | str | None) -> History | None:
+    """Return a history as ``History.read`` does; ``None`` for the whole conversation."""
+    return None if given is None else History.read(given)
+
+
+def appends(history: History | None) -> bool:
+    """Return True if a conversation is only appended to, without rendering it anew; see ``TemplateChat``."""
+    return history is None or not history.template
+
+
 class Exchange(NamedTuple):
     """Response of the model, and the observation that followed it."""
 
@@ -219,7 +229,7 @@ class Shown:
         return bool(rendered == text or chat.decode(chat.encode(rendered)) == text)
 
 
-def conversation(preamble: Sequence[Message], texts: Sequence[str], turns: Sequence[Exchange]) -> list[Message]:
+def conversation(preamble: Sequence[Message], texts: Sequence[str], turns: Sequence[Exchange] = ()) -> list[Message]:
     """Return ``preamble`` with ``texts`` in its last user message, or in a new one, and then the turns."""
     messages = list(preamble)
     begun = messages.pop().content if messages and messages[-1].role == "user" else ""

@@ -15,6 +15,7 @@ from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import context_of, end_ids, transformers_engine
 from gym_trl.policies.weights import load_tokenizer, load_weights
 from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
@@ -172,9 +173,8 @@ def diagnose(
     args = grpo_config(options)
     spec = make_spec(options, args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
-    history = spec.rollout_config.shown
-    appends = history is None or not history.template
-    about = [_about_model(one) for one in model_problems(choice, template, appends=appends)]
+    adds = appends(spec.rollout_config.shown)
+    about = [_about_model(one) for one in model_problems(choice, template, appends=adds)]
     steps = _Steps(options, args, choice, free_memory(cpu=bool(args.use_cpu)) if free is None else free)
     about += steps.too_large()
     if any(one.verdict is Verdict.PROBLEM for one in about):
@@ -231,7 +231,7 @@ def diagnose(
 
 def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: Limits, groups: int) -> list[Episode]:
     preamble = [] if options.system_prompt is None else [Message("system", options.system_prompt)]
-    tasks = islice(spec.tasks("train"), groups)
+    tasks, history = islice(spec.tasks("train"), groups), spec.rollout_config.shown
     return [
         Episode(
             task,
@@ -239,7 +239,7 @@ def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: 
             limits=limits,
             preamble=preamble,
             seed=derive_seed(options.seed, "doctor", row),
-            history=spec.rollout_config.shown,
+            history=history,
         )
         for row, task in enumerate(task for task in tasks for _ in range(options.group_size))
     ]

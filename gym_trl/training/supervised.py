@@ -19,6 +19,7 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import load_tokenizer
+from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
@@ -302,8 +303,8 @@ class _Work:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
         else:
-            appends = config.shown is None or not config.shown.template
-            self.warnings = refuse(model_problems(options.run.choice, template, appends=appends))
+            adds = appends(config.shown)
+            self.warnings = refuse(model_problems(options.run.choice, template, appends=adds))
             self.tokenizer = load_tokenizer(options.run.choice.path)
             text = load_config(options.run.choice.path).get_text_config()
             context = getattr(text, "max_position_embeddings", None)

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 
-import oldest_trl
 import pytest
+import training_ways
 import warm
 from hypothesis import given, strategies as st
 
@@ -21,21 +21,11 @@ SCRIPT = Path(__file__).parent / "train_with_failures.py"
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "one process",
-        pytest.param("two processes", marks=pytest.mark.full),
-        pytest.param("the oldest TRL", marks=[pytest.mark.full, oldest_trl.installed]),
-    ],
-)
+@pytest.fixture(scope="module", params=training_ways.WAYS)
 def scored(request, tmp_path_factory):
     """On two processes of six rows each, the second group of four straddles them."""
-    folder, processes = tmp_path_factory.mktemp("scored"), 1 + (request.param == "two processes")
-    arguments = ["rewards", json.dumps({"rows": 12 // processes})]
-    if request.param != "the oldest TRL":
-        return warm.run_ranks(SCRIPT, folder, *arguments, processes=processes)
-    return [oldest_trl.run(SCRIPT, folder, *arguments)]
+    rows = {"rows": 12 // training_ways.processes_of(request.param)}
+    return training_ways.run(request.param, SCRIPT, tmp_path_factory.mktemp("scored"), "rewards", json.dumps(rows))
 
 
 def test_an_unscored_episode_moves_no_weight(scored):

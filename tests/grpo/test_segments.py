@@ -4,9 +4,8 @@
 from pathlib import Path
 from typing import Any
 
-import oldest_trl
 import pytest
-import warm
+import training_ways
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
@@ -23,20 +22,10 @@ pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(given.__file__)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "one process",
-        pytest.param("two processes", marks=pytest.mark.full),
-        pytest.param("the oldest TRL", marks=[pytest.mark.full, oldest_trl.installed]),
-    ],
-)
+@pytest.fixture(scope="module", params=training_ways.WAYS)
 def trained(request, tmp_path_factory):
     """On two processes of six rows each, the second group of four straddles them."""
-    folder, processes = tmp_path_factory.mktemp("trained"), 1 + (request.param == "two processes")
-    if request.param != "the oldest TRL":
-        return warm.run_ranks(SCRIPT, folder, processes=processes)
-    return [oldest_trl.run(SCRIPT, folder)]
+    return training_ways.run(request.param, SCRIPT, tmp_path_factory.mktemp("trained"))
 
 
 def test_the_gradient_of_segmented_episodes_is_that_of_the_loss_written_out_by_hand(trained):
