@@ -984,9 +984,10 @@
       return;
     }
     const mine = ++drawing;
+    view.episode = i;
+    view.tokens = Boolean(tokensShown);
     const said = await body(i);
     if (mine !== drawing) return;
-    view.episode = i;
     view.tokens = Boolean(tokensShown && said.tokens);
     view.turn = -1;
     const talk = h("div", { class: "talk", tabindex: "0", id: "talk" });
@@ -1180,11 +1181,11 @@
     const everything = sameTask(i);
     const wide = all || together.length < 2;
     const members = (wide ? everything : together).slice(0, MOST_MEMBERS);
-    const bodies = await Promise.all(members.map(body));
-    if (mine !== drawing) return;
     view.episode = i;
     view.members = members;
     view.all = wide;
+    const bodies = await Promise.all(members.map(body));
+    if (mine !== drawing) return;
     const average = mean(members.map((j) => columns.return[j]));
     const sizes = bodies.reduce((sum, said) => sum + (said.tokens ? said.tokens.ids.length : 0), 0);
     const rows = Math.max(0, ...bodies.map((said) => said.turns.length));
@@ -1245,9 +1246,10 @@
   });
   main.addEventListener("scroll", () => { tip.hidden = true; }, { capture: true, passive: true });
 
+  // The page is routed at once and not with the event "hashchange", so that the next key means the new page.
   function go(hash) {
-    if (location.hash === hash) route();
-    else location.hash = hash;
+    if (location.hash !== hash) history.pushState(null, "", hash);
+    route();
   }
 
   function route() {
@@ -1338,10 +1340,7 @@
     const everywhere = {
       "?": () => help.showModal(), t: theme, 1: () => go("#/"), 2: () => go(address()),
       "/": () => {
-        if (view.name !== "episodes") {
-          history.pushState(null, "", address());
-          route();
-        }
+        if (view.name !== "episodes") go(address());
         document.getElementById("filter").focus();
         document.getElementById("filter").select();
       },
