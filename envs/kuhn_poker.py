@@ -156,7 +156,7 @@ class KuhnPoker(TwoPlayerEnv):
         self._to_move = 1 - self._to_move
 
     def _snapshot(self) -> tuple[Any, ...]:
-        return self._cards, self._played, self._to_move, self._seat, self._mistakes_left
+        return self._cards, self._played, self._to_move, self._seat, *self._mistakes_left
 
     def _payoff(self) -> float | None:
         return _payoff(self._cards, self._played)

@@ -57,10 +57,12 @@ class TwoPlayerEnv(TextEnv):
     A win pays 1.0, a draw 0.0 and a loss -1.0; with ``reward="success"`` a success pays 1.0 and all else nothing. A win
     is a success; against a perfect opponent, where perfect play leads to a draw, a draw is one as well.
 
-    With ``opponent="self"`` rewards and success are those of ``seat``. Used as one return, they would train the other
-    side to lose: credit each turn with ``info["payoffs"][info["player"]]``, where ``info["player"]`` is 0 or 1 after
-    every step and ``info["payoffs"]`` is present after the last one. A loss by mistakes is a loss for both sides. The
-    "perfect play" of ``optimal_return`` is that of two sides that both play to win.
+    With ``opponent="self"`` the game has two seats (``gym_trl.wrappers.seats``): ``info["to_move"]`` is the seat whose
+    turn it is, ``info["player"]`` the one that acted, and ``info["payoffs"]`` after the last step has a payoff for
+    each; ``GymSpec(seats="self")`` trains both. Each side may make its own ``mistakes``; the one that makes too many
+    loses. The reward of ``step`` and ``info["success"]`` are those of ``seat``, for one agent that plays both sides;
+    for it, a game that ends by mistakes is lost whoever made them. The "perfect play" of ``optimal_return`` is that of
+    two sides that both play to win.
 
     Randomness, also of built-in opponents, comes from ``np_random``; a policy uses its own.
 
@@ -90,7 +92,9 @@ class TwoPlayerEnv(TextEnv):
         super().__init__(**arguments)
         self._policy: Policy | None = None
         self._alone = self.opponent == "self"
-        self._mistakes_left = self.mistakes
+        self.num_seats = 2 if self._alone else 1
+        self.zero_sum = self.reward == "payoff"
+        self._mistakes_left = [self.mistakes, self.mistakes]
         self._to_move = 0
         self._seat = 0
         self.draws = not self._alone
@@ -113,7 +117,7 @@ class TwoPlayerEnv(TextEnv):
         """Most actions that can follow: a whole game of both sides, and the mistakes left."""
         if self._last is not None and self._last.done:
             return 0
-        return self._longest_game + self._mistakes_left
+        return self._longest_game + (sum(self._mistakes_left) if self._alone else self._mistakes_left[self._seat])
 
     @property
     def _longest_game(self) -> float:
@@ -198,13 +202,18 @@ class TwoPlayerEnv(TextEnv):
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         self._seat = int(self.np_random.integers(2)) if self.seat == "random" else _SEATS.index(self.seat)
-        self._mistakes_left, self._to_move = self.mistakes, 0
+        self._mistakes_left, self._to_move = [self.mistakes, self.mistakes], 0
         if callable(self.opponent):
             self._policy = _policy_of(self.opponent)
         self._deal()
         if self._seat == 1 and not self._alone:
             self._move(self._answer())
         return self._view()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, {**info, "to_move": self._to_move} if self._alone else info
 
     def _view(self) -> str:
         return f"You are {self.sides[self._to_move]}.\n{self._see()}"
@@ -219,14 +228,26 @@ class TwoPlayerEnv(TextEnv):
         if payoff is None and not self._alone:
             self._move(self._answer())
             payoff = self._payoff()
-        info: dict[str, Any] = {"player": player} if self._alone else {}
+        info = self._told(player, payoff)
         if payoff is None:
             return Outcome(self._view(), info=info)
         mine = -payoff if self._seat else payoff
-        if self._alone:
-            info["payoffs"] = (payoff, -payoff)
         success = mine > 0 or (mine == 0 and self._draw_is_success)
-        return Outcome(f"{self._show_end()}\n{self._verdict(mine)}", mine, done=True, success=success, info=info)
+        said = f"{self._show_end()}\n{self._verdict(mine)}"
+        if self._alone:
+            info["observations"] = {0: said, 1: said}
+        return Outcome(said, mine, done=True, success=success, info=info)
+
+    def _told(self, player: int, payoff: float | None) -> dict[str, Any]:
+        """Return what ``info`` says of the seats after an action of ``player``; ``payoff`` is the first seat's."""
+        if not self._alone:
+            return {}
+        if payoff is None:
+            return {"player": player, "to_move": self._to_move}
+        payoffs = (payoff, 0.0 - payoff)
+        if self.reward == "success":
+            payoffs = (float(payoff > 0), float(payoff < 0))
+        return {"player": player, "payoffs": payoffs}
 
     def _answer(self) -> Any:
         """Return the opponent's move."""
@@ -256,13 +277,15 @@ class TwoPlayerEnv(TextEnv):
         return "You won." if mine > 0 else "You lost."
 
     def _reject(self, reason: str) -> Outcome:
-        self._mistakes_left -= 1
-        info: dict[str, Any] = {"player": self._to_move} if self._alone else {}
-        if self._mistakes_left:
-            return Outcome(f"{reason}\n{self._view()}", valid=False, info=info)
+        player = self._to_move
+        self._mistakes_left[player] -= 1
+        if self._mistakes_left[player]:
+            return Outcome(f"{reason}\n{self._view()}", valid=False, info=self._told(player, None))
+        info = self._told(player, self.stake if player else -self.stake)
+        mistakes = counted(self.mistakes, "illegal action")
+        lost = f"{reason}\nThat was {mistakes}. You lost."
         if self._alone:
-            info["payoffs"] = (-self.stake, -self.stake)
-        lost = f"{reason}\nThat was {counted(self.mistakes, 'illegal action')}. You lost."
+            info["observations"] = {player: lost, 1 - player: f"{self.sides[player]} played {mistakes}. You won."}
         return Outcome(lost, -self.stake, done=True, valid=False, info=info)
 
 
@@ -405,7 +428,7 @@ class BoardEnv(TwoPlayerEnv, Generic[Position, Move]):
         self._position = self._first
 
     def _snapshot(self) -> Hashable:
-        return self._position, self._to_move, self._seat, self._mistakes_left
+        return self._position, self._to_move, self._seat, *self._mistakes_left
 
     @abstractmethod
     def _recognise(self, observation: str) -> Position:

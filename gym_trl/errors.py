@@ -112,6 +112,13 @@ class InfrastructureError(GymTRLError, RuntimeError):
     """
 
 
+class SeatError(GymTRLError, ValueError):
+    """Environment of several seats that breaks their protocol; the message names the seat and the turn.
+
+    The environment is at fault, so the game is unscored for all of its seats; see ``gym_trl.wrappers.seats``.
+    """
+
+
 class TranscriptError(GymTRLError, AssertionError):
     """Ids, mask and logprobs that disagree, which only a bug in this library can cause."""
 

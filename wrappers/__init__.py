@@ -19,6 +19,7 @@ from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.potential_shaping import PotentialShaping
 from gym_trl.wrappers.record_transcript import RecordTranscript
+from gym_trl.wrappers.seats import Seats
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.step_penalty import StepPenalty
 from gym_trl.wrappers.success_reward import SuccessReward
@@ -41,6 +42,7 @@ __all__ = [
     "ParseAction",
     "PotentialShaping",
     "RecordTranscript",
+    "Seats",
     "StateKey",
     "StepPenalty",
     "SuccessReward",

@@ -142,7 +142,7 @@ def test_who_plays_both_sides_cannot_win_by_the_mistakes_of_one(env_id: str) -> 
         env.step(str(env.constant_action))
         _, payoff, terminated, _, info = env.step("nonsense")
         assert (payoff, terminated, info["success"]) == (-env.stake, True, False)
-        assert info["payoffs"] == (-env.stake, -env.stake)
+        assert info["payoffs"] == (env.stake, -env.stake)
 
 
 @every_game

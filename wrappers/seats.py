@@ -1,0 +1,147 @@
+"""Games of several seats: the protocol between an environment and those who play it, and the wrapper that checks it.
+
+An environment of several seats is a text environment in which the seats act one after the other:
+
+* the attribute ``num_seats`` is their number;
+* ``info["to_move"]`` of ``reset``, and of every ``step`` that does not end the game, is the seat that acts next, an
+  integer from 0; the observation is what this seat sees, and nobody else is shown it;
+* ``info["payoffs"]`` has a reward for each seat; the last step must have it, an earlier one may. It is the only way to
+  pay: where it is missing, nothing is paid;
+* ``info["observations"]`` of the last step may have a text for each seat, by its number; without it the last
+  observation belongs to the seat that acted;
+* ``info["successes"]`` of the last step may have a truth value for each seat; without it a seat has succeeded if its
+  payoffs add up to more than 0;
+* ``zero_sum = True`` promises that the payoffs of every step add up to 0.
+
+Where several seats act at the same time, the environment asks them one after the other, shows none of them what the
+others have done, and plays the actions when it has all of them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.errors import ConfigError, SeatError
+from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.inner import attribute_of, check_text
+
+MOST_IN_A_ROW = 100
+"""Number of valid actions in a row after which a seat is taken to keep the turn forever while others wait."""
+_ROUNDING = 1e-6
+
+
+def num_seats(env: gym.Env[Any, Any]) -> int:
+    """Return the number of seats of an environment: 1 if it declares none.
+
+    >>> num_seats(gym.make("TrlEnv/TicTacToe-v0", opponent="self")), num_seats(gym.make("TrlEnv/TicTacToe-v0"))
+    (2, 1)
+    """
+    return int(attribute_of(env, "num_seats", default=1))
+
+
+class Seats(FrozenAfterEnd):
+    r"""Wrapper for an environment of several seats that checks its protocol and pays each seat for its own actions.
+
+    >>> env = Seats(gym.make("TrlEnv/KuhnPoker-v0", opponent="self"))
+    >>> observation, info = env.reset(seed=1)
+    >>> info["to_move"], observation
+    (0, 'You are player 1.\nYour card: Q. Played: nothing.')
+    >>> observation, reward, terminated, truncated, info = env.step("bet")
+    >>> info["player"], info["to_move"], observation
+    (0, 1, 'You are player 2.\nYour card: K. Played: bet.')
+    >>> env.step("bet")[4]["payoffs"]
+    (-2.0, 2.0)
+
+    The reward of a step is the payoff of the seat that acted, ``info["player"]``. ``info["payoffs"]`` is present after
+    every step, and ``info["successes"]`` after the last one. The protocol is that of ``gym_trl.wrappers.seats``.
+
+    Args:
+        env: Environment of several seats, with text observations and actions.
+
+    Raises:
+        ConfigError: The environment has one seat.
+        SeatError: In a reset or a step the environment breaks the protocol; the message names the seat and the turn.
+        NotTextError: Observations or actions are not text.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        check_text(env, "Seats", observations=True, actions=True)
+        super().__init__(env)
+        self.num_seats = num_seats(env)
+        """Number of seats."""
+        if self.num_seats < 2:
+            raise ConfigError(
+                f"{env} has one seat: an environment of several has the attribute num_seats, info['to_move'] and "
+                "info['payoffs'] (see gym_trl.wrappers.seats)"
+            )
+        self._zero_sum = bool(attribute_of(env, "zero_sum", default=False))
+        self._next = 0
+        self._turns = 0
+        self._in_a_row = 0
+        self._asked: set[int] = set()
+        self._paid: list[float] = []
+
+    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._turns = self._in_a_row = 0
+        self._paid = [0.0] * self.num_seats
+        self._next = self._seat(info, "at reset")
+        self._asked = {self._next}
+        return observation, info
+
+    def _step(self, action: str) -> Step:
+        player, self._turns = self._next, self._turns + 1
+        where = f"in turn {self._turns}, of seat {player}"
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        over = terminated or truncated
+        payoffs = self._payoffs(info, where, reward=float(reward), terminated=terminated)
+        self._paid = [sum(pair) for pair in zip(self._paid, payoffs, strict=True)]
+        info = {**info, "player": player, "payoffs": payoffs}
+        if over:
+            said = info.get("successes")
+            if said is not None and len(said) != self.num_seats:
+                raise SeatError(f"info['successes'] must have {self.num_seats} entries {where}, got {said!r:.100}")
+            successes = [paid > _ROUNDING for paid in self._paid] if said is None else map(bool, said)
+            info["successes"] = tuple(successes)
+            if terminated:
+                info["success"] = info["successes"][player]
+            return observation, payoffs[player], terminated, truncated, info
+        info.pop("success", None)
+        self._next = self._seat(info, where)
+        self._asked.add(self._next)
+        passed = self._next != player
+        self._in_a_row = 0 if passed else self._in_a_row + bool(info.get("action_valid", True))
+        if self._in_a_row >= MOST_IN_A_ROW:
+            raise SeatError(f"the turn is never passed: it is seat {player}'s again {where}, after {MOST_IN_A_ROW}")
+        return observation, payoffs[player], False, False, info
+
+    def _seat(self, info: dict[str, Any], where: str) -> int:
+        """Return the seat to move."""
+        seat: Any = info.get("to_move")
+        if isinstance(seat, bool) or not hasattr(seat, "__index__") or not 0 <= int(seat) < self.num_seats:
+            raise SeatError(
+                f"info['to_move'] must be the seat that acts next, 0 to {self.num_seats - 1}; got {seat!r:.100} {where}"
+            )
+        return int(seat)
+
+    def _payoffs(self, info: dict[str, Any], where: str, *, reward: float, terminated: bool) -> tuple[float, ...]:
+        """Return the checked payoffs of a step."""
+        given: Sequence[float] | None = info.get("payoffs")
+        if given is None:
+            if terminated:
+                raise SeatError(f"the game ends without info['payoffs'], a reward for each seat, {where}")
+            if reward:
+                raise SeatError(f"a reward of {reward:g} is paid without info['payoffs'], which says to whom, {where}")
+            return (0.0,) * self.num_seats
+        try:
+            payoffs = tuple(float(value) for value in given)
+        except (TypeError, ValueError):
+            payoffs = ()
+        if len(payoffs) != self.num_seats or not all(map(math.isfinite, payoffs)):
+            raise SeatError(f"info['payoffs'] must be {self.num_seats} finite numbers, got {given!r:.100} {where}")
+        if self._zero_sum and abs(math.fsum(payoffs)) > _ROUNDING * max(1.0, *map(abs, payoffs)):
+            raise SeatError(f"zero_sum is declared, and the payoffs {payoffs} add up to {math.fsum(payoffs):g} {where}")
+        if not terminated and (idle := [k for k, paid in enumerate(payoffs) if paid and k not in self._asked]):
+            raise SeatError(f"seat {idle[0]} is paid {payoffs[idle[0]]:g} before it was ever to move, {where}")
+        return payoffs
