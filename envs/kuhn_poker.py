@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_env import Baseline, Difficulty, Steady
 from gym_trl.envs.two_player import TwoPlayerEnv, Worth, against
+from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
@@ -75,6 +76,8 @@ class KuhnPoker(TwoPlayerEnv):
 
     The first player's -1/18 is the value of the game (Kuhn 1950). Random moves can be beaten without looking at the
     card.
+
+    The reset option ``chance`` gives the cards of the first and the second player, 0 for a jack to 2 for a king.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -83,12 +86,16 @@ class KuhnPoker(TwoPlayerEnv):
         "hard": against("nash", "random"),
     }
     opponents = ("random", "nash", "epsilon", "self")
+    option_names = frozenset({"chance"})
+    openspiel_game = "kuhn_poker"
+    """OpenSpiel's name of the game, which has the same rules, order of actions and payoffs."""
     stake = 2.0
     garbage = "raise"
     constant_action = "pass"
     _longest_game = 3
     _refusal = 'Not "pass" or "bet".'
     _cards: tuple[_Card, ...] = (0, 1)
+    _given: tuple[_Card, ...] | None = None
     _played: _Played = ()
 
     @property
@@ -135,8 +142,15 @@ class KuhnPoker(TwoPlayerEnv):
             return _mean([_worth(_PERFECT, _PERFECT, seat) for seat in self._seats])
         return _mean([_best_plan(seat, self._chance, self.reward == "success").worth for seat in self._seats])
 
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        given = options.get("chance")
+        self._given = tuple(given) if isinstance(given, Sequence) else None
+        if given is not None and self._given not in _DEALS:
+            raise ConfigError(f"chance must be two of the cards 0, 1 and 2, for the two players, got {given!r}")
+        return super()._start(instance, options)
+
     def _deal(self) -> None:
-        self._cards, self._played = self._one_of(_DEALS), ()
+        self._cards, self._played = self._given or self._one_of(_DEALS), ()
 
     def _see(self) -> str:
         return f"Your card: {_CARDS[self._cards[self._to_move]]}. Played: {_SHOWN[self._played]}."

@@ -132,6 +132,14 @@ class ParseAction(FrozenAfterEnd):
             return None
         return response if self._format is None else self._format.find(split_thinking(response).text, cut=cut)
 
+    def write_action(self, action: str) -> str:
+        """Return the shortest response with this action.
+
+        Raises:
+            ConfigError: The format cannot express it.
+        """
+        return action if self._format is None else self._format.write(action)
+
     def _is_cut(self, response: str) -> bool:
         return isinstance(response, UnfinishedResponse) and self.cut_actions == "reject"
 
