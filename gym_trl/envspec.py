@@ -29,6 +29,7 @@ from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import CutActions, ParseAction
+from gym_trl.wrappers.seats import Seats, num_seats
 from gym_trl.wrappers.state_key import KeyFunction, StateKey
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
@@ -38,6 +39,9 @@ EnvWrapper: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
 """One environment, several, or several with weights."""
 
+SELF_PLAY = "self"
+"""Value of ``seats`` with which a model plays all seats of a game."""
+_ONE_SEAT = ("success", "cutoff_return")
 END_AFTER_INVALID = 3
 """Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
 without another choice: a response without an action uses no turn, so nothing else but the context would end it."""
@@ -51,6 +55,8 @@ class Probed(NamedTuple):
     num_instances: dict[str, int | None]
     """Number of instances that ``reset`` can choose from; ``None`` if unknown."""
     executor: ExecutorConfig
+    seats: dict[str, int]
+    """Number of seats that are played; 1 unless all seats are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +88,7 @@ class EnvSpec:
     instructions: str | None = None
     success: Success | None = None
     state_key: KeyFunction | str | None = None
+    seats: str | None = None
     levels: Sequence[Mapping[str, Any]] = ()
     """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``; see ``Curriculum``."""
     weights: Mapping[str, float] = field(init=False)
@@ -102,6 +109,13 @@ class EnvSpec:
             check_success(self.success)
         if self.state_key not in (None, "auto"):
             load_function(self.state_key)
+        if self.seats not in (None, SELF_PLAY):
+            raise ConfigError(f"seats must be {SELF_PLAY!r} or None, got {self.seats!r}")
+        if self.seats is not None and (given := [name for name in _ONE_SEAT if getattr(self, name) is not None]):
+            raise ConfigError(
+                f"{given[0]} is computed from the rewards of one agent, and seats={self.seats!r} has several: leave it "
+                "out; a seat succeeds if its payoffs add up to more than 0, or by info['successes']"
+            )
 
     @classmethod
     def from_options(
@@ -137,6 +151,11 @@ class EnvSpec:
         except (gym.error.Error, TypeError, ImportError) as error:
             raise cannot_make(env_id, self._makers[env_id], self._kwargs[env_id], error) from error
         try:
+            if self.seats is not None and env.has_wrapper_attr("append_only"):
+                raise ConfigError(
+                    f"{env} shows the past of all seats to the one that is to move: leave the wrapper out; each seat "
+                    "has a transcript of its own"
+                )
             if not attribute_of(env, "append_only", default=True):
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
@@ -157,12 +176,14 @@ class EnvSpec:
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
+        seats = dict[str, int]()
         for env_id in self.weights:
             with self.checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 count = attribute_of(env, "num_instances")
                 num_instances[env_id] = None if count is None else int(count)
+                seats[env_id] = 1 if self.seats is None else num_seats(env)
                 if self.state_key is not None:
                     _check_key(env)
                 if stepping.executor is None:
@@ -183,12 +204,18 @@ class EnvSpec:
                 f"be pickled: {objection}"
             )
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
-        return Probed(instructions, num_instances, stepping)
+        return Probed(instructions, num_instances, stepping, seats)
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
-        made = self._makers[env_id](**{**self._kwargs[env_id], **level})
+        kwargs = {**self._kwargs[env_id], **level}
+        made = self._makers[env_id](**kwargs)
         if not isinstance(made, gym.Env):
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
+        if self.seats is not None:
+            if num_seats(made) == 1 and "opponent" not in kwargs and "self" in attribute_of(made, "opponents", ()):
+                made.close()
+                made = self._makers[env_id](**kwargs, opponent="self")
+            made = Seats(made)
         made = declare_success(made, self.success)
         for wrap in self.wrappers:
             made = wrap(made)

@@ -53,6 +53,7 @@ class StopReason(StrEnum):
     TIME_LIMIT = "time_limit", "A ``Cutoff`` that truncates stopped it; its rewards up to then count.", "cut off"
     PARSE_ERROR = "parse_error", "Too many responses in a row from which no action could be read."
     INVALID_ACTION = "invalid_action", "Too many actions in a row that the environment rejected."
+    FORFEIT = "forfeit", "A limit of another seat's, or its failure to act, ended the game."
     CRASHED = "crashed", "The model's action made the environment raise, hang or end its process (``gym_trl.errors``)."
     ENV_ERROR = (
         "env_error",
@@ -65,6 +66,7 @@ class StopReason(StrEnum):
         "unscored",
     )
     STRAGGLER = "straggler", "A ``Cutoff`` stopped it as most other episodes of its rollout had finished.", "unscored"
+    UNPLAYED = "unplayed", "The game ended before the first turn of this seat.", "unscored"
     CANCELLED = "cancelled", "The rollout was stopped, or the engine cancelled the request.", "unscored"
 
     def __new__(cls, value: str, description: str = "", kind: str = "") -> Self:
@@ -421,6 +423,8 @@ class EpisodeResult:
     """Turns left before each turn; as many as ``places``."""
     unplayed_costs: float = 0.0
     """Part of the last reward that the episode was charged, as a positive number, for actions that a budget cut off."""
+    seat: int | None = None
+    """Seat in a game of several, from 0; the episodes of the other seats are results of their own."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)

@@ -25,7 +25,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError, SeatError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import attribute_of, check_text
+from gym_trl.wrappers.inner import attribute_of
 
 MOST_IN_A_ROW = 100
 """Number of valid actions in a row after which a seat is taken to keep the turn forever while others wait."""
@@ -58,16 +58,16 @@ class Seats(FrozenAfterEnd):
     every step, and ``info["successes"]`` after the last one. The protocol is that of ``gym_trl.wrappers.seats``.
 
     Args:
-        env: Environment of several seats, with text observations and actions.
+        env: Environment of several seats. The wrapper belongs inside of those that parse actions.
 
     Raises:
         ConfigError: The environment has one seat.
         SeatError: In a reset or a step the environment breaks the protocol; the message names the seat and the turn.
-        NotTextError: Observations or actions are not text.
     """
 
+    reads_text = False
+
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        check_text(env, "Seats", observations=True, actions=True)
         super().__init__(env)
         self.num_seats = num_seats(env)
         """Number of seats."""
@@ -83,14 +83,14 @@ class Seats(FrozenAfterEnd):
         self._asked: set[int] = set()
         self._paid: list[float] = []
 
-    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         self._turns = self._in_a_row = 0
         self._paid = [0.0] * self.num_seats
         self._next = self._seat(info, "at reset")
         self._asked = {self._next}
         return observation, info
 
-    def _step(self, action: str) -> Step:
+    def _step(self, action: Any) -> Step:
         player, self._turns = self._next, self._turns + 1
         where = f"in turn {self._turns}, of seat {player}"
         observation, reward, terminated, truncated, info = self.env.step(action)

@@ -34,7 +34,7 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.terminal import say
 from gym_trl.executors.make import EXECUTORS
-from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
+from gym_trl.grpo.credit.estimators import CREDITS, EPISODE
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.policies.model import check_model
 from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
@@ -44,6 +44,7 @@ gym-trl train
 gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --out runs/sixteen
 gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
 gym-trl train FrozenLake-v1 --env is_slippery=false --credit pool
+gym-trl train TrlEnv/KuhnPoker-v0 --seats self
 gym-trl train TrlEnv/Minesweeper-v0 --model Qwen/Qwen3-0.6B --history last=8
 gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm colocate
 gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16
@@ -90,8 +91,12 @@ def train(
         str | None,
         Option(
             metavar="NAME",
-            help=f"Advantages of turns: {', '.join(ESTIMATORS)}. Default: {EPISODE}, one for all turns of an episode.",
+            help=f"Advantages of turns: {', '.join(CREDITS)}. Default: {EPISODE}, one for all turns of an episode.",
         ),
+    ] = None,
+    seats: Annotated[
+        str | None,
+        Option(metavar="self", help="Let the model play all seats of a game of several. Default: one, against others."),
     ] = None,
     history: Annotated[
         str | None,
@@ -149,7 +154,7 @@ def train(
     further = read_pairs(spec)
     if resample_dead_groups is not None:
         further["resample_dead_groups"] = resample_dead_groups
-    given = {"credit": credit, "history": history}
+    given = {"credit": credit, "history": history, "seats": seats}
     further |= {name: value for name, value in given.items() if value is not None}
     if resume is not None:
         refuse_other_options(context, {"resume", "steps", "debug"})

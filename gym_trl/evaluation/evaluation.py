@@ -241,6 +241,11 @@ class _Plan:
         if unknown := sorted(wrapping.keys() - (known := ENV_ARGS | TRAINING_ARGS)):
             near = did_you_mean(unknown[0], known)
             raise ConfigError(f"spec contains {unknown[0]!r}, which is not an argument of GymSpec{near}")
+        if wrapping.get("seats") is not None:
+            raise ConfigError(
+                f"an evaluation plays one seat, against others: leave out seats={wrapping['seats']!r}, or compare "
+                "policies with gym-trl tournament"
+            )
         spec = EnvSpec.from_options(env, wrapping, env_kwargs=env_kwargs)
         return cls(policy, env_id, env_kwargs, wrapping, spec)
 

@@ -18,6 +18,10 @@ from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.state_key import StateKey
 
 
+_TOLD_AT_RESET = ("to_move", "admissible_actions")
+"""Entries of the ``info`` of ``reset`` that a game of several seats needs."""
+
+
 class InlinePool(Closing):
     """Pool that steps environments in the calling thread, for environments whose steps take microseconds.
 
@@ -90,9 +94,10 @@ class InlinePool(Closing):
         free = self._free[task.env_id]
         env = free.pop() if free else self._make(task.env_id)
         self._playing[key] = (task.env_id, env)
-        observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
+        observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
         result = StepResult(
             text_of(observation),
+            info={name: info[name] for name in _TOLD_AT_RESET if name in info},
             instructions=instructions_of(env),
             declares_success=read_declares_success(env),
             state=state_of(env),

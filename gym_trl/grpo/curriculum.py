@@ -6,12 +6,12 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from gym_trl.errors import ConfigError, check_counts
+from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.training_tasks import Choice, TrainingTasks
 from gym_trl.types import EpisodeResult, Task
 
 PRIORITIZED = "prioritized"
 """Name of ``PrioritizedTasks()``, for ``GymSpec(curriculum=...)``."""
-_SAVED_AS = "gym_trl.curriculum"  # in the trainer's state, which its checkpoints hold
 _PRIOR = 2.0
 """Number of episodes that the success rate of all tasks counts as in that of one task."""
 _UNDECLARED = 128
@@ -255,22 +255,11 @@ class Follower:
 
     def __init__(self, curriculum: Curriculum | PrioritizedTasks) -> None:
         self.curriculum = curriculum
-        self._training: Any = None
-        self._first: Any = None  # its state before the first training
-        self._last: Any = None  # after the last rollout
+        self._saved = SavedState(curriculum, "gym_trl.curriculum")
 
     def begin(self, trainer: Any) -> None:
-        """Restore the state that a resumed training has saved; called before each rollout of a training.
-
-        Any other training begins with the state before the first one, unless somebody has changed it since.
-        """
-        if trainer.state is self._training:
-            return
-        self._training, now = trainer.state, self.curriculum.state
-        if self._first is None:
-            self._first = now
-        fresh, self._last = self._first if now == self._last else now, None
-        self.curriculum.state = trainer.state.stateful_callbacks.get(_SAVED_AS, fresh)
+        """Restore the state that a resumed training has saved; called before each rollout of a training."""
+        self._saved.restore(trainer)
 
     def end(self, trainer: Any, played: Iterable[EpisodeResult]) -> None:
         """Count the scored episodes of all processes; called after each rollout of a training, on every process."""
@@ -279,7 +268,7 @@ class Follower:
         here = [(one.task, one.success) for one in played if one.scored]
         everywhere: list[tuple[Task, bool | None]] = gather_object(here)
         self.curriculum.count(everywhere)
-        trainer.state.stateful_callbacks[_SAVED_AS] = self._last = self.curriculum.state
+        self._saved.save(trainer)
 
 
 def _undeclared(episodes: int) -> ConfigError:

@@ -23,6 +23,8 @@ class Planned:
     """Index among the rows of all processes."""
     group: int
     """Index among the groups of all processes."""
+    member: int
+    """Index in its group."""
     preamble: Sequence[Message]
     task: Task
     dataset_row: int | None = None
@@ -30,8 +32,20 @@ class Planned:
     attempt: int = 0
     """Number of replacements of its group before it."""
 
-    first_of_group: bool = False
-    """True for one of the rows of its group, over all processes."""
+    @property
+    def first_of_group(self) -> bool:
+        """True for one of the rows of its group, over all processes."""
+        return self.member == 0
+
+    def seat(self, number: int, seats: int) -> "Planned":
+        """Return the row of a seat in the same game of ``seats``.
+
+        >>> row = Planned(7, group=1, member=3, preamble=[], task=Task("TrlEnv/Nim-v0", 0))
+        >>> row.seat(0, 2).number, row.seat(0, 2).member
+        (6, 2)
+        """
+        by = number - self.member % seats
+        return replace(self, number=self.number + by, member=self.member + by)
 
     def sampling_seed(self, seed: int, place: Place) -> int:
         """Return the seed of its sampling, different for each row and attempt."""
@@ -72,12 +86,12 @@ class Planner:
         drawn: dict[int, Drawn] = {}
         rows = []
         for number, prompt in enumerate(prompts, start=place.first):
-            group = number // size
+            group, member = divmod(number, size)
             if curriculum is not None and curriculum.draws:
                 if group not in drawn:
                     drawn[group] = self._draw(trainer, place, group, 0, None)
                 row = drawn[group]
-                rows.append(Planned(number, group, row.preamble, row.task, row.row, first_of_group=number % size == 0))
+                rows.append(Planned(number, group, member, row.preamble, row.task, row.row))
                 continue
             preamble, task = read_prompt(prompt)
             if task is None:
@@ -87,7 +101,7 @@ class Planner:
                 task = self._assign(place.split, derive_seed(self._seed, when, place.call, group))
             elif curriculum is not None:
                 task = at_level(task, curriculum.level)
-            rows.append(Planned(number, group, preamble, task, first_of_group=number % size == 0))
+            rows.append(Planned(number, group, member, preamble, task))
         return rows
 
     def others(self, rows: Sequence[Planned], trainer: Any, place: Place) -> list[Planned]:

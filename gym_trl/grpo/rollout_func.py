@@ -1,7 +1,7 @@
 """TRL's ``rollout_func``: from prompts to whole episodes, with the exact tokens that the model sampled."""
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -25,7 +25,8 @@ from gym_trl.grpo.training_tasks import DATASET_ROW
 from gym_trl.grpo.trl_versions import chat_options, end_ids, tokenizer_of
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout.game import Game
+from gym_trl.rollout.loop import run_episodes, run_games
 from gym_trl.types import EpisodeResult, StopReason, Task
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
@@ -66,6 +67,7 @@ def make_rollout_func(
     curriculum: Curriculum | PrioritizedTasks | None = None,
     resample_dead_groups: int = 0,
     credit: TurnCredit | None = None,
+    seats: Mapping[str, int] | None = None,
     **options: Any,
 ) -> RolloutFunc:
     """Return a function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
@@ -73,10 +75,11 @@ def make_rollout_func(
     The function has TRL's signature ``(prompts, trainer)`` and returns one row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
-    ``messages``, ``task`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
-    ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``, ``turns_left``,
-    ``turn_places``, ``task_key``, ``turn_penalties`` and ``unplayed_costs``. With a history there is ``segments``:
-    where in ``completion_ids`` the prompt of each further segment starts and stops.
+    ``messages``, ``task``, ``seat`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn
+    there are ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``,
+    ``turns_left``, ``turn_places``, ``task_key``, ``turn_penalties``, ``unplayed_costs`` and ``role``. With a history
+    there is ``segments``: where in ``completion_ids`` the prompt of each further segment starts and stops. Where a
+    model plays all ``seats``, those of a game are neighbouring rows of a group.
 
     If a prompt has a task, that task is played, unless ``curriculum`` or ``resample_dead_groups`` draw another row of
     ``train_dataset``; the column ``dataset_row`` then has its index, and reward functions get that row's prompt and
@@ -95,6 +98,7 @@ def make_rollout_func(
         curriculum: Choice of the training tasks by the success rate.
         resample_dead_groups: Rounds in which training groups without spread are replaced; see ``GymSpec``.
         credit: Credit per turn, which the first call attaches to the trainer. Default: the trainer's own advantages.
+        seats: Number of seats of each environment by its id, if the model plays all of them. Default: one.
         options: Fields of ``RolloutConfig`` and ``ExecutorConfig``, instead of these objects.
 
     Raises:
@@ -108,7 +112,9 @@ def make_rollout_func(
     follower = None if curriculum is None else Follower(curriculum)
     pool = make_pool(make, stepping, deterministic=config.deterministic)
     planner = Planner(assign, seed, follower)
-    return _RolloutFunc(pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals, credit)
+    return _RolloutFunc(
+        pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals, credit, seats or {}
+    )
 
 
 @dataclass(eq=False)
@@ -122,6 +128,7 @@ class _RolloutFunc:
     on_rollout: Callable[[Rollout], None] | None
     on_totals: OnTotals | None
     credit: TurnCredit | None
+    seats: Mapping[str, int]
     chats: list[tuple[Any, str | None, Chat]] = field(default_factory=list)  # by tokenizer and template
 
     def __post_init__(self) -> None:
@@ -169,13 +176,14 @@ class _RolloutFunc:
         chat = config.chat or self._trainer_chat(trainer)
         place = attachment.place(len(prompts))
         training, replaced = place.split == "train", None
+        shared = self._check_seats(trainer, len(prompts), training=training)
         if training and self.follower is not None:
             self.follower.begin(trainer)
         if training and self.rounds:
             self.planner.tasks(trainer)  # checks the dataset, on all processes alike
         rows = self.planner.rows(prompts, trainer, place)
         with trainer_engine(trainer, chat, config.sampling) as engine:
-            play = partial(self._play, engine=engine, trainer=trainer, chat=chat, place=place)
+            play = partial(self._play, engine=engine, trainer=trainer, chat=chat, place=place, shared=shared)
             episodes = play(rows)
             if training and self.rounds:
                 others = partial(self.planner.others, trainer=trainer, place=place)
@@ -202,23 +210,56 @@ class _RolloutFunc:
         self.chats.append((tokenizer, template, chat))
         return chat
 
+    def _check_seats(self, trainer: Any, rows: int, *, training: bool) -> bool:
+        """Return whether games may have rows on several processes.
+
+        Raises:
+            ConfigError: A group or a batch does not have whole games.
+        """
+        name = "num_generations" if training else "num_generations_eval"
+        size, processes = getattr(trainer, name), trainer.accelerator.num_processes
+        for env_id, seats in self.seats.items():
+            if size % seats:
+                raise ConfigError(f"{name} must be a multiple of the {seats} seats of {env_id}, got {size}")
+            if rows * processes % seats:
+                raise ConfigError(
+                    f"the {rows * processes} rows of a batch must be a multiple of the {seats} seats of {env_id}: "
+                    "change per_device_eval_batch_size"
+                )
+        return processes > 1 and any(rows % seats for seats in self.seats.values())
+
     def _play(
-        self, rows: Sequence[Planned], engine: Engine, trainer: Any, chat: Chat, place: Place
+        self, rows: Sequence[Planned], *, engine: Engine, trainer: Any, chat: Chat, place: Place, shared: bool
     ) -> list[EpisodeResult]:
-        limits = self.config.limits(trainer.args.max_completion_length, context=context_length(trainer))
         config, history = self.config, self.config.shown
-        episodes = [
-            Episode(
-                row.task,
-                chat=chat,
-                limits=limits,
-                preamble=row.preamble,
-                seed=row.sampling_seed(self.seed, place),
-                history=history,
-            )
+        limits = config.limits(trainer.args.max_completion_length, context=context_length(trainer))
+
+        def episode(row: Planned) -> Episode:
+            seed = row.sampling_seed(self.seed, place)
+            return Episode(row.task, chat=chat, limits=limits, preamble=row.preamble, seed=seed, history=history)
+
+        run: dict[str, Any] = {
+            "pool": self.pool,
+            "engine": engine,
+            "max_alive": config.max_alive,
+            "cutoff": config.cutoff,
+        }
+        if not self.seats:
+            return run_episodes([episode(row) for row in rows], **run)
+        games = [
+            [row.seat(number, seats) for number in range(seats)]
             for row in rows
+            if row.member % (seats := self.seats[row.task.env_id]) == 0
         ]
-        return run_episodes(episodes, pool=self.pool, engine=engine, max_alive=config.max_alive, cutoff=config.cutoff)
+        results = run_games([Game([episode(row) for row in game]) for game in games], **run)
+        played = {
+            row.number: one
+            for game, result in zip(games, results, strict=True)
+            for row, one in zip(game, result, strict=True)
+        }
+        if shared:
+            played |= _exchanged(played, {row.number for row in rows})
+        return [played[row.number] for row in rows]
 
     def _replace_dead(
         self,
@@ -246,6 +287,14 @@ class _RolloutFunc:
             for place, row, played in zip(judged, again, play(again), strict=True):
                 rows[place], episodes[place] = row, played
         return replaced
+
+
+def _exchanged(played: Mapping[int, EpisodeResult], mine: Collection[int]) -> dict[int, EpisodeResult]:
+    """Return what other processes have played for rows of this one; every process must call it."""
+    from accelerate.utils import gather_object
+
+    sent: list[tuple[int, EpisodeResult]] = gather_object([pair for pair in played.items() if pair[0] not in mine])
+    return dict(sent)
 
 
 def _no_meeting() -> None:

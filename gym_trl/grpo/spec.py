@@ -96,8 +96,12 @@ class GymSpec:
             after the last round is kept. Replaced episodes count in all metrics and for the curriculum, but are not
             trained on. Applies to ``rollout_func``. Default: none is replaced.
         credit: Advantages of the turns of an episode: ``"episode"``, the trainer's own, the same for all of its turns;
-            ``"pool"``, ``"return_to_go"`` or ``"gigpo"``, one per turn; or a function (see ``TurnCredit`` and
-            ``gym_trl.grpo.credit.estimators``). Applies to ``rollout_func``.
+            ``"pool"``, ``"return_to_go"`` or ``"gigpo"``, one per turn; ``"rae"``, compared with a running mean of the
+            seat; or a function (see ``TurnCredit`` and ``gym_trl.grpo.credit.estimators``). Applies to
+            ``rollout_func``. Default: ``"episode"``; with ``seats`` the mean of a group is then that of a seat.
+        seats: ``"self"``: the model plays all seats of an environment of several (``gym_trl.wrappers.seats``), also of
+            this library's games for two. Each seat is a row of the trainer with its own observations and rewards, so
+            ``num_generations`` must be a multiple of the seats. Applies to ``rollout_func``. Default: one seat.
         system_prompt: First message of every prompt.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
         history: Part of the conversation that the model sees (``History``, or its arguments in words, such as
@@ -163,7 +167,8 @@ class GymSpec:
         state_key: KeyFunction | str | None = None,
         curriculum: Curriculum | PrioritizedTasks | str | None = None,
         resample_dead_groups: int = 0,
-        credit: str | Estimator = EPISODE,
+        credit: str | Estimator | None = None,
+        seats: str | None = None,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
         history: History | Mapping[str, Any] | str | None = None,
@@ -183,7 +188,13 @@ class GymSpec:
         on_rollout: Callable[[Rollout], None] | None = None,
         spread: bool | None = None,
     ) -> None:
+        credit = EPISODE if credit is None else credit
         self._curriculum = _read_curriculum(curriculum)
+        if seats is not None and self._curriculum is not None:
+            raise ConfigError(
+                "a curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
+                f"curriculum or seats={seats!r}"
+            )
         levels = () if self._curriculum is None else self._curriculum.levels
         shown = read_history(history)
         if shown is not None and shown.cuts and turn_limit is None and end_after_invalid is None:
@@ -203,7 +214,8 @@ class GymSpec:
             cutoff_return=cutoff_return,
             instructions=instructions,
             success=success,
-            state_key="auto" if state_key is None and credit != EPISODE else state_key,
+            state_key="auto" if state_key is None and (credit != EPISODE or seats is not None) else state_key,
+            seats=seats,
             levels=levels,
         )
         """Environments, as they are made for training."""
@@ -235,7 +247,8 @@ class GymSpec:
                 'with history=History(summary="model") use "episode" or "return_to_go"'
             )
         self._on_rollout = on_rollout
-        self.turn_credit = None if credit == EPISODE else TurnCredit(credit)
+        # The trainer's own mean of a group would compare the seats of a game with each other.
+        self.turn_credit = None if credit == EPISODE and seats is None else TurnCredit(credit)
         """Credit per turn, which the first call of ``rollout_func`` attaches to the trainer; ``None`` without it."""
         self._bound = UnscoredBound(max_unscored)
         if spread is not None:
@@ -328,6 +341,7 @@ class GymSpec:
             curriculum=self._curriculum,
             resample_dead_groups=self._rounds,
             credit=self.turn_credit,
+            seats=None if self.env_spec.seats is None else self._probed.seats,
         )
 
     @cached_property
@@ -415,6 +429,8 @@ class GymSpec:
             )
 
     def _refuse_credit(self, name: str, reason: str) -> None:
+        if self.env_spec.seats is not None:
+            raise ConfigError(f"seats={self.env_spec.seats!r} needs rollout_func, not {name}: leave out seats")
         if self.turn_credit is not None:
             raise ConfigError(f"credit per turn needs rollout_func, not {name}: {reason}; leave out credit")
 

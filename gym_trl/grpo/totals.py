@@ -32,20 +32,23 @@ class Row(NamedTuple):
     counts: Mapping[str, int]
     error: str | None = None
     """Error of an unscored episode."""
+    seat: int | None = None
+    """Seat in a game of several."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Row":
         """Return the outcome in one row of a ``rollout_func``'s columns.
 
-        >>> Row.of({"episode_return": 1.0, "success": True, "stop_reason": "env_error", "num_turns": 2})
-        Row(episode_return=None, success=True, stop_reason='env_error', counts={'turns': 2}, error='env_error')
+        >>> row = Row.of({"episode_return": 1.0, "success": True, "stop_reason": "env_error", "num_turns": 2})
+        >>> row.episode_return, row.error, row.counts
+        (None, 'env_error', {'turns': 2})
         """
         reason, value = columns["stop_reason"], columns["episode_return"]
         failed = reason in StopReason.__members__.values() and not StopReason(reason).scored
         counts = {metric: int(columns[name]) for name, metric in _COUNTS.items() if columns.get(name) is not None}
         worth = None if failed or value is None else float(value)
         error = f"{columns.get('error') or reason}"[:_ERROR_LENGTH] if worth is None else None
-        return cls(worth, columns.get("success"), reason, counts, error)
+        return cls(worth, columns.get("success"), reason, counts, error, columns.get("seat"))
 
 
 class Replaced(NamedTuple):
@@ -93,6 +96,8 @@ class StepTotals:
     replaced: Mapping[str, int] = field(default_factory=dict)
     """Number of replaced ``groups``, of their ``episodes`` and sampled ``tokens``, and of ``rollouts``; empty if dead
     groups are kept."""
+    seats: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """Sum of the returns of the scored episodes, and their number, by seat; empty where environments have one."""
     training: object = None
     """Identity of the training: one object from a call of ``trainer.train`` to the next."""
 
@@ -106,8 +111,12 @@ class StepTotals:
         trained_tokens: int = 0,
         replaced: Sequence[Replaced] = (),
     ) -> "StepTotals":
-        """Return the totals of ``rows`` and of the ``replaced`` episodes of all processes; none if these are kept."""
+        """Return the totals of ``rows`` and of the ``replaced`` episodes of all processes; none if these are kept.
+
+        A seat that was never to move has no episode.
+        """
         rows = [*rows, *(row for one in replaced for row in one.rows)]
+        rows = [row for row in rows if row.stop_reason != StopReason.UNPLAYED]
         scored = [row for row in rows if row.episode_return is not None]
         declared = [row.success for row in scored if row.success is not None]
         return cls(
@@ -129,6 +138,7 @@ class StepTotals:
             }
             if replaced
             else {},
+            _by_seat((row.seat, row.episode_return or 0.0, 1) for row in scored if row.seat is not None),
         )
 
     def __add__(self, other: "StepTotals") -> "StepTotals":
@@ -141,7 +151,8 @@ class StepTotals:
             name: _sum([getattr(self, name), getattr(other, name)])
             for name in ("counts", "stops", "errors", "replaced")
         }
-        return replace(other, **added)
+        both = ((seat, *sums) for totals in (self, other) for seat, sums in totals.seats.items())
+        return replace(other, **added, seats=_by_seat(both))
 
     @property
     def scored(self) -> int:
@@ -155,11 +166,14 @@ class StepTotals:
 
     def rates(self) -> dict[str, tuple[float, int]]:
         """Return the sum and the count behind each metric; metrics with a count of 0 are left out."""
-        ends = {f"stop/{reason}": (self.stops.get(reason, 0), self.episodes) for reason in StopReason}
+        reasons = [reason for reason in StopReason if self.seats or reason is not StopReason.FORFEIT]
+        reasons.remove(StopReason.UNPLAYED)
+        ends = {f"stop/{reason}": (self.stops.get(reason, 0), self.episodes) for reason in reasons}
         if "calls_after_end" in self.counts:  # of an environment_factory
             ends[UNFINISHED] = (self.stops.get(UNFINISHED, 0), self.episodes)
         rates: dict[str, tuple[float, int]] = {
             "return": (math.fsum(self.returns), self.scored),
+            **{f"return_seat_{seat}": sums for seat, sums in sorted(self.seats.items())},
             "success": (self.successes, self.declared),
             **{name: (value, self.scored) for name, value in self.counts.items()},
             "unscored": (self.unscored, self.episodes),
@@ -188,6 +202,7 @@ def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
     return {
         "episode_return": [episode.episode_return for episode in episodes],
         "success": [episode.success for episode in episodes],
+        "seat": [episode.seat for episode in episodes],
         "stop_reason": [episode.stop_reason.value for episode in episodes],
         "num_turns": [len(episode.turns) for episode in episodes],
         "invalid_actions": [episode.invalid_actions for episode in episodes],
@@ -200,9 +215,10 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
     """Return the outcomes in all rows of a ``rollout_func``'s columns; other columns are ignored.
 
     >>> rows_of({"episode_return": [0.5], "success": [None], "stop_reason": ["turn_limit"], "ids": [[1, 2]]})
-    [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={}, error=None)]
+    [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={}, error=None, seat=None)]
     """
-    names = [name for name in ("episode_return", "success", "stop_reason", "error", *_COUNTS) if name in columns]
+    said = ("episode_return", "success", "seat", "stop_reason", "error", *_COUNTS)
+    names = [name for name in said if name in columns]
     rows = zip(*(columns[name] for name in names), strict=True)
     return [Row.of(dict(zip(names, row, strict=True))) for row in rows]
 
@@ -212,3 +228,12 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for each in counts:
         total.update(each)
     return dict(total)
+
+
+def _by_seat(sums: Iterable[tuple[int, float, int]]) -> dict[int, tuple[float, int]]:
+    """Return the total and the count of each seat."""
+    found: dict[int, tuple[float, int]] = {}
+    for seat, total, count in sums:
+        before = found.get(seat, (0.0, 0))
+        found[seat] = before[0] + total, before[1] + count
+    return found

@@ -78,6 +78,7 @@ class Record(_Return):
     greedy: bool | None
     group: int | None
     attempt: int
+    seat: int | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
     last_observation: str | None
@@ -205,6 +206,7 @@ def as_record(
         "greedy": greedy,
         "group": group,
         "attempt": attempt,
+        "seat": episode.seat,
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.

@@ -8,8 +8,13 @@ if TYPE_CHECKING:
     from gym_trl.rollout.config import RolloutConfig as RolloutConfig
     from gym_trl.rollout.cutoff import Cutoff as Cutoff
     from gym_trl.rollout.episode import Episode as Episode
+    from gym_trl.rollout.game import Game as Game
     from gym_trl.rollout.history import History as History
     from gym_trl.rollout.limits import Limits as Limits
-    from gym_trl.rollout.loop import run_episodes as run_episodes, stream_episodes as stream_episodes
+    from gym_trl.rollout.loop import (
+        run_episodes as run_episodes,
+        run_games as run_games,
+        stream_episodes as stream_episodes,
+    )
 
 __getattr__, __dir__ = exports(__name__)

@@ -41,6 +41,8 @@ class Sample:
     prompt_ids: TokenIds
     max_tokens: int
     seed: int
+    seat: int | None = None
+    """Seat that samples, in a game of several."""
 
 
 @dataclass(frozen=True, slots=True)

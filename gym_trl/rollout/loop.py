@@ -8,14 +8,30 @@ from dataclasses import replace
 from math import ceil
 from threading import Lock
 from time import perf_counter, sleep
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, StopReason
+from gym_trl.rollout.game import Game, GameResult
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, StopReason, Task
+
+_Key = TypeVar("_Key")
+_Result = TypeVar("_Result", EpisodeResult, GameResult)
+_Result_co = TypeVar("_Result_co", bound=EpisodeResult | GameResult, covariant=True)
+
+
+class _Player(Protocol[_Result_co]):
+    """Episode or game."""
+
+    task: Task
+
+    def started(self, result: StepResult | EnvFailure) -> Sample | Act | _Result_co: ...
+    def sampled(self, completion: Completion) -> Sample | Act | _Result_co: ...
+    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | _Result_co: ...
+    def stopped(self, reason: StopReason, error: str | None = None) -> _Result_co: ...
 
 
 def run_episodes(
@@ -56,18 +72,58 @@ def run_episodes(
     Raises:
         ConfigError: ``max_alive`` is less than 1.
     """
-    alive = max(1, len(episodes)) if max_alive is None else max_alive
+    return _run(_Loop(episodes, pool, engine, on_finish, cutoff), max_alive)
+
+
+def run_games(
+    games: Sequence[Game],
+    *,
+    pool: EnvPool,
+    engine: Engine,
+    max_alive: int | None = None,
+    cutoff: Cutoff = WAIT,
+    on_finish: Callable[[int, GameResult], None] | None = None,
+) -> list[GameResult]:
+    """Play games of several seats as ``run_episodes`` plays episodes, and return the episodes of each game's seats.
+
+    >>> from gym_trl.envspec import EnvSpec
+    >>> from gym_trl.executors import InlinePool
+    >>> from gym_trl.rollout import Limits
+    >>> from gym_trl.testing import ByteChat, ScriptedEngine
+    >>> from gym_trl.types import Task
+    >>> chat, limits, task = ByteChat(), Limits(tokens_per_turn=9), Task("TrlEnv/KuhnPoker-v0", 3)
+    >>> game = Game([Episode(task, chat=chat, limits=limits) for seat in range(2)])
+    >>> engine = ScriptedEngine(lambda request: chat.say("bet"))
+    >>> with InlinePool(EnvSpec("TrlEnv/KuhnPoker-v0", seats="self", action_format="plain").make) as pool:
+    ...     [(first, second)] = run_games([game], pool=pool, engine=engine)
+    >>> first.episode_return, second.episode_return, first.messages[0].content.splitlines()[-1]
+    (-2.0, 2.0, 'Your card: J. Played: nothing.')
+
+    Args:
+        games: New games; each can be played once. All seats of a game step the same environment.
+        pool: Steps the environments, which follow the protocol of several seats (``gym_trl.wrappers.seats``).
+        engine: Samples the responses of all seats that are episodes.
+        max_alive: Maximum number of games that hold an environment at once. Default: all.
+        cutoff: When to stop the slowest games.
+        on_finish: Called with the index and the result of each game as soon as it has finished.
+
+    Raises:
+        ConfigError: ``max_alive`` is less than 1.
+    """
+    return _run(_Loop(games, pool, engine, on_finish, cutoff), max_alive)
+
+
+def _run(loop: "_Loop[_Result]", max_alive: int | None) -> list[_Result]:
+    alive = max(1, len(loop)) if max_alive is None else max_alive
     check_counts(max_alive=alive)
-    loop = _Loop(episodes, pool, engine, on_finish, cutoff)
     try:
         with _rare_full_collections():
             loop.run(alive)
     finally:
         loop.abandon()
-    return [loop.finished[index] for index in range(len(episodes))]
+    return [loop.finished[index] for index in range(len(loop))]
 
 
-_Key = TypeVar("_Key")
 _IDLE_S = 0.002
 
 
@@ -169,25 +225,25 @@ def _rare_full_collections() -> Iterator[None]:
                 gc.set_threshold(*before)
 
 
-class _Loop:
-    """State of one rollout: each episode waits for its environment or for the engine, or is finished."""
+class _Loop(Generic[_Result]):
+    """State of one rollout: each episode or game waits for its environment or for the engine, or is finished."""
 
     def __init__(
         self,
-        episodes: Sequence[Episode] | Mapping[int, Episode],
+        episodes: Sequence[_Player[_Result]] | Mapping[int, _Player[_Result]],
         pool: EnvPool,
         engine: Engine,
-        on_finish: Callable[[int, EpisodeResult], None] | None,
+        on_finish: Callable[[int, _Result], None] | None,
         cutoff: Cutoff,
     ) -> None:
         self._cutoff = cutoff
         self._began: dict[int, float] = {}  # start time of each running episode, the oldest first
-        self._episodes = episodes
+        self._episodes: Sequence[_Player[_Result]] | Mapping[int, _Player[_Result]] = episodes
         self._pool = pool
         self._engine = engine
         # The other processes of a shared engine need it to step even if no local episode waits for a completion.
         self._shared: bool = getattr(engine, "shared", False)
-        self._on_finish = on_finish
+        self._on_finish: Callable[[int, _Result], None] | None = on_finish
         self._resetting: set[int] = set()
         self._stepping: set[int] = set()
         self._sampling: dict[str, int] = {}
@@ -195,8 +251,12 @@ class _Loop:
         self._turns: defaultdict[int, int] = defaultdict(int)  # number of requests of each episode
         self._asked: dict[int, float] = {}  # start of each episode's current wait
         self._env_seconds: defaultdict[int, float] = defaultdict(float)
-        self._model_seconds: defaultdict[int, float] = defaultdict(float)
-        self.finished: dict[int, EpisodeResult] = {}
+        self._model_seconds: defaultdict[int, dict[int, float]] = defaultdict(dict)  # of each seat
+        self._seat: dict[int, int] = {}  # that samples
+        self.finished: dict[int, _Result] = {}
+
+    def __len__(self) -> int:
+        return len(self._episodes)
 
     def run(self, max_alive: int) -> None:
         admitted, total, cutoff = 0, len(self._episodes), self._cutoff
@@ -280,31 +340,45 @@ class _Loop:
     def _engine_answered(self, completion: Completion) -> None:
         index = self._sampling.pop(completion.request_id)
         del self._requests[index]
-        self._model_seconds[index] += perf_counter() - self._asked[index]
+        seconds, seat = self._model_seconds[index], self._seat[index]
+        seconds[seat] = seconds.get(seat, 0.0) + perf_counter() - self._asked[index]
         self._go_on(index, self._episodes[index].sampled(completion))
 
-    def _go_on(self, index: int, todo: Sample | Act | EpisodeResult) -> None:
+    def _go_on(self, index: int, todo: Sample | Act | _Result) -> None:
         self._asked[index] = perf_counter()
         match todo:
             case Sample():
                 self._turns[index] += 1
-                request = Request(str(index), todo.prompt_ids, todo.max_tokens, todo.seed, self._turns[index])
+                self._seat[index] = todo.seat or 0
+                name = str(index) if todo.seat is None else f"{index}.{todo.seat}"
+                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, self._turns[index])
                 self._requests[index] = request_id = request.id
                 self._sampling[request_id] = index
                 self._engine.submit(request)
             case Act():
                 self._stepping.add(index)
                 self._pool.step(str(index), todo.action)
-            case EpisodeResult():
+            case _:
                 self._finish(index, todo)
 
-    def _finish(self, index: int, ended: EpisodeResult) -> None:
+    def _finish(self, index: int, ended: _Result) -> None:
         if self._began.pop(index, None) is not None:
             del self._asked[index]
             self._turns.pop(index, None)
+            self._seat.pop(index, None)
             self._pool.release(str(index))
-        self.finished[index] = played = replace(
-            ended, model_seconds=self._model_seconds.pop(index, 0.0), env_seconds=self._env_seconds.pop(index, 0.0)
+        self.finished[index] = played = _timed(
+            ended, self._model_seconds.pop(index, {}), self._env_seconds.pop(index, 0.0)
         )
         if self._on_finish:
             self._on_finish(index, played)
+
+
+def _timed(ended: _Result, model: Mapping[int, float], env: float) -> _Result:
+    """Return a result with its seconds; the seats of a game share those of its environment."""
+    if isinstance(ended, EpisodeResult):
+        return replace(ended, model_seconds=model.get(0, 0.0), env_seconds=env)
+    share = env / len(ended)
+    return tuple(
+        replace(episode, model_seconds=model.get(seat, 0.0), env_seconds=share) for seat, episode in enumerate(ended)
+    )

@@ -285,6 +285,15 @@ def read_options(folder: Path) -> TrainOptions:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 
 
+def one_seat(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of ``GymSpec`` for an evaluation, in which the model plays one seat against others.
+
+    >>> one_seat({"turn_limit": 9, "seats": "self", "credit": "rae"})
+    {'turn_limit': 9}
+    """
+    return {name: value for name, value in spec.items() if "seats" not in spec or name not in ("seats", "credit")}
+
+
 def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of ``GymSpec`` other than those that choose the tasks, after checking their names.
 

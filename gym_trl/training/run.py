@@ -30,12 +30,13 @@ from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, free_memory, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model
-from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, read_options
+from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, one_seat, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, quiet_libraries
 from gym_trl.types import EpisodeResult, Task
 from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.seats import num_seats
 
 try:
     import matplotlib  # noqa: F401 -- fails now rather than at the first curve
@@ -368,6 +369,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     def train(self, trainer: Any, spec: GymSpec) -> None:
         """Run the training, from the first evaluation to the last."""
         self._trainer, self._spec = trainer, spec
+        self._evaluated = self._against_others(spec)
         summary = self._folder.summary
         summary |= {**self._references(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
         self._folder.tokenizer(trainer.processing_class)
@@ -454,17 +456,32 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
                 )
                 self._folder.credit(record)
 
+    def _against_others(self, spec: GymSpec) -> GymSpec | None:
+        """Return the specification for evaluations, in which the model plays one seat; ``None`` if it cannot."""
+        if spec.env_spec.seats is None:
+            return spec
+        options = replace(self.options, spec=one_seat(self.options.spec))
+        env = make_env(options.env, **options.env_kwargs)
+        alone = num_seats(env) == 1
+        env.close()
+        if alone:
+            return make_spec(options, self._trainer.args, self.on_rollout)
+        self._display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
+        return None
+
     def _evaluate(self, temperature: float) -> Score:
         """Play the evaluation's tasks, distributed over the processes, in batches of the training's size."""
         trainer, accelerator = self._trainer, self._trainer.accelerator
         self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
-        prompts = self._spec.eval_dataset["prompt"]
+        if self._evaluated is None:
+            return Score.of([])
+        prompts = self._evaluated.eval_dataset["prompt"]
         mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
         size = trainer.args.generation_batch_size // accelerator.num_processes
         # All processes run the same number of batches, because sharded weights are gathered collectively.
         batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
         with _playing(trainer, temperature):
-            columns = [self._spec.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
+            columns = [self._evaluated.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
         names = ("episode_return", "success", "num_turns", "invalid_actions")
         results = [Result(*row) for batch in columns for row in zip(*(batch[name] for name in names), strict=True)]
         if accelerator.num_processes > 1:
@@ -475,12 +492,15 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
     def _overlap(self) -> dict[str, int]:
         """Return the number of different tasks of the evaluation, and how many of them the training has, too."""
-        played, trained = ({_game(task) for task in self._spec.tasks(split)} for split in ("eval", "train"))
+        played = {_game(task) for task in (self._evaluated or self._spec).tasks("eval")}
+        trained = {_game(task) for task in self._spec.tasks("train")}
         return {"eval_games": len(played), "eval_games_trained": len(played & trained)}
 
     def _references(self) -> dict[str, float | None]:
         """Return the scores of random play, the blind baseline and perfect play."""
-        found = references(self.options, self._spec.tasks("eval"))
+        if self._evaluated is None:
+            return {}
+        found = references(self.options, self._evaluated.tasks("eval"))
         if found["success_blind"] is None and found["return_blind"] is None:
             self._display.note("The environment is too slow for a search for its blind baseline: see gym-trl validate")
         return found

@@ -22,7 +22,7 @@ from gym_trl.policies.weights import has_model
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
-from gym_trl.training.options import WRAPPING, TrainOptions, read_options
+from gym_trl.training.options import WRAPPING, TrainOptions, one_seat, read_options
 from gym_trl.types import EpisodeResult
 
 WARM_START = "warm_start"
@@ -71,7 +71,7 @@ def _trainers_files(checkpoint: Checkpoint) -> set[str]:
 
 def wrapping(options: TrainOptions) -> dict[str, Any]:
     """Return the wrapping of a run's environments, by the names of ``GymSpec``'s arguments."""
-    return {**{name: getattr(options, name) for name in WRAPPING}, **options.spec}
+    return {**{name: getattr(options, name) for name in WRAPPING}, **one_seat(options.spec)}
 
 
 def sampling(options: TrainOptions) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class TurnRow(NamedTuple):
     """Part of each reward that an invalid action has cost, as positive numbers."""
     unplayed_costs: float = 0.0
     """Part of the last reward that was charged for actions that a budget cut off, as a positive number."""
+    role: str | None = None
+    """Environment and seat, in a game of several; baselines are per role."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "TurnRow":
@@ -36,15 +38,15 @@ class TurnRow(NamedTuple):
 
         >>> row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (5, 7)], "turn_keys": ["a", "b", "c"]}
         >>> row |= {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": "", "turn_penalties": [0, 0]}
-        >>> row |= {"unplayed_costs": 0.0}
+        >>> row |= {"unplayed_costs": 0.0, "role": None}
         >>> TurnRow.of(row).turn_spans
         [(0, 2), (5, 7)]
         >>> TurnRow.of({"turn_rewards": [0.0]})
         Traceback (most recent call last):
             ...
         gym_trl.errors.ConfigError: credit per turn needs the columns turn_spans, turn_keys, markov_keys, turns_left,
-        turn_places, task_key, turn_penalties, unplayed_costs: a rollout_func around spec.rollout_func must return them,
-        too
+        turn_places, task_key, turn_penalties, unplayed_costs, role: a rollout_func around spec.rollout_func must return
+        them, too
 
         Raises:
             ConfigError: A column is missing.
@@ -101,6 +103,7 @@ class TurnRow(NamedTuple):
             self.turn_rewards if rewards is None else rewards,
             self.turn_keys,
             self.markov_keys,
+            self.role,
             left=self.turns_left,
             places=self.turn_places,
             penalties=[weight * penalty for penalty in self.turn_penalties],
@@ -121,6 +124,7 @@ def turn_row(episode: EpisodeResult) -> TurnRow:
         task_key=json.dumps([task.env_id, key]) if key and episode.markov_keys else task.to_json(),
         turn_penalties=[turn.penalty for turn in episode.turns],
         unplayed_costs=episode.unplayed_costs,
+        role=None if episode.seat is None else f"{task.env_id} seat {episode.seat}",
     )
 
 

@@ -1,7 +1,8 @@
 """Estimators of the advantage of each turn from the rewards and states of a group of episodes.
 
 An estimator takes the scored episodes of one group, in any order, and returns an advantage per turn, not yet scaled. It
-is a pure function without PyTorch. ``ESTIMATORS`` has those that ``GymSpec(credit=...)`` accepts by name:
+is a pure function without PyTorch. ``ESTIMATORS`` has those that ``GymSpec(credit=...)`` accepts by name, besides
+``"rae"``, which has a state (``gym_trl.grpo.credit.role_baselines``):
 
 | name | advantage of a turn | needs |
 |---|---|---|
@@ -239,7 +240,11 @@ EPISODE = "episode"
 ACROSS_GROUPS: frozenset[Estimator] = frozenset({pool})
 """Estimators that are given all episodes of a task together, whichever group they are in."""
 ESTIMATORS: dict[str, Estimator] = {EPISODE: episode, "return_to_go": return_to_go, "gigpo": gigpo, "pool": pool}
-"""Estimators by the names that ``GymSpec(credit=...)`` and ``gym-trl train --credit`` accept."""
+"""Estimators without a state, by their names."""
+RAE = "rae"
+"""Name of ``RoleBaselines``, which have a state: every ``TurnCredit`` makes its own."""
+CREDITS = (*ESTIMATORS, RAE)
+"""Names that ``GymSpec(credit=...)`` and ``gym-trl train --credit`` accept."""
 
 
 def scales(

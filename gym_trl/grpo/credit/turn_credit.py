@@ -10,8 +10,10 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.credit.columns import TurnRow
-from gym_trl.grpo.credit.estimators import ACROSS_GROUPS, ESTIMATORS, Estimator, TurnRewards, scales
+from gym_trl.grpo.credit.estimators import ACROSS_GROUPS, CREDITS, ESTIMATORS, RAE, Estimator, TurnRewards, scales
+from gym_trl.grpo.credit.role_baselines import RoleBaselines
 from gym_trl.grpo.rewards import env_reward
+from gym_trl.grpo.saved_state import SavedState
 from gym_trl.registration import did_you_mean
 
 OnAdvantages = Callable[[list[list[float]]], None]
@@ -32,10 +34,12 @@ def find_estimator(credit: str | Estimator) -> Estimator:
     """
     if callable(credit):
         return credit
+    if credit == RAE:
+        return RoleBaselines()
     if isinstance(credit, str) and credit in ESTIMATORS:
         return ESTIMATORS[credit]
-    near = did_you_mean(credit, ESTIMATORS) if isinstance(credit, str) else ""
-    raise ConfigError(f"credit must be one of {', '.join(ESTIMATORS)}, or a function, got {credit!r}{near}")
+    near = did_you_mean(credit, CREDITS) if isinstance(credit, str) else ""
+    raise ConfigError(f"credit must be one of {', '.join(CREDITS)}, or a function, got {credit!r}{near}")
 
 
 class TurnCredit:
@@ -56,7 +60,9 @@ class TurnCredit:
     alone.
 
     ``pool`` compares all episodes of a task, also of different groups: those that begin in the same state, if the
-    environment names its task (``gym_trl.wrappers.state_key``). Other estimators are given one group at a time.
+    environment names its task (``gym_trl.wrappers.state_key``). Other estimators are given one group at a time. The
+    seats of a game are never compared with each other. ``"rae"`` compares an episode with earlier ones of its seat
+    (``RoleBaselines``), whose running means are saved in checkpoints.
 
     The trainer's ``scale_rewards`` keeps its meaning as far as possible (``estimators.scales``): ``"none"`` leaves the
     advantages in units of the rewards; ``"group"`` divides them by the standard deviation of the group's returns as in
@@ -130,6 +136,8 @@ class _Attached:
         self.credit = credit
         self._trainer = trainer
         self._window = _Window()
+        self._roles = credit.estimator if isinstance(credit.estimator, RoleBaselines) else None
+        self._saved = None if self._roles is None else SavedState(self._roles, "gym_trl.role_baselines")
 
     def assign(self, inputs: Sequence[Mapping[str, Any]], rewards: Any) -> trl_versions.TurnAdvantages | None:
         """Return the advantages of this process's rows, from the rewards of all processes; none in evaluations."""
@@ -139,6 +147,8 @@ class _Attached:
         if not trainer.model.training:
             trl_versions.log_column(trainer, "turn_advantages", [None] * len(inputs))  # rows of the table stay aligned
             return None
+        if self._saved is not None:
+            self._saved.restore(trainer)
         rows: list[TurnRow] = gather_object([TurnRow.of(row) for row in inputs])
         groups = self._groups(rows, rewards)
         advantages: list[list[float]] = [[] for _ in rows]
@@ -147,6 +157,9 @@ class _Attached:
         for group, found, divisor in zip(groups, estimated, divisors, strict=True):
             for episode, values in zip(group, found, strict=True):
                 advantages[episode.place] = [value / divisor for value in values]
+        if self._roles is not None and self._saved is not None:
+            self._roles.count([[one.turns for one in group] for group in groups])
+            self._saved.save(trainer)
         self._log(groups, advantages)
         first = trainer.accelerator.process_index * len(inputs)
         mine = slice(first, first + len(inputs))
@@ -178,8 +191,11 @@ class _Attached:
         if self.credit.estimator not in ACROSS_GROUPS:
             return groups
         tasks: defaultdict[Hashable, list[_Episode]] = defaultdict(list)
-        for group in groups:
-            begins = {(rows[episode.place].task_key, episode.turns.keys[0], episode.turns.markov) for episode in group}
+        for group in _by_role(groups):
+            begins = {
+                (episode.turns.role, rows[episode.place].task_key, episode.turns.keys[0], episode.turns.markov)
+                for episode in group
+            }
             task, *others = begins or [None]
             same = not others and task is not None and task[-1]
             tasks[task if same else len(tasks)].extend(group)
@@ -214,6 +230,15 @@ class _Attached:
         if window.episodes:
             for name, value in window.metrics().items():
                 metrics[name] = [value]
+
+
+def _by_role(groups: Sequence[Sequence[_Episode]]) -> list[list[_Episode]]:
+    """Return the episodes of each group and role."""
+    found: defaultdict[tuple[int, str | None], list[_Episode]] = defaultdict(list)
+    for number, group in enumerate(groups):
+        for episode in group:
+            found[number, episode.turns.role].append(episode)
+    return list(found.values())
 
 
 def _with_rest(rewards: Sequence[float], weight: float, total: float) -> list[float]:
