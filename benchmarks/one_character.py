@@ -13,6 +13,7 @@ import gymnasium as gym
 ACTIONS = {
     "TowerOfHanoi": {"1": "A B", "2": "A C", "3": "B A", "4": "B C", "5": "C A", "6": "C B"},
     "Maze": {"n": "north", "e": "east", "s": "south", "w": "west"},
+    "KuhnPoker": {"p": "pass", "b": "bet"},
     "Nim": {"1": "A 1", "2": "A 2", "3": "A 3"},
 }
 

@@ -69,6 +69,7 @@ def rows():
                 "task_key": f"task {group}",
                 "turn_penalties": [0.0] * len(rewards),
                 "unplayed_costs": 0.0,
+                "role": None,
             }
             row |= {"episode_return": sum(rewards), "success": None, "stop_reason": "terminated", "num_turns": 3}
             by_hand = [] if number is None else [(group + 1) * value for value in BY_HAND[number]]

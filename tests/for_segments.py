@@ -73,7 +73,7 @@ def rows():
             row |= {"turn_rewards": [0.0] * (len(spans) - 1) + [unit * RETURNS[number or 0]], "turn_spans": spans}
             row |= {"turn_keys": list(range(len(spans) + 1)), "markov_keys": False, "turns_left": []}
             row |= {"turn_places": [], "task_key": f"task {group}", "turn_penalties": [0.0] * len(spans)}
-            row |= {"unplayed_costs": 0.0, "success": None, "num_turns": len(spans), "segments": borders}
+            row |= {"unplayed_costs": 0.0, "role": None, "success": None, "num_turns": len(spans), "segments": borders}
             row |= {"episode_return": unit * RETURNS[number or 0], "stop_reason": "terminated"}
             if number is None:
                 row |= {"completion_ids": [2], "env_mask": [0], "logprobs": [0.0], "turn_spans": [], "segments": []}

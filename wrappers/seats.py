@@ -95,7 +95,7 @@ class Seats(FrozenAfterEnd):
         where = f"in turn {self._turns}, of seat {player}"
         observation, reward, terminated, truncated, info = self.env.step(action)
         over = terminated or truncated
-        payoffs = self._payoffs(info, where, reward=float(reward), terminated=terminated)
+        payoffs = self._payoffs(info, where, reward=float(reward), terminated=terminated, over=over)
         self._paid = [sum(pair) for pair in zip(self._paid, payoffs, strict=True)]
         info = {**info, "player": player, "payoffs": payoffs}
         if over:
@@ -125,7 +125,9 @@ class Seats(FrozenAfterEnd):
             )
         return int(seat)
 
-    def _payoffs(self, info: dict[str, Any], where: str, *, reward: float, terminated: bool) -> tuple[float, ...]:
+    def _payoffs(
+        self, info: dict[str, Any], where: str, *, reward: float, terminated: bool, over: bool
+    ) -> tuple[float, ...]:
         """Return the checked payoffs of a step."""
         given: Sequence[float] | None = info.get("payoffs")
         if given is None:
@@ -142,6 +144,6 @@ class Seats(FrozenAfterEnd):
             raise SeatError(f"info['payoffs'] must be {self.num_seats} finite numbers, got {given!r:.100} {where}")
         if self._zero_sum and abs(math.fsum(payoffs)) > _ROUNDING * max(1.0, *map(abs, payoffs)):
             raise SeatError(f"zero_sum is declared, and the payoffs {payoffs} add up to {math.fsum(payoffs):g} {where}")
-        if not terminated and (idle := [k for k, paid in enumerate(payoffs) if paid and k not in self._asked]):
+        if not over and (idle := [k for k, paid in enumerate(payoffs) if paid and k not in self._asked]):
             raise SeatError(f"seat {idle[0]} is paid {payoffs[idle[0]]:g} before it was ever to move, {where}")
         return payoffs

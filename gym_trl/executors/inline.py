@@ -17,7 +17,6 @@ from gym_trl.types import Closing, EnvFailure, StepResult, Task
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.state_key import StateKey
 
-
 _TOLD_AT_RESET = ("to_move", "admissible_actions")
 """Entries of the ``info`` of ``reset`` that a game of several seats needs."""
 

@@ -57,7 +57,11 @@ def env_reward(
     if log_extra is not None:
         for name in ("stop_reason", "num_turns", "invalid_actions", "task", "error"):
             log_extra(name, list(columns.get(name, [None] * len(episode_return))))
-    return list(episode_return) if environments is None else [None] * len(episode_return)
+    if environments is not None:
+        return [None] * len(episode_return)
+    # The rollout leaves out a seat that was never to move, as any unscored episode; TRL would warn of each None.
+    unplayed = (reason == StopReason.UNPLAYED for reason in columns.get("stop_reason", [None] * len(episode_return)))
+    return [0.0 if none else value for none, value in zip(unplayed, episode_return, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class Game:
     def _over(self, player: int, result: StepResult) -> GameResult:
         """Return the result of a game that the environment has ended."""
         named = result.info.get("stop_reason")
-        if result.truncated and named in _OWN_FAULT:
+        if named in _OWN_FAULT:
             ended = self._seats[player].stepped(self._told(player, result))
             assert isinstance(ended, EpisodeResult)
             return self._left(ended)
