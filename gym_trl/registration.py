@@ -52,6 +52,7 @@ EXTERNAL = {
     "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
     "External/MiniWoB-v0": "gym_trl.envs.external.miniwob:MiniWoB",
     "External/NetHack-v0": "gym_trl.envs.external.nethack:NetHack",
+    "External/OpenSpiel-v0": "gym_trl.envs.external.openspiel:OpenSpiel",
     "External/PettingZoo-v0": "gym_trl.envs.external.pettingzoo:PettingZoo",
     "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
     "External/SkyRLGym-v0": "gym_trl.envs.external.skyrl_gym:SkyRLGym",

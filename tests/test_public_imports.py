@@ -26,6 +26,7 @@ DOCUMENTED = {
     "gym_trl.envs.external.gem": "GEM",
     "gym_trl.envs.external.miniwob": "MiniWoB",
     "gym_trl.envs.external.nethack": "NetHack",
+    "gym_trl.envs.external.openspiel": "OpenSpiel",
     "gym_trl.envs.external.pettingzoo": "PettingZoo",
     "gym_trl.envs.external.reasoning_gym": "ReasoningGym",
     "gym_trl.envs.external.skyrl_gym": "SkyRLGym",

@@ -64,6 +64,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
         {"game": "classic/chess-v6"},
         ["e2e4", "e2e4", "d2d3", "b1c3"],
     ),
+    "openspiel": ("pyspiel", "External/OpenSpiel-v0", {"game": "leduc_poker"}, ["call", "raise it", "raise", "fold"]),
+    "openspiel/self": (
+        "pyspiel",
+        "External/OpenSpiel-v0",
+        {"game": "goofspiel(num_cards=4)", "opponent": "self"},
+        [f"[P{player}]bid: {card}" for card in (2, 3, 1, 4) for player in (0, 1)],
+    ),
     "reasoning-gym": ("reasoning_gym", "External/ReasoningGym-v0", {"dataset": "leg_counting"}, ["12"]),
     "reasoning-gym/sokoban": ("reasoning_gym", "External/ReasoningGym-v0", {"dataset": "sokoban"}, ["LRUD"]),
     "textarena": ("textarena", "External/TextArena-v0", {"game": "GuessTheNumber-v0"}, ["[1]", "20", "?", "[3]"]),
@@ -80,7 +87,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
 }
 
 
-EXTRAS = {"nle": "nethack"}
+EXTRAS = {"nle": "nethack", "pyspiel": "openspiel"}
 NAMES = ("dataset", "env", "game", "path", "task")
 
 
