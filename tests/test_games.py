@@ -273,7 +273,7 @@ def test_a_policy_that_raises_leaves_the_game_unscored() -> None:
 def test_a_game_needs_two_seats_of_which_one_is_an_episode() -> None:
     for seats in ([], [Episode(Task("game", 0), chat=CHAT, limits=LIMITS)], [lambda result: "go"] * 2):
         with pytest.raises(ConfigError, match="two seats or more, one of them an episode"):
-            Game(seats)  # type: ignore[arg-type]
+            Game(seats)
 
 
 @given(st.integers(2, 5), st.integers(1, 4), seeds)

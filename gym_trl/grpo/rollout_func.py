@@ -214,18 +214,13 @@ class _RolloutFunc:
         """Return whether games may have rows on several processes.
 
         Raises:
-            ConfigError: A group or a batch does not have whole games.
+            ConfigError: A group does not have whole games.
         """
         name = "num_generations" if training else "num_generations_eval"
         size, processes = getattr(trainer, name), trainer.accelerator.num_processes
         for env_id, seats in self.seats.items():
             if size % seats:
                 raise ConfigError(f"{name} must be a multiple of the {seats} seats of {env_id}, got {size}")
-            if rows * processes % seats:
-                raise ConfigError(
-                    f"the {rows * processes} rows of a batch must be a multiple of the {seats} seats of {env_id}: "
-                    "change per_device_eval_batch_size"
-                )
         return processes > 1 and any(rows % seats for seats in self.seats.values())
 
     def _play(

@@ -7,7 +7,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
 from gym_trl.records.parquet import read_parquet
 from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete
-from gym_trl.types import Closing
+from gym_trl.types import Closing, StopReason
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -63,7 +63,8 @@ class RecordWriter(Closing):
         Raises:
             OSError: the disk is full, or the file cannot be written.
         """
-        name = FAILURES if record["return"] is None else ROLLOUTS
+        failed = record["return"] is None and record["stop_reason"] != StopReason.UNPLAYED
+        name = FAILURES if failed else ROLLOUTS
         if name not in self._writers:
             self._writers[name] = JsonLinesWriter(self._folder / name)
         self._writers[name].write(record)

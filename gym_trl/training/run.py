@@ -584,7 +584,7 @@ def _some(episodes: Sequence[EpisodeResult], count: int, group_size: int) -> lis
     wanted = min(len(starts), math.ceil(count / group_size))
     groups = [starts[i * len(starts) // wanted] for i in range(wanted)]
     places = [place for start in groups for place in range(start, min(start + group_size, len(episodes)))][:count]
-    failed = [place for place, played in enumerate(episodes) if not played.scored]
+    failed = [place for place, played in enumerate(episodes) if played.error and not played.scored]
     if places and failed and not set(places) & set(failed):
         places[-1] = failed[0]
     return [(place, episodes[place]) for place in places]

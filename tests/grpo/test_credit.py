@@ -206,9 +206,11 @@ def test_a_trl_without_the_hook_is_refused(trainer, monkeypatch):
         TurnCredit("pool").attach(trainer)
 
 
-@pytest.mark.parametrize("credit", ["pol", 3, None])
+@pytest.mark.parametrize("credit", ["pol", 3, ()])
 def test_an_estimator_that_does_not_exist_is_refused(credit):
-    with pytest.raises(ConfigError, match="credit must be one of episode, return_to_go, gigpo, pool, or a function"):
+    with pytest.raises(
+        ConfigError, match="credit must be one of episode, return_to_go, gigpo, pool, rae, or a function"
+    ):
         GymSpec("TrlEnv/GuessNumber-v0", credit=credit)
 
 
@@ -235,7 +237,14 @@ def test_other_ways_to_play_are_refused_with_the_reason():
 )
 def test_columns_that_say_nothing_about_the_turns_are_refused_by_name(changes, told):
     row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (4, 6)], "turn_keys": ["a", "b", "c"]}
-    row |= {"markov_keys": False, "turns_left": [], "turn_places": [], "task_key": "", "turn_penalties": [0.0, 0.0]}
+    row |= {
+        "markov_keys": False,
+        "turns_left": [],
+        "turn_places": [],
+        "task_key": "",
+        "turn_penalties": [0.0, 0.0],
+        "role": None,
+    }
     row |= {"unplayed_costs": 0.0}
     TurnRow.of(row).check("row 0")
     with pytest.raises(ConfigError, match=told):

@@ -1,5 +1,6 @@
 """Games of several seats: each is paid for its own actions, and an environment that breaks the protocol is told so."""
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,3 +130,19 @@ def test_who_begins_must_be_a_seat() -> None:
 def test_an_environment_of_one_seat_is_refused() -> None:
     with pytest.raises(ConfigError, match="has one seat"):
         Seats(gym.make("TrlEnv/TicTacToe-v0"))
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_a_game_can_be_pickled_between_any_two_steps_and_rebuilt_from_its_spec(name: str) -> None:
+    env: Any = Seats(gym.make(f"TrlEnv/{name}-v0", opponent="self"))
+    again: Any = gym.make(env.spec)
+    assert isinstance(again, Seats)
+    assert env.reset(seed=4) == again.reset(seed=4)
+    done = False
+    while not done:
+        action = env.get_wrapper_attr("admissible_actions")()[0]
+        copied = pickle.loads(pickle.dumps(env))
+        step = env.step(action)
+        assert copied.step(action) == step == again.step(action)
+        done = step[2]
+    assert env.step("1") == (step[0], 0.0, *step[2:])
