@@ -24,6 +24,7 @@ COMMANDS = [
     "view",
     "serve",
     "eval",
+    "tournament",
     "compare",
     "replay",
     "export",
@@ -38,6 +39,7 @@ QUICK = [
     ["train", "--help"],
     ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--jobs", "1", "--blind-steps", "500"],
     ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
+    ["tournament", "TrlEnv/Nim-v0", "random", "solver", "--games", "2"],
 ]
 
 

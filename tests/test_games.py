@@ -15,7 +15,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.game import Game, GameResult
+from gym_trl.rollout.game import Game, GameResult, SeatPolicy
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_games
 from gym_trl.seeding import derive_seed
@@ -270,10 +270,13 @@ def test_a_policy_that_raises_leaves_the_game_unscored() -> None:
     assert "the policy of a seat raised" in str(result[0].error)
 
 
-def test_a_game_needs_two_seats_of_which_one_is_an_episode() -> None:
-    for seats in ([], [Episode(Task("game", 0), chat=CHAT, limits=LIMITS)], [lambda result: "go"] * 2):
-        with pytest.raises(ConfigError, match="two seats or more, one of them an episode"):
+def test_a_game_needs_two_seats_and_a_task() -> None:
+    alone = [Episode(Task("game", 0), chat=CHAT, limits=LIMITS)]
+    policies: list[SeatPolicy] = [lambda result: "go"] * 2
+    for seats in ([], alone, policies):
+        with pytest.raises(ConfigError, match="two seats or more, and a task or an episode"):
             Game(seats)
+    assert Game(policies, Task("game", 0)).task == Task("game", 0)
 
 
 @given(st.integers(2, 5), st.integers(1, 4), seeds)

@@ -13,13 +13,12 @@ pytest.importorskip("peft")
 from transformers import AutoModelForCausalLM  # noqa: E402 -- it needs torch
 
 from gym_trl.errors import ConfigError  # noqa: E402
-from gym_trl.policies.weights import load_weights  # noqa: E402
+from gym_trl.policies.weights import free_memory, load_weights  # noqa: E402
 from gym_trl.testing.tiny import save_tiny  # noqa: E402
 from gym_trl.training.model_checks import (  # noqa: E402
     Memory,
     check_memory,
     estimate_memory,
-    free_memory,
     model_problems,
     refuse,
 )

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.ratings import ELO, GameResult, Standings, Tally, rate
+from gym_trl.evaluation.ratings import ELO, PlayedGame, Standings, Tally, rate
 
 NAMES = "abcd"
 RESULTS = {"win": (1.0, -1.0), "draw": (0.0, 0.0), "loss": (-1.0, 1.0)}
 
 
-def game(first: str, second: str, result: str) -> GameResult:
-    return GameResult((first, second), RESULTS[result])
+def game(first: str, second: str, result: str) -> PlayedGame:
+    return PlayedGame((first, second), RESULTS[result])
 
 
 def of(found: Standings, name: str) -> float:
@@ -34,7 +34,7 @@ GAMES = st.lists(
 ).map(lambda found: [game(*one) for one in found])
 
 
-def balanced(results: dict[tuple[str, str], list[str]]) -> list[GameResult]:
+def balanced(results: dict[tuple[str, str], list[str]]) -> list[PlayedGame]:
     """Return games in which each pair met as often in one order of seats as in the other."""
     return [game(*pair, result) for pair, found in results.items() for result in found]
 
@@ -54,7 +54,7 @@ def test_two_players_computed_by_hand() -> None:
     # the slope of the posterior vanishes: 8 (3/4 - p(2x)) + (1/2 - p(x)) = 0 with p(x) = 1 / (1 + exp(-x)).
     results = [*["win"] * 3, "loss"]
     games = [game("a", "b", result) for result in results]
-    games += [GameResult(("b", "a"), one.payoffs[::-1]) for one in games]
+    games += [PlayedGame(("b", "a"), one.payoffs[::-1]) for one in games]
     found = rate(games)
     low, high = 0.0, 2.0
     for _ in range(60):
@@ -72,7 +72,7 @@ def test_two_players_computed_by_hand() -> None:
 
 def test_four_hundred_points_are_ten_to_one() -> None:
     games = [game("a", "b", "win")] * 5000 + [game("a", "b", "loss")] * 500
-    games += [GameResult(one.players[::-1], one.payoffs[::-1]) for one in games]
+    games += [PlayedGame(one.players[::-1], one.payoffs[::-1]) for one in games]
     assert of(rate(games), "a") - of(rate(games), "b") == pytest.approx(400, abs=0.5)
 
 
@@ -118,7 +118,7 @@ def test_one_player_can_be_the_anchor() -> None:
 
 
 def test_scores_payoffs_and_pairs_are_counted() -> None:
-    games = [game("a", "b", "win"), game("b", "a", "draw"), GameResult(("b", "c"), (2.0, -2.0))]
+    games = [game("a", "b", "win"), game("b", "a", "draw"), PlayedGame(("b", "c"), (2.0, -2.0))]
     found = rate(games, players=["d"])
     told = {row.player: (row.tally, row.games, row.payoff) for row in found.rows}
     assert told == {
@@ -133,15 +133,22 @@ def test_scores_payoffs_and_pairs_are_counted() -> None:
 
 
 def test_in_a_game_of_three_each_pair_of_seats_is_a_comparison() -> None:
-    found = rate([GameResult(("a", "b", "c"), (3.0, 1.0, 1.0)), GameResult(("a", "a", "b"), (0.0, 2.0, 1.0))])
+    found = rate([PlayedGame(("a", "b", "c"), (3.0, 1.0, 1.0)), PlayedGame(("a", "a", "b"), (0.0, 2.0, 1.0))])
     assert found.pairs["a", "b"] == Tally(2, 0, 1)
     assert found.pairs["b", "c"] == Tally(0, 1, 0)
     assert len(found.seats) == 3
     assert [row.games for row in found.rows] == [2, 2, 1]
 
 
+def test_a_forfeit_is_lost_whatever_was_paid() -> None:
+    found = rate([PlayedGame(("a", "b", "c"), (5.0, 0.0, 0.0), forfeit=0)])
+    assert found.pairs["a", "b"] == found.pairs["a", "c"] == Tally(0, 0, 1)
+    assert found.pairs["b", "c"] == Tally(0, 1, 0)
+    assert {row.player: row.forfeits for row in found.rows} == {"a": 1, "b": 0, "c": 0}
+
+
 def test_a_seat_that_always_wins_is_worth_points_to_nobody_who_has_it_as_often() -> None:
-    games = [GameResult((one, other), (1.0, -1.0)) for one, other in PAIRS] * 10
+    games = [PlayedGame((one, other), (1.0, -1.0)) for one, other in PAIRS] * 10
     found = rate(games)
     assert all(abs(row.rating.rating) < 1e-6 for row in found.rows)
     assert found.seats[0].low > 0 > found.seats[1].high
@@ -150,16 +157,16 @@ def test_a_seat_that_always_wins_is_worth_points_to_nobody_who_has_it_as_often()
 @pytest.mark.parametrize(
     ("games", "said"),
     [
-        ([GameResult(("a",), (1.0,))], "a game must have two or more players and a payoff for each"),
-        ([GameResult(("a", "b"), (1.0,))], "a game must have two or more players and a payoff for each"),
-        ([GameResult(("a", "b"), (1.0, math.nan))], "payoffs must be finite numbers"),
+        ([PlayedGame(("a",), (1.0,))], "a game must have two or more players and a payoff for each"),
+        ([PlayedGame(("a", "b"), (1.0,))], "a game must have two or more players and a payoff for each"),
+        ([PlayedGame(("a", "b"), (1.0, math.nan))], "payoffs must be finite numbers"),
         (
-            [GameResult(("a", "b"), (1.0, 0.0)), GameResult(("a", "b", "c"), (1.0, 0.0, 0.0))],
+            [PlayedGame(("a", "b"), (1.0, 0.0)), PlayedGame(("a", "b", "c"), (1.0, 0.0, 0.0))],
             "games must have one number of seats, got 2 and",
         ),
     ],
 )
-def test_results_that_cannot_be_rated_are_named(games: list[GameResult], said: str) -> None:
+def test_results_that_cannot_be_rated_are_named(games: list[PlayedGame], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         rate(games)
 
@@ -180,15 +187,15 @@ def test_nobody_is_rated_without_players() -> None:
 
 
 @given(GAMES, st.randoms(use_true_random=False))
-def test_the_order_of_the_games_changes_nothing(games: list[GameResult], rng: random.Random) -> None:
+def test_the_order_of_the_games_changes_nothing(games: list[PlayedGame], rng: random.Random) -> None:
     mixed = rng.sample(games, len(games))
     assert rate(mixed) == rate(games)
 
 
 @given(GAMES, st.permutations(NAMES))
-def test_names_change_nothing(games: list[GameResult], others: list[str]) -> None:
+def test_names_change_nothing(games: list[PlayedGame], others: list[str]) -> None:
     other = dict(zip(NAMES, others, strict=True))
-    renamed = [GameResult(tuple(other[name] for name in one.players), one.payoffs) for one in games]
+    renamed = [PlayedGame(tuple(other[name] for name in one.players), one.payoffs) for one in games]
     before, after = rate(games, players=NAMES), rate(renamed, players=NAMES)
     for row in before.rows:
         assert of(after, other[row.player]) == pytest.approx(row.rating.rating, abs=1e-5)
@@ -196,8 +203,8 @@ def test_names_change_nothing(games: list[GameResult], others: list[str]) -> Non
 
 
 @given(GAMES)
-def test_turning_all_results_round_turns_all_ratings_round(games: list[GameResult]) -> None:
-    turned = [GameResult(one.players, tuple(-paid for paid in one.payoffs)) for one in games]
+def test_turning_all_results_round_turns_all_ratings_round(games: list[PlayedGame]) -> None:
+    turned = [PlayedGame(one.players, tuple(-paid for paid in one.payoffs)) for one in games]
     before, after = rate(games, players=NAMES), rate(turned, players=NAMES)
     assert [of(after, name) for name in NAMES] == pytest.approx([-of(before, name) for name in NAMES], abs=1e-5)
 
@@ -226,6 +233,6 @@ def test_intervals_shrink_with_games(results: dict[tuple[str, str], list[str]], 
 
 
 @given(GAMES)
-def test_any_results_give_finite_ratings_that_contain_themselves(games: list[GameResult]) -> None:
+def test_any_results_give_finite_ratings_that_contain_themselves(games: list[PlayedGame]) -> None:
     for row in rate(games, players=NAMES).rows:
         assert -2000 < row.rating.low <= row.rating.rating <= row.rating.high < 2000

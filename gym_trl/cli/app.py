@@ -17,6 +17,7 @@ from gym_trl.cli import (
     play,
     replay,
     serve,
+    tournament,
     train,
     validate,
     view,
@@ -69,6 +70,7 @@ _add("validate", validate.validate, validate.EXAMPLES)
 _add("view", view.view, view.EXAMPLES)
 _add("serve", serve.serve, serve.EXAMPLES)
 _add("eval", evaluate.evaluate, evaluate.EXAMPLES)
+_add("tournament", tournament.tournament, tournament.EXAMPLES)
 _add("compare", compare.compare, compare.EXAMPLES)
 _add("replay", replay.replay, replay.EXAMPLES)
 _add("export", export.export, export.EXAMPLES)

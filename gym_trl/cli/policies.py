@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
+from json import loads
 from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError
-from gym_trl.training.run_folder import is_run, trained
+from gym_trl.training.run_folder import is_run, run_of, saved_models, trained
 
 
 def read_policy(name: str) -> Any:
@@ -26,6 +28,39 @@ def read_policy(name: str) -> Any:
     return policy
 
 
+def read_players(name: str, given: Mapping[str, Any]) -> list[Any]:
+    """Return the players of an argument of ``gym-trl tournament``: all checkpoints, for a folder that has some.
+
+    Raises:
+        ConfigError: there is no such policy, or an option does not apply to it.
+    """
+    from gym_trl.policies.functions import as_policy
+    from gym_trl.policies.model import Model
+
+    if name == "person":
+        raise ConfigError("a person plays with gym-trl play --against POLICY, not in a tournament")
+    if name.startswith(("http://", "https://")):
+        address, _, model = name.partition("#")
+        return [read_model(model or None, address, given)]
+    path = Path(name)
+    if saved := saved_models(path):
+        return [_saved(one, folder, given) for one, folder in saved.items()]
+    if (folder := saved_models(path.parent).get(str(path))) is not None:
+        return [_saved(str(path), folder, given)]
+    if (path / "config.json").is_file() and "options" in loads((path / "config.json").read_text(encoding="utf-8")):
+        raise ConfigError(f"{name} is a run that has not saved a model yet")
+    policy = as_policy(name)
+    return [_saved(str(path), path, given)] if isinstance(policy, Model) else [policy]
+
+
+def _saved(name: str, folder: Path, given: Mapping[str, Any]) -> Any:
+    """Return the model in a folder or on the hub; one of a run keeps its training settings."""
+    run = run_of(folder)
+    if run is None:
+        return replace(read_model(str(folder), None, given), label=name)
+    return trained(run, path=str(folder), label=name, **_options(given))
+
+
 def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any]) -> Any:
     """Return the model or server of ``--model`` and ``--base-url``, with the options of language models.
 
@@ -35,16 +70,22 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any])
     from gym_trl.policies.model import Model
     from gym_trl.policies.server import server
 
-    options = {name: given[name] for name in ("concurrency", "max_tokens", "system_prompt") if given[name] is not None}
-    options["sampling"] = {} if given["temperature"] is None else {"temperature": given["temperature"]}
+    options = _options(given)
     if base_url is not None:
-        if given["vllm"] or given["llm"] or given["max_completion"] is not None:
+        if given.get("vllm") or given.get("llm") or given.get("max_completion") is not None:
             raise ConfigError("--vllm, --llm and --max-completion require a model in this process, not --base-url")
         return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), **options)
     assert name is not None
-    if given["llm"] and not given["vllm"]:
+    if given.get("llm") and not given.get("vllm"):
         raise ConfigError("--llm requires --vllm")
-    options |= {"vllm": given["vllm"], "llm": given["llm"]}
-    if given["max_completion"] is not None:
+    options |= {"vllm": given.get("vllm", False), "llm": given.get("llm", {})}
+    if given.get("max_completion") is not None:
         options["max_completion"] = given["max_completion"]
     return trained(Path(name), **options) if is_run(Path(name)) else Model(name, **options)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of language models that models and servers have in common."""
+    names = ("concurrency", "max_tokens", "system_prompt")
+    options = {name: given[name] for name in names if given.get(name) is not None}
+    return {**options, "sampling": {} if given["temperature"] is None else {"temperature": given["temperature"]}}

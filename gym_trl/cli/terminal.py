@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 _LEAVE = ("quit", "exit")
-_LEFT_ALIGNED = ("environment", "policy", "A", "B", "ended by")
+_LEFT_ALIGNED = ("environment", "policy", "player", "A", "B", "ended by")
 _ALWAYS_SHOWN = 4  # columns of a table
 
 

@@ -301,7 +301,7 @@ class _Folder(Closing):
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(f"{self.path} is a file; an evaluation needs a folder")
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.path / ".lock")
+            self._lock = lock_folder(self.path, "evaluating into")
             self._writer = RecordWriter(self.path)
         return self
 
@@ -349,8 +349,13 @@ class _Folder(Closing):
             self._writer.write(record)
 
 
-def _locked(path: Path) -> Any:
-    """Open a file with a lock that is held until it is closed or the process ends, even if it is killed."""
+def lock_folder(folder: Path, doing: str) -> Any:
+    """Return a file with a lock on a folder that is held until it is closed or the process ends, even if it is killed.
+
+    Raises:
+        ConfigError: another process has the lock; ``doing`` says what it is about.
+    """
+    path = folder / ".lock"
     file = path.open("a")
     try:
         import fcntl
@@ -360,7 +365,7 @@ def _locked(path: Path) -> Any:
         pass
     except BlockingIOError as error:
         file.close()
-        raise ConfigError(f"another process is evaluating into {path.parent}") from error
+        raise ConfigError(f"another process is {doing} {folder}") from error
     except OSError as error:  # some file systems have no locks
         warnings.warn(f"{path} cannot be locked ({error}); no other process must use this folder", stacklevel=2)
     return file

@@ -22,11 +22,13 @@ _EQUAL = 1e-9  # payoffs that differ by less are a draw
 _Floats: TypeAlias = NDArray[np.float64]
 
 
-class GameResult(NamedTuple):
+class PlayedGame(NamedTuple):
     """Result of one game: the player of each seat, and its payoff."""
 
     players: tuple[str, ...]
     payoffs: tuple[float, ...]
+    forfeit: int | None = None
+    """Seat that has lost to all others because it could not play on, whatever it was paid."""
 
 
 class Tally(NamedTuple):
@@ -77,6 +79,8 @@ class Standing:
     games: int
     payoff: float | None
     """Mean payoff of its seats; ``None`` without a game."""
+    forfeits: int
+    """Number of games that it forfeited."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the standing as plain JSON values."""
@@ -87,6 +91,7 @@ class Standing:
             **self.tally._asdict(),
             "games": self.games,
             "payoff": self.payoff,
+            "forfeits": self.forfeits,
         }
 
 
@@ -113,25 +118,28 @@ class Standings:
         }
 
 
-def rate(games: Iterable[GameResult], *, players: Sequence[str] = (), anchor: str | None = None) -> Standings:
+def rate(games: Iterable[PlayedGame], *, players: Sequence[str] = (), anchor: str | None = None) -> Standings:
     """Return the standings of players from the results of their games.
 
-    >>> games = [GameResult(("ann", "bob"), (1.0, -1.0))] * 30 + [GameResult(("ann", "bob"), (-1.0, 1.0))] * 10
-    >>> games += [GameResult(("bob", "ann"), one.payoffs[::-1]) for one in games]
+    >>> games = [PlayedGame(("ann", "bob"), (1.0, -1.0))] * 30 + [PlayedGame(("ann", "bob"), (-1.0, 1.0))] * 10
+    >>> games += [PlayedGame(("bob", "ann"), one.payoffs[::-1]) for one in games]
     >>> for row in rate(games).rows:
     ...     print(row.player, row.rating, row.tally)
     ann +95 [+51, +138] Tally(wins=60, draws=0, losses=20)
     bob -95 [-138, -51] Tally(wins=20, draws=0, losses=60)
 
     The model is that of Bradley and Terry ("Rank Analysis of Incomplete Block Designs", Biometrika 39, 1952) with an
-    advantage for each seat: the odds of one player to beat another are ``exp(a - b)``, where ``a`` and ``b`` are
-    their strengths, each with the advantage of its seat added. A draw counts as half a win of each, as in chess; the
-    higher payoff of two seats wins. In a game of ``n`` seats each pair of seats is a comparison of weight ``2 / n``,
-    so that a game weighs as much as the ``n - 1`` choices of a ranking. Seats of the same player are not compared.
+    advantage for each seat: the odds of one player to beat another are ``exp(a - b)``, where ``a`` and ``b`` are their
+    strengths, each with the advantage of its seat added. A draw counts as half a win of each, as in chess; the higher
+    payoff of two seats wins, unless one of them has forfeited the game. In a game of ``n`` seats each pair of seats is
+    a comparison of weight ``2 / n``, so that a game weighs as much as the ``n - 1`` choices of a ranking. Seats of the
+    same player are not compared.
 
-    Without a prior, a player who wins all games would have an infinite rating. The prior is one drawn game of every
-    player against an opponent of strength 0 (and one drawn game of every seat), as in Coulom's Bayeselo (2005). It
-    pulls ratings of few games towards each other, and weighs as little as one game otherwise.
+    Where every pair has met as often in each seat, a better result never lowers a rating; otherwise a result may also
+    be taken for the advantage of a seat. Without a prior, a player who wins all games would have an infinite rating.
+    The prior is one drawn game of every player against an opponent of strength 0 (and one drawn game of every seat), as
+    in Coulom's Bayeselo (2005). It pulls ratings of few games towards each other, and weighs as little as one game
+    otherwise.
 
     Intervals are those of the normal distribution around the maximum of the posterior, with its inverse Hessian as the
     covariance; they include the uncertainty of the anchor. They take games as independent. Two deterministic players
@@ -186,7 +194,7 @@ _Compared: TypeAlias = Mapping[tuple[_Seated, _Seated], Tally]
 """Tallies of the one against the other, the lower seat first."""
 
 
-def _check(games: Sequence[GameResult]) -> None:
+def _check(games: Sequence[PlayedGame]) -> None:
     for game in games:
         if len(game.players) != len(game.payoffs) or len(game.players) < 2:
             raise ConfigError(f"a game must have two or more players and a payoff for each, got {game!r:.200}")
@@ -196,14 +204,16 @@ def _check(games: Sequence[GameResult]) -> None:
             raise ConfigError(f"payoffs must be finite numbers, got {game!r:.200}")
 
 
-def _compared(games: Iterable[GameResult]) -> dict[tuple[_Seated, _Seated], Tally]:
+def _compared(games: Iterable[PlayedGame]) -> dict[tuple[_Seated, _Seated], Tally]:
     """Return the comparisons between seats of different players."""
     found: dict[tuple[_Seated, _Seated], Tally] = {}
-    for (players, payoffs), count in Counter(games).items():
+    for (players, payoffs, forfeit), count in Counter(games).items():
         seated = [_Seated(player, seat) for seat, player in enumerate(players)]
         for one, other in combinations(seated, 2):
             if one.player != other.player:
                 ahead = payoffs[one.seat] - payoffs[other.seat]
+                if forfeit in (one.seat, other.seat):
+                    ahead = -1.0 if one.seat == forfeit else 1.0
                 result = Tally(count * (ahead > _EQUAL), count * (abs(ahead) <= _EQUAL), count * (ahead < -_EQUAL))
                 found[one, other] = found.get((one, other), Tally()).and_(result)
     return dict(sorted(found.items()))
@@ -230,7 +240,8 @@ def _fit(compared: _Compared, names: Sequence[str], seats: int) -> tuple[_Floats
         log_odds = design @ at
         return float(weight @ (share * log_odds - np.logaddexp(0.0, log_odds)))
 
-    means, hessian = np.zeros(size), np.eye(size)
+    means: _Floats = np.zeros(size)
+    hessian: _Floats = np.eye(size)
     for _ in range(_MOST_STEPS):
         expected = 1 / (1 + np.exp(-(design @ means)))
         slope = design.T @ (weight * (share - expected))
@@ -242,7 +253,7 @@ def _fit(compared: _Compared, names: Sequence[str], seats: int) -> tuple[_Floats
         while length > 1e-6 and value(means + length * step) < value(means):
             length /= 2
         means = means + length * step
-    return means, np.linalg.inv(hessian)
+    return means, np.asarray(np.linalg.inv(hessian), dtype=np.float64)
 
 
 def _ratings(shown: _Floats, means: _Floats, covariance: _Floats) -> tuple[Rating, ...]:
@@ -263,11 +274,12 @@ def _pairs(compared: _Compared) -> dict[tuple[str, str], Tally]:
 
 
 def _standing(
-    name: str, rating: Rating, pairs: Mapping[tuple[str, str], Tally], games: Sequence[GameResult]
+    name: str, rating: Rating, pairs: Mapping[tuple[str, str], Tally], games: Sequence[PlayedGame]
 ) -> Standing:
     tally = Tally()
     for (one, _), against in pairs.items():
         tally = tally.and_(against) if one == name else tally
     paid = [pay for game in games for player, pay in zip(game.players, game.payoffs, strict=True) if player == name]
     count = sum(name in game.players for game in games)
-    return Standing(name, rating, tally, count, math.fsum(paid) / len(paid) if paid else None)
+    forfeits = sum(game.forfeit is not None and game.players[game.forfeit] == name for game in games)
+    return Standing(name, rating, tally, count, math.fsum(paid) / len(paid) if paid else None, forfeits)

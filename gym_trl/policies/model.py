@@ -155,7 +155,7 @@ class LoadedModel:
         self, pool: GuardedPool | OrderedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed
     ) -> None:
         """Play ``attempts`` in a pool's environments, report each as soon as it is finished, and close the pool."""
-        episodes = ((one, self._episode(one.task, one.seed(seed))) for one in attempts)
+        episodes = ((one, self.episode(one.task, one.seed(seed))) for one in attempts)
         with pool:
             stream_episodes(
                 episodes,
@@ -171,7 +171,7 @@ class LoadedModel:
 
         It raises ``ModelStopped`` if the model's limits leave no room for another turn.
         """
-        episode, rules = self._episode(Task("a conversation", seed), seed), instructions_of(env)
+        episode, rules = self.episode(Task("a conversation", seed), seed), instructions_of(env)
         turns = itertools.count()
         stopped: ModelStopped | None = None
 
@@ -202,7 +202,8 @@ class LoadedModel:
                 if completion.request_id == request_id:
                     return completion
 
-    def _episode(self, task: Task, seed: int) -> Episode:
+    def episode(self, task: Task, seed: int, make: Callable[..., Episode] = Episode) -> Episode:
+        """Return a new episode with the model's limits, system prompt and history."""
         model = self.model
         limits = Limits(
             model.max_tokens,
@@ -212,7 +213,7 @@ class LoadedModel:
             action=model.spec.get("max_action"),
         )
         preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
-        return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)
+        return make(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)
 
 
 def _with_transformers(model: Model) -> LoadedModel:

@@ -11,6 +11,7 @@ from typing import Any
 from gym_trl.errors import ConfigError, needs
 
 _ADAPTER = "adapter_config.json"
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,37 @@ def base_of(path: str) -> str:
     """
     adapter = read_adapter(path)
     return _whole_path(path if adapter is None else adapter.base)
+
+
+def weights_size(path: str) -> int | None:
+    """Return the size in bytes of the weights in a folder, with those of an adapter's base; ``None`` if unknown.
+
+    >>> weights_size("Qwen/Qwen3-0.6B") is None
+    True
+    """
+    folders = {Path(one).expanduser() for one in (path, base_of(path))}
+    if not all(folder.is_dir() for folder in folders):
+        return None
+    return sum(file.stat().st_size for folder in folders for kind in _WEIGHTS for file in folder.glob(kind))
+
+
+def free_memory(*, cpu: bool = False) -> int:
+    """Return the bytes that are free now: of the accelerator, or of main memory where there is none.
+
+    The limit of a container counts, too.
+
+    Args:
+        cpu: Main memory, even where there is an accelerator.
+    """
+    import torch
+
+    if not cpu and torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[0])
+    import psutil  # which accelerate requires
+
+    free = int(psutil.virtual_memory().available)
+    with_limit = _container_memory()
+    return free if with_limit is None else min(free, with_limit)
 
 
 def load_weights(path: str, *, dtype: Any = "auto", trainable: bool = False) -> Any:
@@ -178,3 +210,14 @@ def _other_base(adapter: Adapter, why: str) -> str:
         f"the adapter in {adapter.folder} does not fit its base {adapter.base!r}: {why}; "
         f"set base_model_name_or_path in {adapter.folder / _ADAPTER} to the model that it was trained on"
     )
+
+
+def _container_memory() -> int | None:
+    """Return how many bytes a container's limit leaves, if there is one (cgroup 2)."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (folder / "memory.max").read_text().strip(), (folder / "memory.current").read_text().strip()
+        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("file", "0")
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit) - int(used) + int(cached)

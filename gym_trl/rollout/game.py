@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gym_trl.errors import ConfigError, apart_from_the_model
+from gym_trl.errors import ConfigError
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.types import (
     Answer,
@@ -60,15 +60,16 @@ class Game:
 
     Args:
         seats: An episode for each seat that an engine samples, or a policy. All episodes have the same task.
+        task: Task of the game. Default: that of its episodes.
 
     Raises:
-        ConfigError: There are fewer than two seats, or none is an episode.
+        ConfigError: There are fewer than two seats, or no task.
     """
 
-    def __init__(self, seats: Sequence[Episode | SeatPolicy]) -> None:
-        task = next((seat.task for seat in seats if isinstance(seat, Episode)), None)
+    def __init__(self, seats: Sequence[Episode | SeatPolicy], task: Task | None = None) -> None:
+        task = task or next((seat.task for seat in seats if isinstance(seat, Episode)), None)
         if len(seats) < 2 or task is None:
-            raise ConfigError(f"a game needs two seats or more, one of them an episode; got {len(seats)}")
+            raise ConfigError(f"a game needs two seats or more, and a task or an episode; got {len(seats)}")
         self.task: Task = task
         self._seats = [seat if isinstance(seat, Episode) else _PolicySeat(task, seat) for seat in seats]
         self._next = 0
@@ -242,8 +243,7 @@ class _PolicySeat:
     def _act(self, result: StepResult) -> Act | EpisodeResult:
         self._messages.append(Message("user", result.observation))
         try:
-            with apart_from_the_model("the policy of a seat"):
-                self._said = self._policy(result)
+            self._said = self._policy(result)
         except Exception as error:  # the game is unscored, whoever made the policy
             return self.stopped(StopReason.ENV_ERROR, f"the policy of a seat raised {type(error).__name__}: {error}")
         self._messages.append(Message("assistant", self._said))

@@ -13,7 +13,7 @@ from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import context_of, end_ids, transformers_engine
-from gym_trl.policies.weights import load_tokenizer, load_weights
+from gym_trl.policies.weights import free_memory, load_tokenizer, load_weights
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
@@ -40,7 +40,6 @@ from gym_trl.training.model_checks import (
     Problem,
     choose_micro_batch,
     estimate_memory,
-    free_memory,
     model_problems,
 )
 from gym_trl.training.models import ModelChoice

@@ -6,7 +6,6 @@ They read configurations and the tokenizer only, so they take a second and no me
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from gym_trl.chat.template import TemplateChat
@@ -171,25 +170,6 @@ def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, re
     )
 
 
-def free_memory(*, cpu: bool = False) -> int:
-    """Return the bytes that a training can use now: of the accelerator, or of main memory where there is none.
-
-    The limit of a container counts, too.
-
-    Args:
-        cpu: Main memory, even where there is an accelerator.
-    """
-    import torch
-
-    if not cpu and torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info()[0])
-    import psutil  # which accelerate requires
-
-    free = int(psutil.virtual_memory().available)
-    with_limit = _container_memory()
-    return free if with_limit is None else min(free, with_limit)
-
-
 def check_memory(memory: Memory, free: int, rows: int = 1) -> None:
     """Check that a micro-batch of ``rows`` fits into ``free`` bytes.
 
@@ -283,14 +263,3 @@ def _end_ids(path: str, config: Any) -> set[int]:
     except OSError:  # it has no file of its own
         found = getattr(config.get_text_config(), "eos_token_id", None)
     return set(found) if isinstance(found, list | tuple) else set() if found is None else {found}
-
-
-def _container_memory() -> int | None:
-    """Return how many bytes a container's limit leaves, if there is one (cgroup 2)."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (folder / "memory.max").read_text().strip(), (folder / "memory.current").read_text().strip()
-        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("file", "0")
-    except OSError:
-        return None
-    return None if limit == "max" else int(limit) - int(used) + int(cached)

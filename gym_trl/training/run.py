@@ -23,12 +23,13 @@ from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.policies.weights import free_memory
 from gym_trl.records.schema import CreditRecord
 from gym_trl.registration import make_env
 from gym_trl.rollout.history import appends, read_history
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
-from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, free_memory, model_problems, refuse
+from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model
 from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, one_seat, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report

@@ -69,6 +69,36 @@ def _trainers_files(checkpoint: Checkpoint) -> set[str]:
     return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
 
 
+def saved_models(folder: Path) -> dict[str, Path]:
+    """Return the folders of all models of a run, or in the output folder of a trainer, by name and in order of steps.
+
+    The name of a checkpoint is ``{folder}/checkpoint-{step}``; so is that of a run's final model, unless there is a
+    checkpoint of the same step.
+
+    >>> saved_models(Path("/nowhere"))
+    {}
+    """
+    found: dict[int, Path] = {}
+    if is_run(folder):
+        found[int(read_summary(folder).get("steps", read_options(folder).steps))] = folder / "model"
+    for path in (*folder.glob("checkpoint-*"), *(folder / "checkpoints").glob("checkpoint-*")):
+        step = path.name.removeprefix("checkpoint-")
+        if step.isdecimal() and has_model(path):
+            found[int(step)] = path
+    return {f"{folder}/checkpoint-{step}": found[step] for step in sorted(found)}
+
+
+def run_of(model: Path) -> Path | None:
+    """Return the run that a folder with a model is a part of: its final model or one of its checkpoints.
+
+    >>> run_of(Path("/nowhere/checkpoints/checkpoint-7")) is None
+    True
+    """
+    folder = model.parent.parent if model.parent.name == "checkpoints" else model.parent
+    inside = folder != model.parent or model.name == "model"
+    return folder if inside and (folder / "config.json").is_file() else None
+
+
 def wrapping(options: TrainOptions) -> dict[str, Any]:
     """Return the wrapping of a run's environments, by the names of ``GymSpec``'s arguments."""
     return {**{name: getattr(options, name) for name in WRAPPING}, **one_seat(options.spec)}
@@ -102,7 +132,8 @@ def trained(folder: Path, **changes: Any) -> Model:
 
     Args:
         folder: The run's folder.
-        changes: Fields of ``Model`` to replace; ``sampling`` and ``spec`` are merged into the run's.
+        changes: Fields of ``Model`` to replace; ``sampling`` and ``spec`` are merged into the run's. ``path`` is the
+            folder of another model of the run, such as a checkpoint.
 
     Raises:
         ConfigError: there is no run.
@@ -112,7 +143,7 @@ def trained(folder: Path, **changes: Any) -> Model:
     template = {**(run.grpo.get("chat_template_kwargs") or {}), **(run.spec.get("chat_template_kwargs") or {})}
     spec = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
     as_trained = Model(
-        str(folder / "model"),
+        changes.pop("path", str(folder / "model")),
         label=str(folder),
         sampling={**sampling(run), **changes.pop("sampling", {})},
         max_tokens=run.max_tokens_per_turn,
