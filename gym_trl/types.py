@@ -425,6 +425,8 @@ class EpisodeResult:
     """Part of the last reward that the episode was charged, as a positive number, for actions that a budget cut off."""
     seat: int | None = None
     """Seat in a game of several, from 0; the episodes of the other seats are results of their own."""
+    order: tuple[int, ...] = ()
+    """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)

@@ -7,18 +7,28 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.envspec import EnvSpec
+from gym_trl.executors.inline import InlinePool
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter
 from gym_trl.records.schema import as_record
+from gym_trl.rollout import Episode, Limits
+from gym_trl.rollout.game import Game, GameResult
+from gym_trl.rollout.loop import run_games
+from gym_trl.spaces import AnyText
+from gym_trl.testing import ByteChat
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
+from gym_trl.wrappers.seats import num_seats
 
 PATIENCE_S = 60.0
 SWITCHES = (
@@ -121,6 +131,62 @@ def write_credit(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4
                 advantages = [0.0, *[0.42 * step] * (turns - 2), -0.9][-turns:]
                 keys = ["start", *(f"{attempt}:{turn}" for turn in range(1, turns)), "over"]
                 lines.write(about | {"advantages": advantages, "state_keys": keys})
+    return folder
+
+
+class Auction(gym.Env[str, str]):
+    """Sealed auction of three seats: each knows what the prize is worth to it, and bids when all others are asked."""
+
+    observation_space = action_space = AnyText()
+    num_seats = 3
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Deal the worths."""
+        super().reset(seed=seed)
+        self.worth = [int(one) for one in self.np_random.permutation([3, 5, 8])]
+        self.bids: list[int] = []
+        return self._asked(), {"to_move": 0}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take a bid; the highest wins after the last."""
+        self.bids.append(int(action))
+        if len(self.bids) < self.num_seats:
+            return self._asked(), 0.0, False, False, {"to_move": len(self.bids)}
+        won = self.bids.index(max(self.bids))
+        paid = [float(self.worth[seat] - max(self.bids)) if seat == won else 0.0 for seat in range(self.num_seats)]
+        told = {seat: "You win." if seat == won else "You lose." for seat in range(self.num_seats)}
+        return told[2], 0.0, True, False, {"payoffs": paid, "observations": told}
+
+    def _asked(self) -> str:
+        return f"The prize is worth {self.worth[len(self.bids)]} to you. Your bid?"
+
+
+def play_games(
+    env: Any, env_id: str, answer: Callable[[random.Random], str], *, seeds: Sequence[int], copies: int = 1
+) -> list[GameResult]:
+    """Play games in which every seat is sampled: ``copies`` of each task, one after the other."""
+    chat, limits, rng = ByteChat(), Limits(tokens_per_turn=16), random.Random(0)
+    tasks = [Task(env_id, seed) for seed in seeds for _ in range(copies)]
+    spec = EnvSpec(env, seats="self", action_format="plain")
+    [name] = spec.weights
+    with InlinePool(lambda _: spec.make(name)) as pool:
+        with spec.checked(name) as made:
+            seats = num_seats(made)
+        games = [Game([Episode(task, chat=chat, limits=limits, seed=seat) for seat in range(seats)]) for task in tasks]
+        engine = ScriptedEngine(lambda request: chat.say(answer(rng)))
+        return run_games(games, pool=pool, engine=engine, max_alive=1)
+
+
+def write_games(folder: Path, games: Sequence[GameResult], *, copies: int = 1, **about: Any) -> Path:
+    """Write the folder of a run that plays all seats, with so many ``copies`` of a game's task in a group."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with RecordWriter(folder) as records:
+        for number, played in enumerate(games):
+            group, game = divmod(number, copies)
+            for seat, episode in enumerate(played):
+                place: dict[str, Any] = {"group": group, "game": game, "attempt": game * len(played) + seat}
+                told: dict[str, Any] = {"split": "train", "step": 1, **place, **about}
+                records.write(as_record(episode, tokens=True, decode=ByteChat().show, **told))
     return folder
 
 

@@ -122,3 +122,15 @@ def test_rows_are_plain_json(tmp_path: Path) -> None:
     write_json_lines(sft_rows([thought()]), tmp_path / "sft.jsonl")
     [line] = (tmp_path / "sft.jsonl").read_text().splitlines()
     assert json.loads(line)["messages"][0] == {"role": "system", "content": "Play."}
+
+
+def test_pairs_of_a_game_are_those_of_one_seat() -> None:
+    def record(seat: int | None, reward: float) -> Record:
+        turn = Turn("Bid.", Answer("", f"{reward:g}"), reward, True, 0, 0)
+        said = (Message("user", "Bid."), Message("assistant", turn.answer.text))
+        return as_record(EpisodeResult(Task("auction", 1), StopReason.TERMINATED, (turn,), said, seat=seat))
+
+    records = [record(0, 1.0), record(1, -1.0), record(0, 2.0), record(1, 3.0)]
+    pairs = [(pair["chosen"][0]["content"], pair["rejected"][0]["content"]) for pair in preference_rows(records)]
+    assert pairs == [("2", "1"), ("3", "-1")]
+    assert [row["messages"][-1]["content"] for row in sft_rows(records, min_return=2.0)] == ["2", "3"]

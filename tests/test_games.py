@@ -102,6 +102,7 @@ def test_a_seats_ids_contain_its_own_observations_and_never_those_of_another(gam
         for owner, secret in game.shown:
             assert (secret in ids) == (secret in written) == (owner == seat)
         assert all(f"<end-of-{other}>" not in written for other in range(game.num_seats) if other != seat)
+        assert episode.order == tuple(place for place, (owner, _) in enumerate(game.shown) if owner == seat)
         if episode.turns:
             assert episode.messages[-1].content == f"<end-of-{seat}>"
 

@@ -72,6 +72,8 @@ def test_a_record_says_what_was_played() -> None:
             "options": {"instance": 7},
         },
         "spec": {"action_format": "tag"},
+        "game": None,
+        "order": None,
         "opening": [{"role": "user", "content": "ox"}],
         "turns": [
             {
@@ -120,6 +122,24 @@ def test_a_record_says_what_was_played() -> None:
         "token_texts": None,
         "segments": None,
     }
+
+
+def test_a_record_of_a_seat_says_which_and_when_it_was_to_move(tmp_path: Path) -> None:
+    record = as_record(trajectory(seat=1, order=(0, 3)), group=2, attempt=5, game=2)
+    assert (record["game"], record["seat"], record["order"]) == (2, 1, [0, 3])
+    older = {name: value for name, value in record.items() if name not in ("game", "seat", "order")}
+    (tmp_path / "older.jsonl").write_text(f"{to_json(older)}\n")
+    [read] = read_records(tmp_path / "older.jsonl")
+    assert (read["game"], read["seat"], read["order"]) == (None, None, None)
+
+
+def test_every_stop_reason_is_written_down() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    [row] = [line for line in (docs / "records.md").read_text().splitlines() if line.startswith("| `stop_reason`")]
+    assert re.findall(r"`(\w+)`", row)[1:] == list(StopReason)
+    table = (docs / "concepts" / "groups.md").read_text().split("## Stop reasons")[1]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert {name for cell in cells for name in re.findall(r"\w+", cell)} == {*StopReason}
 
 
 def test_tokens_are_kept_when_asked_for() -> None:
@@ -324,7 +344,10 @@ def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pyte
     path = tmp_path_factory.mktemp("records") / "table.parquet"
     about: dict[str, Any] = {"env_kwargs": {"turns": 3}, "spec": {"instructions": ""}, "group": 0, "policy": text}
     decode = str if tokens else None
-    written = [as_record(trajectory(text), tokens=tokens, decode=decode, **about), as_record(trajectory("b"))]
+    written = [
+        as_record(trajectory(text), tokens=tokens, decode=decode, **about),
+        as_record(trajectory("b", seat=0, order=(0, 2)), game=1),
+    ]
     assert write_parquet(iter(written), path) == 2
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     expected = [as_record(trajectory(clean), tokens=tokens, decode=decode, **{**about, "policy": clean}), written[1]]

@@ -1,24 +1,33 @@
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
 import slow_policy
+from for_viewer import play_games, write_games
 from hypothesis import given, strategies as st
 from lanes import examples
+from test_games import CHAT, Secrets, play as play_game
+from typer.testing import CliRunner
 
+from gym_trl.cli.app import app
 from gym_trl.envs.guess_number import GuessNumber
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.records.files import read_records
 from gym_trl.records.schema import Record, as_record
+from gym_trl.rollout import Limits
 from gym_trl.testing import play
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, Turn
-from gym_trl.wrappers import RecordTranscript
+from gym_trl.wrappers import RecordTranscript, Seats, as_text
 
 GUESS = "TrlEnv/GuessNumber-v0"
+WIDE = Limits(tokens_per_turn=32)
 ELSEWHERE = {"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0"}  # they need a sandbox, and a server
 
 
@@ -146,3 +155,100 @@ def test_an_action_that_was_refused_for_its_length_is_not_played_again() -> None
     )
     [found] = replay([record])
     assert found.differences == ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games of several seats
+# ---------------------------------------------------------------------------------------------------------------------
+
+SEATED = {
+    "TrlEnv/KuhnPoker-v0": ("bet", "pass"),
+    "TrlEnv/TicTacToe-v0": tuple("123456789"),
+    "TrlEnv/Nim-v0": ("1 1", "1 2", "2 1", "nonsense"),
+}
+
+
+def records_of(*games: Sequence[EpisodeResult]) -> list[Record]:
+    return [as_record(seat, group=0, game=number) for number, game in enumerate(games) for seat in game]
+
+
+@pytest.mark.parametrize("env", SEATED)
+def test_a_game_answers_all_of_its_seats_as_it_was_recorded(env: str) -> None:
+    games = play_games(env, env, lambda rng: rng.choice(SEATED[env]), seeds=range(8))
+    records = records_of(*games)
+    assert {record["seat"] for record in records} == {0, 1}
+    assert [found.differences for found in replay(records)] == [()] * 16
+    assert [found.record for found in replay(records)] == records
+
+
+@given(
+    seats=st.integers(2, 4),
+    turns=st.integers(1, 12),
+    cut=st.booleans(),
+    most=st.none() | st.integers(60, 400),
+    seed=st.integers(0, 2**31),
+)
+@examples(60)
+def test_a_game_of_any_order_and_any_end_is_paid_again_as_it_was(
+    seats: int, turns: int, cut: bool, most: int | None, seed: int
+) -> None:
+    limits = Limits(tokens_per_turn=8, tokens=most)  # which may end the game of one seat, and so of all
+    game, _ = play_game(Seats(Secrets(seats=seats, turns=turns, cut=cut)), seed, limits=limits)
+    records = records_of(game)
+    found = list(replay(records, make=lambda record: as_text(Seats(Secrets(seats=seats, turns=turns, cut=cut)))))
+    assert [one.differences for one in found] == [()] * seats
+    assert [one.record for one in found] == records
+
+
+def test_a_game_that_one_seat_has_ended_is_replayed_for_the_others_too() -> None:
+    spec = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", action_format="tag", end_after_invalid=2)
+    said = iter(["<action>5</action>", "hm", "hm"])
+    game, _ = play_game(spec.make("TrlEnv/TicTacToe-v0"), answer=lambda request: CHAT.say(next(said)), limits=WIDE)
+    assert [one.stop_reason.value for one in game] == ["forfeit", "parse_error"]
+    options = {"action_format": "tag", "end_after_invalid": 2}
+    records = [as_record(replace(one, task=Task("TrlEnv/TicTacToe-v0", 0)), spec=options) for one in game]
+    assert [found.differences for found in replay(records)] == [()] * 2
+    records[0]["turns"][0]["reward"] = 9.0
+    [first, second] = replay(records)
+    assert first.differences == ("turn 0: the reward was 0.0, and 9.0 when it was recorded",)
+    assert second.differences == ()
+
+
+def test_a_seat_cannot_be_replayed_alone(tmp_path: Path) -> None:
+    env = "TrlEnv/KuhnPoker-v0"
+    games = play_games(env, env, lambda rng: "bet", seeds=[0])
+    first, second = records_of(*games)
+    for alone in (first, second):
+        with pytest.raises(ConfigError, match=f"only those of seat {alone['seat']} are there: a seat cannot"):
+            list(replay([alone]))
+    folder = write_games(tmp_path / "run", games)
+    assert CliRunner().invoke(app, ["replay", str(folder)]).output == "Replayed 2 episodes; 0 with differences.\n"
+    lines = (folder / "rollouts.jsonl").read_text().splitlines()
+    (folder / "rollouts.jsonl").write_text(lines[1] + "\n")
+    failed = CliRunner().invoke(app, ["replay", str(folder)])
+    assert failed.exit_code == 2
+    assert "a seat cannot be replayed alone" in " ".join(failed.output.split())
+
+
+def test_a_seat_without_a_turn_has_nothing_to_replay() -> None:
+    game, _ = play_game(Seats(Secrets(seats=4, turns=1)))
+    records = records_of(game)
+    assert sorted(record["stop_reason"] for record in records).count("unplayed") == 3
+    found = list(replay(records, make=lambda record: as_text(Seats(Secrets(seats=4, turns=1)))))
+    assert [one.differences for one in found] == [()] * 4
+
+
+def test_a_game_that_failed_is_replayed_as_far_as_it_was_recorded() -> None:
+    def make() -> Seats:
+        return Seats(Secrets(seats=2, turns=12))
+
+    game, _ = play_game(make(), 4)
+    assert [one.order for one in game] == [(3, 4, 8, 9, 11), (0, 1, 2, 5, 6, 7, 10)]
+    records = records_of(game)
+    for record in records:  # the last step of each seat is lost with the game
+        record["turns"], record["order"] = record["turns"][:-1], (record["order"] or [])[:-1]
+        record["return"], record["last_observation"], record["stop_reason"] = None, None, "env_error"
+    assert [one.differences for one in replay(records, make=lambda record: as_text(make()))] == [(), ()]
+    records[0]["turns"][0]["observation"] = "another"
+    [first, _] = replay(records, make=lambda record: as_text(make()))
+    assert first.differences[0].startswith("turn 0: the observation was")

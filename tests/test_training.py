@@ -15,6 +15,8 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from hypothesis import given, strategies as st
+from lanes import examples
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -23,6 +25,7 @@ from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation.replay import replay
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.checkpoints import UNFINISHED
@@ -31,10 +34,11 @@ from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout import History
 from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
 from gym_trl.training.run_folder import Checkpoint, last_checkpoint, trained
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 torch = pytest.importorskip("torch")
 
-from gym_trl.training.run import resume, train  # noqa: E402 -- it needs torch
+from gym_trl.training.run import _some, resume, train  # noqa: E402 -- it needs torch
 
 pytestmark = pytest.mark.trl
 
@@ -263,6 +267,72 @@ def test_by_default_a_run_is_named_after_its_environment_and_keeps_no_more_recor
     [folder] = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("Fused-v0-")
     assert sum(record["split"] == "train" for record in lines(folder, "rollouts.jsonl")) == 3
+
+
+@pytest.mark.parametrize("records_per_step", [3, 8])
+def test_a_run_that_plays_all_seats_keeps_whole_games(tmp_path: Path, records_per_step: int) -> None:
+    chosen = TrainOptions.choose(
+        "TrlEnv/TicTacToe-v0",
+        **{**SMALL, "steps": 1, "eval_episodes": 1},
+        max_tokens_per_turn=2,
+        records_per_step=records_per_step,
+        spec={"seats": "self"},
+    )
+    train(chosen, out=tmp_path / "run", console=silent())
+    kept = [record for record in read_records(tmp_path / "run") if record["split"] == "train"]
+    assert len(kept) == {3: 4, 8: 8}[records_per_step]
+    games: dict[Any, list[Any]] = {}
+    for record in kept:
+        assert (record["game"], record["seat"]) == divmod(record["attempt"], 2)
+        games.setdefault((record["step"], record["group"], record["game"]), []).append(record)
+    for seats in games.values():
+        assert [record["seat"] for record in seats] == [0, 1]
+        order = sorted(place for record in seats for place in record["order"])
+        assert order == list(range(sum(record["num_turns"] for record in seats)))
+        assert len({record["task"]["id"] for record in seats}) == 1
+    assert [found.differences for found in replay(kept)] == [()] * len(kept)
+
+
+@given(
+    groups=st.lists(st.sampled_from([("nim", 2), ("auction", 3), ("echo", 1)]), min_size=1, max_size=6),
+    games=st.integers(1, 2),
+    count=st.integers(0, 40),
+    cut=st.integers(0, 5),
+    failed=st.sets(st.integers(0, 70), max_size=3),
+)
+@examples(200)
+def test_records_are_whole_games_and_a_failed_one_if_any(
+    groups: list[tuple[str, int]], games: int, count: int, cut: int, failed: set[int]
+) -> None:
+    size = 6 * games  # of a group: a multiple of all numbers of seats
+    batch = [
+        EpisodeResult(Task(name, group), StopReason.CANCELLED, (), (), error="gone")
+        if place in failed
+        else EpisodeResult(Task(name, group), StopReason.FORFEIT, (), ())
+        for group, (name, _) in enumerate(groups)
+        for place in range(group * size, (group + 1) * size)
+    ]
+    batch = batch[: max(1, len(batch) - cut)]  # another process has the rest
+    batch = [replace(one, turns=(Turn("", Answer("", ""), 0.0, True, 0, 0),)) for one in batch]
+    seats = {name: number for name, number in groups if number > 1}
+    found = _some(batch, count, size, seats)
+    places = [place for place, _ in found]
+    assert [batch[place] for place in places] == [episode for _, episode in found]
+    assert places == sorted(set(places)) or set(places) & failed
+    for place in places:
+        number = seats.get(batch[place].task.env_id, 1)
+        assert {*range(place // number * number, place // number * number + number)} <= set(places)
+    whole = sum(1 for place in range(len(batch)) if (place // size + 1) * size <= len(batch))
+    assert len(places) >= min(count, whole)
+    assert len(places) <= count + 2
+    if count and not set(places) & failed:
+        numbers = [seats.get(one.task.env_id, 1) for one in batch]
+        inside = [place for place in failed if place < len(batch) and _end(place, numbers[place]) <= len(batch)]
+        assert not inside or not places
+
+
+def _end(place: int, number: int) -> int:
+    return place // number * number + number
 
 
 def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.CompletedProcess[str]":

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from for_viewer import play_games, write_games
 from hypothesis import given, strategies as st
 from lanes import examples
 from rich.console import Console
@@ -305,6 +306,16 @@ def test_records_that_play_differently_now_are_dropped(tmp_path: Path) -> None:
     write(tmp_path, *results, change={"seed": 12345, "options": {}})
     with pytest.raises(ConfigError, match=r"when it was recorded|goes on"):
         play(str(tmp_path), spec_of(), episodes=2)
+
+
+def test_seats_of_games_are_refused_with_advice(tmp_path: Path) -> None:
+    env = "TrlEnv/KuhnPoker-v0"
+    games = play_games(env, env, lambda rng: "bet", seeds=[0])
+    folder = write_games(tmp_path / "run", games)
+    with pytest.raises(ConfigError, match="single seats of games, which cannot be played again one by one: train on"):
+        play(str(folder), spec_of(env))
+    with pytest.raises(ConfigError, match="a warm start plays one seat of a game, against others: leave out seats="):
+        play("solver", spec_of(env, seats="self"))
 
 
 @pytest.mark.parametrize(("env", "kwargs"), [("TrlEnv/Echo-v0", {}), (GUESS, {"high": 9, "turns": 4})])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.curriculum import Follower
@@ -13,6 +13,23 @@ from gym_trl.types import Message, Task
 
 _TRIES = 16
 """Number of draws, as the curriculum chooses, in which another task is looked for."""
+
+
+class GameSeat(NamedTuple):
+    """Place of a member of a group in the group's games, where the model plays all seats."""
+
+    game: int
+    """Index of the game in the group."""
+    seat: int
+
+    @classmethod
+    def of(cls, member: int, seats: int) -> "GameSeat":
+        """Return the place of a member: those of a game of ``seats`` are neighbours, in the order of their seats.
+
+        >>> [tuple(GameSeat.of(member, seats=3)) for member in (0, 2, 3)]
+        [(0, 0), (0, 2), (1, 0)]
+        """
+        return cls(*divmod(member, seats))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +61,7 @@ class Planned:
         >>> row.seat(0, 2).number, row.seat(0, 2).member
         (6, 2)
         """
-        by = number - self.member % seats
+        by = number - GameSeat.of(self.member, seats).seat
         return replace(self, number=self.number + by, member=self.member + by)
 
     def sampling_seed(self, seed: int, place: Place) -> int:

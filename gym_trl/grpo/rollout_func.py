@@ -18,7 +18,7 @@ from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
-from gym_trl.grpo.planned_rows import Planned, Planner
+from gym_trl.grpo.planned_rows import GameSeat, Planned, Planner
 from gym_trl.grpo.totals import Replaced, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.grpo.training_tasks import DATASET_ROW
@@ -48,6 +48,8 @@ class Rollout(NamedTuple):
     episodes: list[EpisodeResult]
     replaced: Sequence[ReplacedEpisode] = ()
     """Episodes of groups that were replaced (``resample_dead_groups``), in the order in which they were played."""
+    seats: Mapping[str, int] = {}
+    """Number of seats of each environment by its id, if the model plays all of them (``GymSpec(seats="self")``)."""
 
     @property
     def trajectories(self) -> list[EpisodeResult]:
@@ -189,7 +191,7 @@ class _RolloutFunc:
                 others = partial(self.planner.others, trainer=trainer, place=place)
                 replaced = self._replace_dead(rows, episodes, play, others, getattr(engine, "meet", _no_meeting))
         if self.on_rollout:
-            self.on_rollout(Rollout(place.split, place.step, episodes, replaced or []))
+            self.on_rollout(Rollout(place.split, place.step, episodes, replaced or [], self.seats))
         columns = _columns(episodes, end_ids(trainer)[0], CUT_OFF if attachment.masks_cut_off else ())
         if config.history is not None:
             columns[SEGMENTS] = [_borders(episode) for episode in episodes]
@@ -244,7 +246,7 @@ class _RolloutFunc:
         games = [
             [row.seat(number, seats) for number in range(seats)]
             for row in rows
-            if row.member % (seats := self.seats[row.task.env_id]) == 0
+            if GameSeat.of(row.member, seats := self.seats[row.task.env_id]).seat == 0
         ]
         results = run_games([Game([episode(row) for row in game]) for game in games], **run)
         played = {

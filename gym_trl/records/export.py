@@ -39,6 +39,8 @@ def preference_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield pairs for TRL's ``DPOTrainer``: the best and the worst episode of each task, if their returns differ.
 
+    In games of several seats these are the best and the worst episode of a seat.
+
     Only the best and the worst episode of each task are kept in memory.
 
     Args:
@@ -56,8 +58,8 @@ def preference_rows(
         task = record["task"]
         if task["seed"] is None and "instance" not in task["options"]:
             continue  # the task is unknown
-        # Only conversations with the same opening can be compared.
-        key = to_json([record["task"]["id"], record["opening"]])
+        # Only conversations with the same opening can be compared, and in a game those of one seat.
+        key = to_json([record["task"]["id"], record["seat"], record["opening"]])
         side = _Side(record["return"], record["opening"], _said(record, thinking=thinking))
         best, worst = games.get(key, (side, side))
         games[key] = (side if side.value > best.value else best, side if side.value < worst.value else worst)

@@ -78,7 +78,9 @@ class Record(_Return):
     greedy: bool | None
     group: int | None
     attempt: int
+    game: int | None
     seat: int | None
+    order: list[int] | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
     last_observation: str | None
@@ -156,6 +158,7 @@ def as_record(
     greedy: bool | None = None,
     group: int | None = None,
     attempt: int = 0,
+    game: int | None = None,
     tokens: bool = False,
     decode: Callable[[TokenIds], str] | None = None,
     **extra: Any,
@@ -180,6 +183,7 @@ def as_record(
         greedy: The most probable token was selected instead of sampling.
         group: Index of the task within its step or evaluation.
         attempt: Index within the group.
+        game: Index of its game within the group, for the episode of a seat.
         tokens: Record the token ids, the mask and the logprobs, not only their numbers.
         decode: Function from ids to text; with ``tokens``, each token's text is recorded, too.
         extra: Further fields; they do not replace the record's own.
@@ -206,7 +210,9 @@ def as_record(
         "greedy": greedy,
         "group": group,
         "attempt": attempt,
+        "game": game,
         "seat": episode.seat,
+        "order": None if episode.seat is None else list(episode.order),
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.

@@ -26,7 +26,7 @@ SeatPolicy: TypeAlias = Callable[[StepResult], str]
 GameResult: TypeAlias = tuple[EpisodeResult, ...]
 """Episodes of a game, one for each seat."""
 
-_OWN_FAULT = (StopReason.PARSE_ERROR, StopReason.INVALID_ACTION)
+OWN_FAULT = (StopReason.PARSE_ERROR, StopReason.INVALID_ACTION)
 """Stop reasons in ``info`` of a game that one seat's responses have ended."""
 
 
@@ -73,6 +73,8 @@ class Game:
         self.task: Task = task
         self._seats = [seat if isinstance(seat, Episode) else _PolicySeat(task, seat) for seat in seats]
         self._next = 0
+        self._steps_taken = 0
+        self._order: list[list[int]] = [[] for _ in seats]  # the steps that each has taken
         self._begun = [False] * len(seats)
         self._steps: list[StepResult | None] = [None] * len(seats)  # its last, of which the seat was not told
         self._paid = [0.0] * len(seats)  # since then
@@ -97,6 +99,8 @@ class Game:
     def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | GameResult:
         """Process the result of the environment's step and return what to do next."""
         player = self._next
+        self._order[player].append(self._steps_taken)
+        self._steps_taken += 1
         if isinstance(result, EnvFailure):
             if result.reason.scored:
                 return self._passed(self._seats[player].stepped(result))
@@ -161,7 +165,7 @@ class Game:
     def _over(self, player: int, result: StepResult) -> GameResult:
         """Return the result of a game that the environment has ended."""
         named = result.info.get("stop_reason")
-        if named in _OWN_FAULT:
+        if named in OWN_FAULT:
             ended = self._seats[player].stepped(self._told(player, result))
             assert isinstance(ended, EpisodeResult)
             return self._left(ended)
@@ -203,7 +207,11 @@ class Game:
         return replace(ended, error=error)
 
     def _ended(self, episodes: Sequence[EpisodeResult]) -> GameResult:
-        return tuple(replace(episode, seat=seat) for seat, episode in enumerate(episodes))
+        # A step of which the seat was not told, because the game has failed, is no turn.
+        return tuple(
+            replace(episode, seat=seat, order=tuple(self._order[seat][: len(episode.turns)]))
+            for seat, episode in enumerate(episodes)
+        )
 
 
 class _PolicySeat:

@@ -19,6 +19,7 @@ from gym_trl.evaluation.play import Result, Score, optimum, random_score
 from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.dead_groups import ReplacedEpisode
+from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
@@ -422,7 +423,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         # In training, a rollout precedes its step.
         step = rollout.step + (rollout.split == "train")
         group_size = self.options.group_size if rollout.split == "train" else 1
-        chosen = _some(rollout.episodes, self.options.records_per_step, group_size)
+        seats = rollout.seats
+        chosen = _some(rollout.episodes, self.options.records_per_step, group_size, seats)
         greedy = not self._trainer.args.temperature
         about = {"step": step, "split": rollout.split, "greedy": greedy}
         # A step or an evaluation may consist of several rollouts.
@@ -431,12 +433,12 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         placed = [(self._placed + place, played) for place, played in chosen]
         self._recorded = [(place, self._placed + place, played) for place, played in chosen]
         self._placed += math.ceil(len(rollout.episodes) / group_size) * group_size  # whole groups
-        self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
+        self._folder.rollouts(placed, group_size=group_size, seats=seats, tokens=True, **about)
         # The recorded groups' predecessors, as groups of their own.
         before = _predecessors(rollout.replaced, {place for place, _ in chosen}, group_size)
         again = [(self._placed + place, played) for place, played in before]
         self._placed += max((place // group_size + 1 for place, _ in before), default=0) * group_size
-        self._folder.rollouts(again, group_size=group_size, tokens=True, replaced=True, **about)
+        self._folder.rollouts(again, group_size=group_size, seats=seats, tokens=True, replaced=True, **about)
         failed = next((played for played in rollout.episodes if played.error and not played.scored), None)
         if failed and not self._failure_told:
             self._failure_told = True
@@ -579,13 +581,36 @@ def _predecessors(
     return found
 
 
-def _some(episodes: Sequence[EpisodeResult], count: int, group_size: int) -> list[tuple[int, EpisodeResult]]:
-    """Return ``count`` episodes with positions: whole groups spread over the batch, and an unscored one if any."""
+def _some(
+    episodes: Sequence[EpisodeResult], count: int, group_size: int, seats: Mapping[str, int]
+) -> list[tuple[int, EpisodeResult]]:
+    """Return about ``count`` episodes with positions: whole groups spread over the batch, and a failed one if any.
+
+    A game is never cut: the last one is completed beyond ``count``, and one that has seats on another process is left
+    out.
+
+    Args:
+        episodes: Episodes of the batch, by position.
+        count: Number of episodes.
+        group_size: Number of consecutive positions with the same task.
+        seats: Number of seats of each environment by its id, if the model plays all of them.
+    """
+
+    def game(place: int) -> range:
+        size = seats.get(episodes[place].task.env_id, 1)
+        first = place - GameSeat.of(place % group_size, size).seat
+        return range(first, first + size)
+
+    games = list(dict.fromkeys(one for place in range(len(episodes)) if (one := game(place)).stop <= len(episodes)))
     starts = range(0, len(episodes), group_size)
     wanted = min(len(starts), math.ceil(count / group_size))
-    groups = [starts[i * len(starts) // wanted] for i in range(wanted)]
-    places = [place for start in groups for place in range(start, min(start + group_size, len(episodes)))][:count]
-    failed = [place for place, played in enumerate(episodes) if played.error and not played.scored]
-    if places and failed and not set(places) & set(failed):
-        places[-1] = failed[0]
-    return [(place, episodes[place]) for place in places]
+    groups = {starts[i * len(starts) // wanted] for i in range(wanted)}
+    chosen, places = list[range](), 0
+    for one in games:
+        if places < count and one.start // group_size * group_size in groups:
+            chosen.append(one)
+            places += len(one)
+    failed = [one for one in games if any(not episodes[place].scored and episodes[place].error for place in one)]
+    if chosen and failed and not set(chosen) & set(failed):
+        chosen[-1] = failed[0]
+    return [(place, episodes[place]) for one in chosen for place in one]

@@ -16,6 +16,7 @@ from typing import Any
 from gym_trl.errors import MissingDependencyError
 from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
+from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
 from gym_trl.policies.weights import has_model
@@ -231,18 +232,29 @@ class RunFolder:
         if self._metrics:
             self._metrics.write(record)
 
-    def rollouts(self, played: Iterable[tuple[int, EpisodeResult]], *, group_size: int, **about: Any) -> None:
+    def rollouts(
+        self,
+        played: Iterable[tuple[int, EpisodeResult]],
+        *,
+        group_size: int,
+        seats: Mapping[str, int] | None = None,
+        **about: Any,
+    ) -> None:
         """Append some episodes, each with its position in the batch.
 
         Args:
             played: Positions and episodes.
             group_size: Number of consecutive positions with the same task.
+            seats: Number of seats of each environment by its id, if the model plays all of them. Default: one.
             about: Further common fields, such as ``step``, by the names of ``as_record``'s arguments.
         """
         if self._rollouts:
             for place, episode in played:
                 group, attempt = divmod(place, group_size)
-                self._rollouts.write(as_record(episode, group=group, attempt=attempt, **{**self._about, **about}))
+                count = (seats or {}).get(episode.task.env_id)
+                game = None if count is None else GameSeat.of(attempt, count).game
+                common = {**self._about, **about}
+                self._rollouts.write(as_record(episode, group=group, attempt=attempt, game=game, **common))
 
     def credit(self, record: CreditRecord) -> None:
         """Append the advantages of a recorded episode's turns."""

@@ -135,8 +135,14 @@ def collect(
         on_finish: Called with the index and the result of each episode.
 
     Raises:
-        ConfigError: the environment has no such policy, no record is of this environment, or no episode is left.
+        ConfigError: the environment has no such policy, no record is of this environment, records are of the seats of
+            games, or no episode is left.
     """
+    if spec.env_spec.seats is not None:
+        raise ConfigError(
+            f"a warm start plays one seat of a game, against others: leave out seats={spec.env_spec.seats!r}, or train "
+            "on recorded conversations of all seats with TRL's SFTTrainer (gym-trl export FOLDER --to sft)"
+        )
     records = [*islice(_recorded(source, spec), episodes)] if isinstance(source, Path) else []
     scripts = [
         Script(episode_of(_task_of(record), spec, chat, limits), _responses_in(record, spec, chat))
@@ -253,6 +259,11 @@ def _recorded(path: Path, spec: GymSpec) -> Iterator[Record]:
         if task["env_id"] not in env_kwargs or to_json(task["env_kwargs"]) != to_json(env_kwargs[task["env_id"]]):
             continue
         if record["return"] is not None and task["seed"] is not None:
+            if record["seat"] is not None:
+                raise ConfigError(
+                    f"{path} has episodes of single seats of games, which cannot be played again one by one: train on "
+                    f"the conversations with TRL's SFTTrainer (gym-trl export {path} --to sft), or on another policy"
+                )
             used = True
             yield record
     if not used:

@@ -178,6 +178,7 @@
 
   let groups = null;
   let tasks = null;
+  let games = null;
   const groupKey = (i) =>
     `${columns.task[i]}|${columns.step[i]}|${columns.split[i]}|${columns.policy[i]}|${columns.group[i] ?? ""}`;
 
@@ -194,9 +195,16 @@
   const membersOf = (i) => (groups ||= gather(groupKey)).get(groupKey(i));
   const sameTask = (i) => (tasks ||= gather((j) => columns.task[j])).get(columns.task[i]);
 
+  // In a game of several seats each is an episode; what one of them saw is shown in its own column only.
+  const isSeat = (i) => isNumber(columns.seat[i]);
+  const hasSeats = () => columns.seat.some(isNumber);
+  const seatName = (i) => `seat ${columns.seat[i]}`;
+  const bySeat = (i, j) => columns.game[i] - columns.game[j] || columns.seat[i] - columns.seat[j];
+  const seatsOf = (i) => (isSeat(i) ? [...(games ||= gather((j) => columns.game[j])).get(columns.game[i])].sort(bySeat) : [i]);
+
   function changed() {
     total = columns.step.length;
-    groups = tasks = null;
+    groups = tasks = games = null;
     document.getElementById("name").textContent = about.name;
     document.getElementById("env").textContent = about.options.env || columns.env[0] || "";
     document.getElementById("total").textContent = count(total);
@@ -494,7 +502,7 @@
         .filter(([, key]) => isNumber(told[`${name}_${key}`])).map(([label, key]) => `${label} ${show(told[`${name}_${key}`])}`);
       if (isNumber(before) || isNumber(after)) {
         const both = [before, after].filter(isNumber).map((one) => show(one)).join(" → ");
-        box.append(fact(`${name} on evaluation games`, both, known.join(" · ")));
+        box.append(fact(`${name} on evaluation tasks`, both, known.join(" · ")));
       } else if (total) {
         const values = name === "success" ? MAIN[1][2] : MAIN[0][2];
         const level = mean(columns.step.map((_, i) => values(i)));
@@ -508,7 +516,7 @@
       const note = told.interrupted && !LIVE ? "interrupted" : isNumber(about.options.steps) ? `of ${count(about.options.steps)}` : "";
       box.append(fact("steps", count(steps), note));
     }
-    box.append(fact("episodes kept", count(total), about.broken ? `${plural(about.broken, "line")} could not be read` : `${count(new Set(columns.task).size)} different games`));
+    box.append(fact("episodes kept", count(total), about.broken ? `${plural(about.broken, "line")} could not be read` : `${count(new Set(columns.task).size)} different tasks`));
     const seconds = isNumber(last.seconds) ? last.seconds : told.seconds;
     if (isNumber(seconds) && seconds > 0) box.append(fact("time", duration(seconds), isNumber(last.num_tokens) ? `${show(last.num_tokens)} tokens` : ""));
     if (about.options.env) box.append(fact("model", about.options.model ? String(about.options.model).split("/").pop() : "tiny", about.versions.trl ? `trl ${about.versions.trl}` : ""));
@@ -549,7 +557,7 @@
 
   // --------------------------------------------------------------------------------------------------------- filter
 
-  const NUMBERS = new Set(["step", "return", "turns", "tokens", "invalid", "#"]);
+  const NUMBERS = new Set(["step", "seat", "return", "turns", "tokens", "invalid", "#"]);
   const TEXTS = new Set(["split", "env", "stop", "seed", "group", "policy"]);
 
   /** Parse a filter into tests of columns and words that the transcript must contain. */
@@ -635,7 +643,7 @@
 
   const COLUMNS = [
     ["#", "#", "58px", true], ["step", "step", "60px", true], ["split", "split", "96px", false],
-    ["policy", "policy", "minmax(100px,.5fr)", false], ["env", "environment", "minmax(150px,.6fr)", false],
+    ["seat", "seat", "44px", true], ["policy", "policy", "minmax(100px,.5fr)", false], ["env", "environment", "minmax(150px,.6fr)", false],
     ["seed", "seed", "100px", true], ["stop", "ended", "136px", false], ["return", "return", "120px", true],
     ["turns", "turns", "58px", true], ["tokens", "tokens", "62px", true], ["invalid", "invalid", "60px", true],
     ["members", "group", "58px", true], ["said", "last answer", "minmax(180px,1fr)", false],
@@ -677,6 +685,7 @@
     view.name = "episodes";
     const shown = COLUMNS.filter(([name]) => {
       if (name === "env" || name === "split" || name === "policy") return new Set(columns[name]).size > 1;
+      if (name === "seat") return hasSeats();
       return name !== "step" || columns.step.some(isNumber);
     });
     const template = shown.map(([, , width]) => width).join(" ");
@@ -832,7 +841,7 @@
       cell.textContent = held;
     } else {
       cell.textContent = name === "#" ? String(held) : show(held);
-      cell.classList.toggle("none", held === 0 || held === null);
+      cell.classList.toggle("none", (held === 0 && name !== "seat") || held === null);
     }
   }
 
@@ -905,10 +914,10 @@
     return answer && left < 0 ? start : at;
   }
 
-  function modelSaid(said, k, place, heated) {
+  function modelSaid(said, k, place, heated, name) {
     const turn = said.turns[k];
     const box = h("div", { class: "said model" });
-    const who = h("div", { class: "who" }, "Model");
+    const who = h("div", { class: "who", text: name });
     box.append(who);
     if (!place || !heated) {
       if (turn.thinking) box.append(thinking([turn.thinking], plural(turn.thinking.split(/\s+/).length, "word")));
@@ -946,7 +955,9 @@
     return box;
   }
 
-  function turnCard(said, k, place, heated, marks) {
+  const NAMES = { env: "Environment", model: "Model" };
+
+  function turnCard(said, k, place, heated, marks, names = NAMES) {
     const turn = said.turns[k];
     const advantage = said.credit ? said.credit.advantages[k] : null;
     return h("article", { class: "turn", "data-turn": k, "data-credit": said.credit && creditOf(advantage) !== null ? String(creditOf(advantage)) : null },
@@ -955,8 +966,8 @@
         !turn.valid && h("span", { class: "flag", text: "invalid action" }),
         turn.action !== null && turn.action !== turn.answer && h("span", { class: "read", title: "what was read from the answer" }, "action ", h("b", { text: turn.action })),
         h("span", { class: `reward ${sign(turn.reward)}`, title: "reward", text: signed(turn.reward) })),
-      h("div", { class: "said env" }, h("div", { class: "who" }, "Environment"), plain(turn.observation, "said nothing")),
-      modelSaid(said, k, place, heated));
+      h("div", { class: "said env" }, h("div", { class: "who", text: names.env }), plain(turn.observation, "said nothing")),
+      modelSaid(said, k, place, heated, names.model));
   }
 
   function outcome(i) {
@@ -997,7 +1008,7 @@
       [["Conversation", ""], ["Tokens", "/tokens"]].map(([label, end]) => h("button", {
         type: "button", "aria-pressed": String(view.tokens === Boolean(end)), text: label, onclick: () => go(`#/episode/${i}${end}`),
       })));
-    inner.append(h("div", { class: "talk-head" }, h("h1", { text: `Episode ${i}` }), outcome(i),
+    inner.append(h("div", { class: "talk-head" }, h("h1", { text: `Episode ${i}` }), isSeat(i) && h("a", { class: "verdict seat", href: `#/game/${i}`, title: "the game with all seats side by side", text: `${seatName(i)} of a game` }), outcome(i),
       h("span", { class: `verdict ${columns.return[i] > 0 ? "good" : columns.return[i] < 0 ? "bad" : ""}`, text: `return ${show(columns.return[i])}` }),
       modes));
     inner.append(...(view.tokens ? tokensView(said) : conversation(said)));
@@ -1098,25 +1109,27 @@
     };
     const facts = [
       ["environment", columns.env[i]], ["seed", columns.seed[i]],
-      ...Object.entries(said.options).map(([name, held]) => [name, held]), ["step", columns.step[i]], ["split", columns.split[i]], ["group", columns.group[i]], ["policy", columns.policy[i]],
+      ...Object.entries(said.options).map(([name, held]) => [name, held]), ["step", columns.step[i]], ["split", columns.split[i]], ["group", columns.group[i]], ["seat", columns.seat[i]], ["policy", columns.policy[i]],
       ["turns played", columns.turns[i]], ["tokens sampled", columns.tokens[i]], ["prompt tokens", said.counts.prompt], ["completion tokens", said.counts.completion],
       ...Object.entries(said.more).map(([name, held]) => [words(name), held]),
     ].filter(([, held]) => held !== null && held !== undefined && held !== "");
     const members = membersOf(i);
+    const seats = isSeat(i) ? seatsOf(i) : [];
     const others = sameTask(i).filter((j) => !members.includes(j));
     return h("aside", { class: "rail" },
       h("div", { class: "steps" }, near(-1, "← previous"), near(1, "next →")),
       said.turns.length > 0 && h("section", {}, h("h2", { text: "Reward of each turn" }), turnBars("Reward of each turn", said.turns.map((turn) => turn.reward))),
       said.turns.length > 0 && said.credit && h("section", {}, h("h2", { text: "Advantage of each turn" }), turnBars("Advantage of each turn", said.credit.advantages, "of-credit")),
-      members.length > 1 && h("section", {}, h("h2", {}, `Group of ${members.length} on this game`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, false)),
-      others.length > 0 && h("section", {}, h("h2", {}, "This game at other times", h("a", { href: `#/group/${i}/all`, text: "compare" })), memberList(others, i, true)),
+      seats.length > 0 && h("section", {}, h("h2", {}, "Seats of this game", h("a", { href: `#/game/${i}`, text: "turn by turn" })), memberList(seats, i, seatName)),
+      members.length > seats.length && h("section", {}, h("h2", {}, `Group of ${members.length} on this task`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, (j) => [isSeat(j) && seatName(j), words(columns.stop[j])].filter(Boolean).join(" · "))),
+      others.length > 0 && h("section", {}, h("h2", {}, "This task at other times", h("a", { href: `#/group/${i}/all`, text: "compare" })), memberList(others, i, when)),
       h("section", {}, h("h2", { text: "Facts" }), h("dl", { class: "pairs" }, facts.flatMap(([name, held]) => [h("dt", { text: name }), h("dd", { text: typeof held === "number" && name !== "seed" ? show(held) : String(held) })]))));
   }
 
-  function memberList(list, here, timed) {
+  function memberList(list, here, about) {
     const shown = list.slice(0, 40);
     return h("div", { class: "members" }, shown.map((j) => h("a", { class: "member", href: `#/episode/${j}`, "aria-current": j === here ? "true" : null },
-      h("i", { class: `dot-of ${hue(columns.stop[j])}` }), h("span", {}, `${j} `, h("small", { text: timed ? when(j) : words(columns.stop[j]) })),
+      h("i", { class: `dot-of ${hue(columns.stop[j])}` }), h("span", {}, `${j} `, h("small", { text: about(j) })),
       h("small", { text: plural(columns.turns[j], "turn") }), h("span", { class: `mono ${sign(columns.return[j])}`, text: show(columns.return[j]) }))),
       list.length > shown.length && h("small", { class: "soft", text: `and ${count(list.length - shown.length)} more` }));
   }
@@ -1170,6 +1183,14 @@
     };
   }
 
+  /** Return at most so many episodes, those of a game's seats beside each other, and no game in part. */
+  function wholeGames(list, most) {
+    const found = list.some(isSeat) ? [...list].sort((i, j) => bySeat(i, j) || i - j).slice(0, most) : list.slice(0, most);
+    const last = found[found.length - 1];
+    const there = found.filter((j) => columns.game[j] === columns.game[last]).length;
+    return isSeat(last) && list.filter((j) => columns.game[j] === columns.game[last]).length > there && there < found.length ? found.slice(0, -there) : found;
+  }
+
   async function group(i, all) {
     view.name = "group";
     if (!(i >= 0 && i < total)) {
@@ -1180,27 +1201,37 @@
     const together = membersOf(i);
     const everything = sameTask(i);
     const wide = all || together.length < 2;
-    const members = (wide ? everything : together).slice(0, MOST_MEMBERS);
+    const members = wholeGames((wide ? everything : together), MOST_MEMBERS);
     view.episode = i;
     view.members = members;
     view.all = wide;
     const bodies = await Promise.all(members.map(body));
     if (mine !== drawing) return;
-    const average = mean(members.map((j) => columns.return[j]));
+    // A baseline is that of a seat: what one wins another may lose.
+    const seats = [...new Set(members.map((j) => columns.seat[j]))].sort((one, two) => one - two);
+    const averages = new Map(seats.map((seat) => [seat, mean(members.filter((j) => columns.seat[j] === seat).map((j) => columns.return[j]))]));
+    const distance = (j) => columns.return[j] - averages.get(columns.seat[j]);
+    const firsts = members.filter((j, m) => isSeat(j) && columns.game[j] !== columns.game[members[m - 1]]);
     const sizes = bodies.reduce((sum, said) => sum + (said.tokens ? said.tokens.ids.length : 0), 0);
     const rows = Math.max(0, ...bodies.map((said) => said.turns.length));
     const grid = h("div", { class: "group-grid" });
     grid.style.gridTemplateColumns = `repeat(${members.length}, minmax(${members.length > 2 ? 300 : 360}px, 1fr))`;
-    members.forEach((j) => grid.append(h("div", { class: "group-head" }, h("a", { class: `group-card ${hue(columns.stop[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
+    firsts.forEach((j, n) => {
+      const link = h("a", { class: "group-game", href: `#/game/${j}`, title: "this game turn by turn" }, `Game ${n + 1}`, h("span", { text: "turn by turn" }));
+      link.style.gridColumn = `span ${members.filter((one) => columns.game[one] === columns.game[j]).length}`;
+      grid.append(link);
+    });
+    const begins = (m) => (m && firsts.includes(members[m]) ? " begins" : "");
+    members.forEach((j, m) => grid.append(h("div", { class: `group-head${begins(m)}` }, h("a", { class: `group-card ${hue(columns.stop[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
       h("div", { class: "row" }, h("b", { class: sign(columns.return[j]), text: show(columns.return[j]) }), h("span", { text: words(columns.stop[j]) })),
-      h("div", { class: "row" }, h("span", { text: wide ? `${j} · ${when(j)}` : `Episode ${j}` }),
-        h("span", { title: "its return less the mean of those shown", text: isNumber(columns.return[j]) && average !== null ? `${signed(Number((columns.return[j] - average).toFixed(4)))} to mean` : "" }))))));
+      h("div", { class: "row" }, h("span", { text: [isSeat(j) && seatName(j), wide ? `${j} · ${when(j)}` : isSeat(j) ? j : `Episode ${j}`].filter((part) => part !== false).join(" · ") }),
+        h("span", { title: `its return less the mean of those shown${isSeat(j) ? ` of ${seatName(j)}` : ""}`, text: isNumber(columns.return[j]) ? `${signed(Number(distance(j).toFixed(4)))} to mean` : "" }))))));
     const places = bodies.map(spans);
     const marks = wide ? null : meetings(members, bodies); // numbers of states are those of one group
     for (let k = 0; k < rows; k += 1) {
-      bodies.forEach((said, m) => grid.append(h("div", { class: "group-cell" }, k < said.turns.length && turnCard(said, k, places[m] && places[m][k], sizes < MOST_TOKENS, marks))));
+      bodies.forEach((said, m) => grid.append(h("div", { class: `group-cell${begins(m)}` }, k < said.turns.length && turnCard(said, k, places[m] && places[m][k], sizes < MOST_TOKENS, marks))));
     }
-    bodies.forEach((said) => grid.append(h("div", { class: "group-cell" },
+    bodies.forEach((said, m) => grid.append(h("div", { class: `group-cell${begins(m)}` },
       (said.last !== null || said.error !== null) && h("article", { class: "turn" }, h("div", { class: "said env" },
         h("div", { class: "who" }, said.error !== null ? "Error" : "Environment", h("small", { text: "at the end" }), marks && marks(said, said.turns.length)), plain(said.error ?? said.last, "said nothing"))))));
     const scroll = h("div", { class: "group-scroll", tabindex: "0" }, grid);
@@ -1208,13 +1239,82 @@
       [["This step", ""], ["All times", "/all"]].map(([label, end]) => h("button", { type: "button", "aria-pressed": String(wide === Boolean(end)), text: label, onclick: () => go(`#/group/${i}${end}`) })));
     const hidden = (wide ? everything : together).length - members.length;
     main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
-      h("h1", { text: `${members.length} episodes on one game` }),
-      h("span", { class: "soft" }, [columns.env[i], `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${show(average)}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
+      h("h1", { text: firsts.length ? `${plural(firsts.length, "game")} of one task` : `${members.length} episodes on one task` }),
+      h("span", { class: "soft" }, [columns.env[i], `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${seats.map((seat) => `${show(averages.get(seat))}${isNumber(seat) ? ` (seat ${seat})` : ""}`).join(", ")}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
       h("span", { class: "grow" }), marks && h("span", { class: "credits", title: "a letter for each state in which several of these episodes were, and how many were" }, h("span", { class: "met" }, h("b", { text: "A" }), " ×2"), " where they met"),
       bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
     scroll.focus({ preventScroll: true });
     main.querySelector(".group-card.here")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
+
+  // --------------------------------------------------------------------------------------------------------- a game
+
+  /** Return the rows of a game: the number of a turn, if it is known, and its members and their turns. */
+  function timeline(bodies) {
+    const known = bodies.every((said) => said.order || !said.turns.length);
+    const rows = new Map();
+    bodies.forEach((said, m) => said.turns.forEach((_, k) => {
+      const at = known ? said.order[k] : k;
+      rows.set(at, [...(rows.get(at) || []), [m, k]]);
+    }));
+    return [known, [...rows].sort(([one], [two]) => one - two)];
+  }
+
+  async function game(i) {
+    view.name = "game";
+    if (!(i >= 0 && i < total && isSeat(i))) {
+      episode(i);
+      return;
+    }
+    const mine = ++drawing;
+    const members = seatsOf(i).slice(0, MOST_MEMBERS);
+    view.episode = i;
+    view.members = members;
+    view.turn = -1;
+    const bodies = await Promise.all(members.map(body));
+    if (mine !== drawing) return;
+    const heated = bodies.reduce((sum, said) => sum + (said.tokens ? said.tokens.ids.length : 0), 0) < MOST_TOKENS;
+    const places = bodies.map(spans);
+    const [known, rows] = timeline(bodies);
+    const names = members.map((j) => ({ env: `Seen by ${seatName(j)} alone`, model: `Said by ${seatName(j)}` }));
+    const grid = h("div", { class: "game-grid" });
+    grid.style.gridTemplateColumns = `36px repeat(${members.length}, minmax(300px, 1fr))`;
+    const line = (label, cells, kind = "") => grid.append(h("div", { class: `game-time ${kind}`, text: label }),
+      ...cells.map((cell, m) => h("div", { class: `game-cell ${kind}`, "data-seat": columns.seat[members[m]], "data-colour": m % 6 }, cell)));
+    line("", members.map((j) => h("a", { class: `group-card${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
+      h("div", { class: "row" }, h("b", { text: seatName(j) }), h("span", { text: columns.policy[j] })),
+      h("div", { class: "row" }, h("span", { text: `Episode ${j}` }), h("span", { text: plural(columns.turns[j], "turn") })))), "game-head");
+    if (bodies.some((said) => said.opening.length)) {
+      line("", bodies.map((said) => said.opening.length > 0 && h("article", { class: "turn" }, h("div", { class: "said env" }, h("details", { class: "think" },
+        h("summary", { text: "Before the first observation" }), plain(said.opening.map((message) => message.text).join("\n\n"), ""))))));
+    }
+    if (!known) grid.append(h("p", { class: "ended game-note", text: "The order of the turns across the seats is not recorded: turns of one number are beside each other." }));
+    let next = 0;
+    for (const [at, cells] of rows) {
+      if (known && at > next) grid.append(h("p", { class: "ended game-note", text: `${plural(at - next, "turn")} of seats that are not recorded` }));
+      next = at + 1;
+      const turns = new Map(cells);
+      line(known ? at + 1 : "", bodies.map((said, m) => turns.has(m) && turnCard(said, turns.get(m), places[m] && places[m][turns.get(m)], heated, null, names[m])));
+    }
+    line("end", members.map((j, m) => h("article", { class: "turn", "data-end": columns.seat[j] },
+      h("div", { class: "turn-head" }, outcome(j), h("span", { class: `reward ${sign(columns.return[j])}`, title: "return: all rewards of this seat", text: `return ${signed(columns.return[j])}` })),
+      bodies[m].last !== null && h("div", { class: "said env" }, h("div", { class: "who" }, `Seen by ${seatName(j)}`, h("small", { text: "at the end" })), plain(bodies[m].last, "said nothing")),
+      bodies[m].unanswered !== null && h("div", { class: "said model" }, h("div", { class: "who" }, names[m].model, h("small", { text: "the game failed on this" })), plain(bodies[m].unanswered, "said nothing")),
+      bodies[m].error !== null && h("div", { class: "error" }, plain(bodies[m].error, "")))));
+    const near = (by, label) => h("button", { type: "button", class: "facet", text: label, disabled: gameAt(by) === -1, onclick: () => toGame(by) });
+    const scroll = h("div", { class: "group-scroll", tabindex: "0" }, grid);
+    main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
+      h("h1", { text: `Game of ${plural(members.length, "seat")}` }),
+      h("span", { class: "soft" }, [columns.env[i], `seed ${columns.seed[i]}`, when(i), `returns ${members.map((j) => `${signed(columns.return[j])} (${seatName(j)})`).join(", ")}`].filter(Boolean).join(" · ")),
+      h("span", { class: "grow" }), bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(),
+      near(-1, "← previous game"), near(1, "next game →")), scroll));
+    scroll.focus({ preventScroll: true });
+    main.querySelector(".group-card.here").scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  const gameAt = (by) => columns.game.indexOf(columns.game[view.episode] + by);
+  const toGame = (by) => gameAt(by) >= 0 && go(`#/game/${gameAt(by)}`);
+  const showGame = (i) => isSeat(i) && go(`#/game/${i}`);
 
   // ------------------------------------------------------------------------------------------------------- navigation
 
@@ -1233,7 +1333,7 @@
     for (const mark of main.querySelectorAll("[data-met]")) mark.classList.toggle("same", mark.dataset.met === met);
     const span = event.target.closest?.(".tok[data-i]");
     if (!span || !span.tokens) {
-      if (view.name === "episode" || view.name === "group") tip.hidden = !event.target.closest?.(".rewards");
+      if (["episode", "group", "game"].includes(view.name)) tip.hidden = !event.target.closest?.(".rewards");
       return;
     }
     const { tokens } = span;
@@ -1274,16 +1374,18 @@
       episodes();
     } else if (parts[0] === "episode") episode(Number(parts[1]), parts[2] === "tokens");
     else if (parts[0] === "group") group(Number(parts[1]), parts[2] === "all");
+    else if (parts[0] === "game") game(Number(parts[1]));
     else if (parts.length) go("#/");
     else curves();
   }
 
   const KEYS = [
     ["Everywhere", [["1  2", "curves, episodes"], ["/", "filter the episodes"], ["t", "dark or light"], ["Esc", "back"], ["?", "these keys"]]],
-    ["Episodes", [["j  k  ↓  ↑", "move"], ["Enter", "open"], ["g", "its group, side by side"]]],
-    ["An episode", [["j  k", "next, previous turn"], ["→  ←", "next, previous episode"], ["h", "open or fold all thinking"], ["m", "conversation or tokens"], ["g", "its group"]]],
-    ["A group", [["→  ←", "choose a member"], ["Enter", "open it"], ["a", "this step, or all times"], ["h", "open or fold all thinking"]]],
-    ["The filter", [["return<0 turns>3", "numbers: step, return, turns, tokens, invalid, #"], ["stop:limit env:Word", "texts: split, env, stop, seed, group"], ["-split:eval", "without"], ["\"to the left\"", "anything else is looked for in the transcripts"]]],
+    ["Episodes", [["j  k  ↓  ↑", "move"], ["Enter", "open"], ["g", "its group, side by side"], ["s", "its game, all seats side by side"]]],
+    ["An episode", [["j  k", "next, previous turn"], ["→  ←", "next, previous episode"], ["h", "open or fold all thinking"], ["m", "conversation or tokens"], ["g", "its group"], ["s", "its game"]]],
+    ["A group", [["→  ←", "choose a member"], ["Enter", "open it"], ["a", "this step, or all times"], ["s", "its game"], ["h", "open or fold all thinking"]]],
+    ["A game", [["j  k", "next, previous turn of any seat"], ["→  ←", "choose a seat"], ["Enter", "open its episode"], ["n  p", "next, previous game"], ["g", "its group"], ["h", "open or fold all thinking"]]],
+    ["The filter", [["return<0 turns>3", "numbers: step, seat, return, turns, tokens, invalid, #"], ["stop:limit env:Word", "texts: split, env, stop, seed, group"], ["-split:eval", "without"], ["\"to the left\"", "anything else is looked for in the transcripts"]]],
   ];
   help.append(h("h2", { text: "Keys" }), ...KEYS.flatMap(([title, keys]) => [h("h3", { text: title }), h("dl", {}, keys.flatMap(([key, does]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: does })]))]));
   help.addEventListener("click", (event) => { if (event.target === help) help.close(); });
@@ -1317,15 +1419,19 @@
       j: () => view.move(view.at + 1), k: () => view.move(view.at - 1), ArrowDown: () => view.move(view.at + 1), ArrowUp: () => view.move(view.at - 1),
       PageDown: () => view.move(view.at + view.page()), PageUp: () => view.move(view.at - view.page()), Home: () => view.move(0), End: () => view.move(view.rows.length - 1),
       Enter: () => view.rows.length && go(`#/episode/${view.rows[view.at]}`), o: () => view.rows.length && go(`#/episode/${view.rows[view.at]}`),
-      g: () => view.rows.length && go(`#/group/${view.rows[view.at]}`), Escape: () => go("#/"),
+      g: () => view.rows.length && go(`#/group/${view.rows[view.at]}`), s: () => view.rows.length && showGame(view.rows[view.at]), Escape: () => go("#/"),
     },
     episode: {
       j: () => toTurn(view.turn + 1), k: () => toTurn(view.turn - 1), ArrowRight: () => stepTo(1), ArrowLeft: () => stepTo(-1), n: () => stepTo(1), p: () => stepTo(-1),
-      h: unfold, m: () => go(`#/episode/${view.episode}${view.tokens ? "" : "/tokens"}`), g: () => go(`#/group/${view.episode}`), Escape: () => go(address()),
+      h: unfold, m: () => go(`#/episode/${view.episode}${view.tokens ? "" : "/tokens"}`), g: () => go(`#/group/${view.episode}`), s: () => showGame(view.episode), Escape: () => go(address()),
     },
     group: {
       ArrowRight: () => choose(1), ArrowLeft: () => choose(-1), Enter: () => go(`#/episode/${view.episode}`), h: unfold,
-      a: () => go(`#/group/${view.episode}${view.all ? "" : "/all"}`), Escape: () => go(`#/episode/${view.episode}`),
+      a: () => go(`#/group/${view.episode}${view.all ? "" : "/all"}`), s: () => showGame(view.episode), Escape: () => go(`#/episode/${view.episode}`),
+    },
+    game: {
+      j: () => toTurn(view.turn + 1), k: () => toTurn(view.turn - 1), ArrowRight: () => choose(1), ArrowLeft: () => choose(-1), n: () => toGame(1), p: () => toGame(-1),
+      Enter: () => go(`#/episode/${view.episode}`), h: unfold, g: () => go(`#/group/${view.episode}`), Escape: () => go(`#/episode/${view.episode}`),
     },
     curves: {},
   };

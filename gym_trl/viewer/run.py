@@ -28,6 +28,8 @@ COLUMNS: Final = (
     "stop",
     "invalid",
     "group",
+    "game",
+    "seat",
     "policy",
     "said",
 )
@@ -79,6 +81,7 @@ class Run:
         self._credit = Credit(folder / CREDIT) if path.is_dir() or path.name == ROLLOUTS else None
         self._places: list[Place] = []
         self._tasks: dict[str, int] = {}
+        self._games = _Games()
         self._tokenizer = tokenizer
 
     def __len__(self) -> int:
@@ -142,13 +145,14 @@ class Run:
         sampled = record.get("sampled_tokens")
         rewards = [_number(_mapping(turn).get("reward")) or 0.0 for turn in turns]
         split = _text(record.get("split") or "")
+        number = self._tasks.setdefault(json.dumps(key, sort_keys=True), len(self._tasks))
         seed: Any = task.get("seed")
         return {
             "step": _number(record.get("step")),
             "split": f"{split} greedy".strip() if record.get("greedy") else split,
             "env": _text(task.get("env_id") or ""),
             "seed": seed if _is_number(seed) and abs(seed) < _LARGEST else _text(seed or ""),
-            "task": self._tasks.setdefault(json.dumps(key, sort_keys=True), len(self._tasks)),
+            "task": number,
             "return": _number(record["return"]) if "return" in record else math.fsum(rewards),
             "success": said if isinstance(said := record.get("success"), bool) else None,
             "turns": len(turns),
@@ -156,6 +160,8 @@ class Run:
             "stop": _text(record.get("stop_reason") or ""),
             "invalid": sum(_mapping(turn).get("action_valid") is False for turn in turns),
             "group": _number(record.get("group")),
+            "game": self._games.of(record, number),
+            "seat": _number(record.get("seat")),
             "policy": _text(record.get("policy") or ""),
             "said": _preview(turns),
         }
@@ -223,6 +229,28 @@ class Tail:
         with self.path.open("rb") as file:
             file.seek(place.offset)
             return as_object(file.read(place.length)) or {}
+
+
+class _Games:
+    """Numbers of the games of several seats, by the records of their seats."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._begun: dict[tuple[Any, ...], tuple[int, set[float]]] = {}  # the last game of each name
+
+    def of(self, record: Mapping[str, Any], task: int) -> int | None:
+        """Return the number of a record's game, the same for all of its seats; ``None`` for a record without a seat."""
+        if (seat := _number(record.get("seat"))) is None:
+            return None
+        names = ("step", "group", "game")
+        name = (task, _text(record.get("split")), *(_number(record.get(one)) for one in names))
+        number, seats = self._begun.get(name, (0, {seat}))
+        if seat in seats:  # a file with several evaluations has several games of one name
+            number, seats = self._count, set()
+            self._count += 1
+            self._begun[name] = number, seats
+        seats.add(seat)
+        return number
 
 
 class TurnCredit(NamedTuple):
@@ -364,6 +392,7 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: Turn
         "counts": {name: _number(record.get(f"{name}_tokens")) for name in ("prompt", "completion")},
         "more": _shown({**_mapping(record.get("spec")), **{key: record[key] for key in record if key not in _KNOWN}}),
         "credit": credit._asdict() if credit else None,
+        "order": order if len(order := _ids(record.get("order"))) == len(turns) else None,
         "tokens": _tokens(record, decoder),
         "segments": [_segment(_mapping(one)) for one in _listed(record.get("segments"))],
     }

@@ -6,13 +6,24 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from for_viewer import Look, needs_chromium, played, write_credit, write_large_run, write_run
+from for_viewer import (
+    Auction,
+    Look,
+    needs_chromium,
+    play_games,
+    played,
+    write_credit,
+    write_games,
+    write_large_run,
+    write_run,
+)
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.schema import as_record
 from gym_trl.rollout import Episode, History, Limits, run_episodes
+from gym_trl.rollout.game import GameResult
 from gym_trl.testing import ByteChat
 from gym_trl.types import StopReason, Task
 from gym_trl.viewer.page import write_page
@@ -114,7 +125,7 @@ def test_a_header_sorts_up_down_and_back(look: Look, small: str) -> None:
     ],
 )
 def test_a_filter_keeps_what_it_says(look: Look, small: str, query: str, count: int) -> None:
-    if look.js("location.href").split("#")[0] != small:
+    if not look.js(f"location.href.startsWith({json.dumps(small)}) && document.querySelector('#filter') !== null"):
         table(look, small)
     ask(look, query)
     assert look.texts("#shown") == [f"{count} of 32 episodes"]
@@ -234,7 +245,7 @@ def test_the_tokens_show_the_mask(look: Look, small: str) -> None:
 
 def test_a_group_is_side_by_side_turn_by_turn(look: Look, small: str) -> None:
     look.open(f"{small}#/group/9")
-    assert look.texts("h1") == ["4 episodes on one game"]
+    assert look.texts("h1") == ["4 episodes on one task"]
     assert look.js("[...document.querySelectorAll('[data-member]')].map((one) => one.dataset.member)") == [
         "8",
         "9",
@@ -297,6 +308,179 @@ def test_a_group_shows_where_its_episodes_met(look: Look, small: str, credited: 
     assert look.complaints() == []
     look.open(f"{small}#/group/9")
     assert look.texts(".credit, .credits, [data-credit], .met") == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games of several seats
+# ---------------------------------------------------------------------------------------------------------------------
+
+GAME = "document.querySelector('.game-grid') !== null"
+LINES = """[...document.querySelectorAll('.game-time')].map((time) => {
+    const cells = []
+    for (let cell = time.nextElementSibling; cell?.matches('.game-cell'); cell = cell.nextElementSibling)
+        cells.push([...cell.querySelectorAll('.said .text')].map((text) => text.textContent).join(' > '))
+    return [time.textContent, ...cells]
+}).filter((line) => line[0])"""
+"""Lines of a game's time line: number, and what each seat saw and said."""
+
+
+@pytest.fixture(scope="module")
+def poker(pages: Path) -> tuple[str, list[GameResult]]:
+    """Return the page of a run of games of Kuhn poker, two of each deal, and the games."""
+    played = play_games(
+        "TrlEnv/KuhnPoker-v0", "TrlEnv/KuhnPoker-v0", lambda rng: rng.choice(["bet", "pass"]), seeds=range(4), copies=2
+    )
+    folder = write_games(pages / "poker", played, copies=2, policy="tiny")
+    write_page(folder, folder / "view.html")
+    return (folder / "view.html").as_uri(), played
+
+
+def one_game(pages: Path, name: str, played: list[GameResult], **about: Any) -> str:
+    folder = write_games(pages / name, played, **about)
+    write_page(folder, folder / "view.html")
+    return f"{(folder / 'view.html').as_uri()}#/game/0"
+
+
+def lines_of(played: GameResult) -> list[list[str]]:
+    """Return the time line of a game as the page should show it."""
+    turns = sorted((at, one.seat or 0, turn) for one in played for at, turn in zip(one.order, one.turns, strict=True))
+    lines = []
+    for at, seat, turn in turns:
+        cells = [""] * len(played)
+        cells[seat] = f"{turn.observation} > {turn.answer.text}<end>"
+        lines.append([str(at + 1), *cells])
+    return [*lines, ["end", *(one.messages[-1].content for one in played)]]
+
+
+def test_a_game_is_shown_with_all_seats_on_one_time_line(look: Look, poker: tuple[str, list[GameResult]]) -> None:
+    page, played = poker
+    assert {len(one.turns) for game in played for one in game} == {1, 2}
+    for number, game in enumerate(played):
+        look.open(f"{page}#/game/{2 * number + 1}")
+        assert look.texts("h1") == ["Game of 2 seats"]
+        assert look.js(LINES) == lines_of(game)
+        assert look.texts(".group-card b") == ["seat 0", "seat 1"]
+        assert look.texts(".group-card.here b") == ["seat 1"]
+        ends = look.texts("[data-end] .reward")
+        assert [float(text.split()[1].replace("\N{MINUS SIGN}", "-")) for text in ends] == [
+            one.episode_return for one in game
+        ]
+    assert look.complaints() == []
+
+
+def test_what_a_seat_saw_is_in_its_own_column_and_colour_only(look: Look, poker: tuple[str, list[GameResult]]) -> None:
+    page, played = poker
+    look.open(f"{page}#/game/0")
+    own = [[turn.observation.split("card: ")[1][0] for turn in one.turns] for one in played[0]]
+    for seat, cards in enumerate(own):
+        seen = " ".join(look.texts(f".game-cell[data-seat='{seat}'] [data-turn] .said.env .text"))
+        assert f"You are player {seat + 1}." in seen
+        assert f"You are player {2 - seat}." not in seen
+        assert [seen.split("card: ")[1][0]] * len(cards) == cards
+        heads = f".game-cell[data-seat='{seat}'] [data-turn] .said.env .who"
+        assert set(look.texts(heads)) == {f"Seen by seat {seat} alone"}
+    colours = "[...document.querySelectorAll('[data-end]')].map((one) => getComputedStyle(one).borderLeftColor)"
+    one_theme = look.js(colours)
+    look.keys("t")
+    other_theme = look.js(colours)
+    assert len({*one_theme, *other_theme}) == 4
+    look.js("localStorage.clear()")
+
+
+def test_a_game_of_three_seats_that_bid_at_once_has_three_columns(look: Look, pages: Path) -> None:
+    [played] = play_games(Auction, "Auction-v0", lambda rng: str(rng.randint(1, 9)), seeds=[5])
+    look.open(one_game(pages, "auction", [played]))
+    assert look.texts("h1") == ["Game of 3 seats"]
+    assert look.js(LINES) == lines_of(played)
+    assert sorted(look.js(LINES)[-1][1:]) == ["You lose.", "You lose.", "You win."]
+    assert look.complaints() == []
+
+
+def test_a_board_game_has_as_many_lines_as_turns(look: Look, pages: Path) -> None:
+    name = "TrlEnv/TicTacToe-v0"
+    [played] = play_games(name, name, lambda rng: str(rng.randint(1, 9)), seeds=[1])
+    look.open(one_game(pages, "board", [played]))
+    assert look.js(LINES) == lines_of(played)
+    for _ in range(3):
+        look.keys("j")  # the turns of all seats, in order
+    assert look.js("document.querySelector('.turn.here').closest('.game-cell').previousElementSibling.textContent") == (
+        "3" if look.js(LINES)[2][1] else ""
+    )
+
+
+def test_a_game_can_be_reached_and_left_with_keys(look: Look, poker: tuple[str, list[GameResult]]) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page, _ = poker
+    look.open(f"{page}#/episodes")
+    look.until("document.querySelector('#shown')?.textContent")
+    look.keys("j", "j", "j", "s")
+    look.until(GAME)
+    assert look.js("location.hash") == "#/game/3"
+    look.keys(Keys.ARROW_LEFT)
+    assert look.texts(".group-card.here b") == ["seat 0"]
+    look.keys("n", "n", "p")
+    look.until("location.hash === '#/game/4' && document.querySelector('[data-member=\"4\"]')")
+    look.keys(Keys.ENTER)
+    look.until("document.querySelector('h1')?.textContent === 'Episode 4'")
+    assert look.texts("a.verdict.seat") == ["seat 0 of a game"]
+    look.keys("s")
+    look.until(GAME)
+    look.keys("g")
+    look.until(GROUP)
+    look.keys("s")
+    look.until(GAME)
+    look.keys("?")
+    assert "A game" in look.texts("#help h3")
+    look.keys(Keys.ESCAPE, Keys.ESCAPE)
+    look.until(EPISODE)
+
+
+def test_the_table_has_the_seat_and_finds_it(look: Look, small: str, poker: tuple[str, list[GameResult]]) -> None:
+    assert table(look, poker[0], "?q=seat%3A1") == [str(number) for number in range(1, 16, 2)]
+    assert "seat" in look.texts(".grid-head button")
+    table(look, small)
+    assert "seat" not in look.texts(".grid-head button")
+    look.open(f"{small}#/game/3")  # not a seat's
+    look.until(EPISODE)
+
+
+def test_a_group_of_self_play_is_grouped_by_game(look: Look, poker: tuple[str, list[GameResult]]) -> None:
+    page, played = poker
+    look.open(f"{page}#/group/5")
+    assert look.texts("h1") == ["2 games of one task"]
+    assert look.js("[...document.querySelectorAll('a.group-game')].map((one) => one.getAttribute('href'))") == [
+        "#/game/4",
+        "#/game/6",
+    ]
+    assert look.js("[...document.querySelectorAll('[data-member]')].map((one) => one.dataset.member)") == list("4567")
+    second = [game[1].episode_return or 0.0 for game in played[2:4]]  # its mean is that of its seat
+    expected = second[0] - sum(second) / 2
+    told = look.texts(".group-card.here")[0].replace("\N{MINUS SIGN}", "-")
+    assert f"{expected:+g} to mean" in told or (expected == 0 and "0 to mean" in told)
+
+
+def test_a_seat_that_was_never_to_move_is_there_and_says_so(look: Look, pages: Path) -> None:
+    [played] = play_games(Auction, "Auction-v0", lambda rng: "nothing", seeds=[1])
+    assert [one.stop_reason.value for one in played] == ["crashed", "unplayed", "unplayed"]
+    look.open(one_game(pages, "unplayed", [played]))
+    assert look.texts("[data-end] .verdict") == ["crashed", "unplayed", "unplayed"]
+    assert len(look.js(LINES)) == 2
+
+
+def test_turns_without_a_recorded_order_are_said_to_be_without(look: Look, pages: Path) -> None:
+    played = play_games(Auction, "Auction-v0", lambda rng: "4", seeds=[1])
+    folder = write_games(pages / "older", played)
+    records = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    for name, kept in (("unordered", [{**one, "order": None} for one in records]), ("part", records[::2])):
+        (pages / f"{name}.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in kept))
+        write_page(pages / f"{name}.jsonl", pages / f"{name}.html")
+    look.open(f"{(pages / 'unordered.html').as_uri()}#/game/1")
+    assert "not recorded: turns of one number are beside each other" in look.texts(".game-note")[0]
+    assert len(look.texts("[data-turn]")) == 3
+    look.open(f"{(pages / 'part.html').as_uri()}#/game/1")
+    assert look.texts(".game-note") == ["1 turn of seats that are not recorded"]
+    assert look.texts("h1") == ["Game of 2 seats"]
 
 
 def test_segments_have_their_borders_and_what_was_dropped_is_said(look: Look, pages: Path) -> None:
@@ -400,6 +584,7 @@ def evil(pages: Path) -> str:
             about: dict[str, Any] = {"policy": EVIL, "split": EVIL, "step": step, "group": 1}
             about |= {EVIL: EVIL, "note": {EVIL: [EVIL]}}
             record = as_record(trajectory, tokens=True, decode=lambda ids: HOSTILE[ids[0] % len(HOSTILE)], **about)
+            record |= {"game": 0, "seat": step, "order": [step, -1, 2**70]}
             record["task"] |= {"env_id": EVIL, "seed": EVIL, "options": {EVIL: EVIL}}  # type: ignore[typeddict-item]
             record["turns"][0]["action"] = EVIL
             records.write(record | {"stop_reason": EVIL, "opening": [{"role": EVIL, "content": EVIL}]})  # type: ignore[arg-type,typeddict-unknown-key,unused-ignore]
@@ -422,7 +607,8 @@ def test_a_hostile_transcript_is_nowhere_in_the_file(evil: str, pages: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "place", ["#/", "#/episodes", "#/episode/8", "#/episode/8/tokens", "#/group/8", "#/group/8/all", "#/episode/10"]
+    "place",
+    ["#/", "#/episodes", "#/episode/8", "#/episode/8/tokens", "#/group/8", "#/group/8/all", "#/game/8", "#/episode/10"],
 )
 def test_a_hostile_transcript_is_only_ever_text(look: Look, evil: str, place: str) -> None:
     look.open(f"{evil}{place}")

@@ -1,9 +1,10 @@
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from for_viewer import played, write_credit, write_run
+from for_viewer import Auction, play_games, played, write_credit, write_games, write_run
 from hypothesis import given, strategies as st
 from lanes import examples
 
@@ -50,6 +51,34 @@ def test_a_run_gives_a_row_and_the_words_of_every_episode(tmp_path: Path) -> Non
 def test_members_of_a_game_have_one_task_and_other_games_have_others(tmp_path: Path) -> None:
     columns = read(write_run(tmp_path / "run"))[0].columns
     assert columns["task"][:8] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_the_seats_of_a_game_have_one_number_whatever_the_file_holds_besides(tmp_path: Path) -> None:
+    bids = iter(["3", "4", "5", "nothing", "6", "7", "8"])  # the second game ends before two of its seats are to move
+    games = play_games(Auction, "Auction-v0", lambda rng: next(bids), seeds=[1, 1, 1])
+    run, bodies = read(write_games(tmp_path / "run", games, copies=2))
+    assert run.columns["game"] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert run.columns["seat"] == [0, 1, 2, 0, 1, 2, 0, 1, 2]
+    assert [said["order"] for said in bodies] == [[0], [1], [2], [0], [], [], [0], [1], [2]]
+    assert "game" not in bodies[0]["more"]
+    write_games(tmp_path / "run", games[:1], policy="another")  # beside the first, under the same name
+    run, _ = read(tmp_path / "run")
+    assert run.columns["game"][9:] == [3, 3, 3]
+
+
+def test_an_order_that_is_none_is_not_believed() -> None:
+    turns = [{"answer": "ox"}] * 2
+    for order in ([0], ["0", 1], {"0": 1}, None, [0, 1.5]):
+        assert body({"turns": turns, "order": order})["order"] is None
+    assert body({"turns": turns, "order": [4, 7]})["order"] == [4, 7]
+    assert read_row({"turns": [], "seat": "first"}) == (None, None)
+
+
+def read_row(record: dict[str, Any]) -> tuple[Any, Any]:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "rollouts.jsonl").write_text(f"{json.dumps(record)}\n")
+        columns = read(Path(folder))[0].columns
+        return columns["seat"][0], columns["game"][0]
 
 
 def test_what_is_appended_is_read_once_and_a_torn_line_when_it_is_whole(tmp_path: Path) -> None:
