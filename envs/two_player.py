@@ -192,13 +192,8 @@ class TwoPlayerEnv(TextEnv):
 
     def _about(self) -> str:
         """Return the part of the instructions shared by all games for two."""
-        if self._alone:
-            who = (
-                f"You play both sides in turn, {self.sides[0]} and {self.sides[1]}, and are told which one is to move."
-            )
-        else:
-            who = f"You are told who you are; {self.sides[0]} begins."
-        return f"{who} The game is lost with {counted(self.mistakes, 'illegal action')}."
+        mistakes = counted(self.mistakes, "illegal action")
+        return f"You are told who you are; {self.sides[0]} begins. The game is lost with {mistakes}."
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
         self._seat = int(self.np_random.integers(2)) if self.seat == "random" else _SEATS.index(self.seat)
