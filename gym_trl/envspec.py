@@ -215,8 +215,9 @@ class EnvSpec:
             if num_seats(made) == 1 and "opponent" not in kwargs and "self" in attribute_of(made, "opponents", ()):
                 made.close()
                 made = self._makers[env_id](**kwargs, opponent="self")
-            made = Seats(made)
-        made = declare_success(made, self.success)
+            made = Seats(made)  # which declares the success of each seat
+        else:
+            made = declare_success(made, self.success)
         for wrap in self.wrappers:
             made = wrap(made)
         env = as_text(made, observe=self.observe, act=self.act)

@@ -43,7 +43,7 @@ from gym_trl.training.model_checks import (
     model_problems,
 )
 from gym_trl.training.models import ModelChoice
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import TrainOptions, one_seat
 from gym_trl.training.run import grpo_config, make_spec, references
 from gym_trl.types import EpisodeResult, Message
 
@@ -152,7 +152,8 @@ def diagnose(
         print(found.ready, found.finding("readable actions").got)
 
     The episodes have the tasks, limits, sampling options and action format of the training. Nothing is trained or
-    written. The model is loaded by Transformers, also for a training with vLLM.
+    written. The model is loaded by Transformers, also for a training with vLLM. Of a game whose seats are all trained,
+    it plays one, against the environment's own opponent.
 
     Args:
         options: Options of the training; ``model`` is required.
@@ -170,7 +171,7 @@ def diagnose(
         raise ConfigError("model must be a path or hub id, got None: the tiny model needs no diagnosis")
     check_counts(groups=groups)
     args = grpo_config(options)
-    spec = make_spec(options, args)
+    spec = make_spec(replace(options, spec=one_seat(options.spec)), args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
     adds = appends(spec.rollout_config.shown)
     about = [_about_model(one) for one in model_problems(choice, template, appends=adds)]

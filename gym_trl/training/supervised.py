@@ -27,7 +27,7 @@ from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import choose_micro_batch, load_config, model_problems, refuse
 from gym_trl.training.models import load_model
-from gym_trl.training.options import TrainOptions, read_options
+from gym_trl.training.options import TrainOptions, one_seat, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
 from gym_trl.training.run import grpo_config, make_spec
 from gym_trl.training.run_folder import WARM_START, Checkpoint, RunFolder, is_warm_start, last_checkpoint, sampling
@@ -291,7 +291,11 @@ class _Work:
         run = options.run
         # One group per step, so that the specification has one task for each demonstration.
         planned = replace(
-            run, steps=options.episodes or EPISODES, episodes=run.group_size, eval_episodes=options.eval_episodes
+            run,
+            steps=options.episodes or EPISODES,
+            episodes=run.group_size,
+            eval_episodes=options.eval_episodes,
+            spec=one_seat(run.spec),  # demonstrations are of one seat, against the environment's own opponent
         )
         self.args = grpo_config(planned)
         self.spec: GymSpec = make_spec(planned, self.args)
