@@ -21,7 +21,7 @@ from gym_trl.rollout.loop import run_games
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat
-from gym_trl.types import Completion, EpisodeResult, FinishReason, Request, StopReason, Task
+from gym_trl.types import ENDED, Completion, EpisodeResult, FinishReason, Request, StopReason, Task
 from gym_trl.wrappers import Seats
 
 CHAT = ByteChat()
@@ -312,3 +312,12 @@ def test_wrappers_that_would_show_one_seat_the_past_of_another_are_refused() -> 
 def test_options_that_assume_one_agent_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):
         EnvSpec("TrlEnv/TicTacToe-v0", **{"seats": "self", **option})
+
+
+def test_a_seat_that_forfeits_has_the_keys_of_its_states() -> None:
+    env = EnvSpec("TrlEnv/KuhnPoker-v0", seats="self", action_format="plain", state_key="auto", end_after_invalid=2)
+    says = iter(["pass", "bet", "hm", "hm"])
+    result, _ = play(env.make("TrlEnv/KuhnPoker-v0"), 1, answer=lambda request: CHAT.say(next(says)))
+    assert [one.stop_reason.value for one in result] == ["invalid_action", "forfeit"]
+    assert [len(one.state_keys) for one in result] == [4, 2]
+    assert [key != ENDED for one in result for key in one.state_keys] == [True, True, True, False, True, False]

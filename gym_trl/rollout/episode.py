@@ -191,7 +191,8 @@ class Episode:
         states = self._states[: len(self._turns)]
         left = [state.turns_left for state in states if state.turns_left is not None]
         limited = len(left) == len(states)
-        named = bool(self._states) and all(state.key for state in self._states)
+        # Of the state after the last turn nothing is used; a seat whose game ends elsewhere is not told of one.
+        named = all(state.key for state in states or self._states) and bool(self._states)
         return EpisodeResult(
             task=self.task,
             stop_reason=reason,
