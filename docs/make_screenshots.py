@@ -1,18 +1,20 @@
-"""Generator of docs/view_*.png, screenshots of the pages of two real runs in Chromium.
+"""Generator of docs/view_*.png, screenshots of the pages of three real runs in Chromium.
 
     python docs/make_screenshots.py          # trains for some minutes if there is no run yet, then takes screenshots
+    python docs/make_screenshots.py game     # only this one
 
 It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
 the screenshots look like the page on most desktops. The first run, whose curves are shown, is ``gym-trl train
 TrlEnv/Echo-v0``. The second run, whose episodes are shown, trains a tiny model with GRPO. The model was first trained
-on games of an imperfect binary search that states its thinking.
+on games of an imperfect binary search that states its thinking. The third, of which a game is shown, trains a tiny
+model in self-play, after a warm start on random actions.
 """
 
 import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
 DOCS = Path(__file__).parent
-ECHO, RUN = Path("runs/echo"), Path("runs/guess_number")
+ECHO, RUN, POKER = Path("runs/echo"), Path("runs/guess_number"), Path("runs/kuhn_poker")
 GAME, HIGH, TURNS = "TrlEnv/GuessNumber-v0", 20, 5
 SIZE = (1440, 900)
 PICTURES = [
@@ -36,7 +38,10 @@ PICTURES = [
     ("group", "dark"),
     ("table", "light"),
     ("tokens", "dark"),
+    ("game", "light"),
 ]
+SHOWN = {"curves": ECHO, "game": POKER}
+"""Runs of the pictures; those of the others are of ``RUN``."""
 
 
 def lesson(env: Any, rng: random.Random, chat: TemplateChat, tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -120,6 +125,21 @@ def train_run() -> None:
     train(options, out=RUN)
 
 
+def train_poker() -> None:
+    """Train a tiny model in self-play, after a warm start that teaches the names of the actions."""
+    from gym_trl.training.run import train
+    from gym_trl.training.supervised import WarmStartOptions, warm_start
+
+    game: dict[str, Any] = {"env": "TrlEnv/KuhnPoker-v0", "max_tokens_per_turn": 8, "action_format": "plain"}
+    grpo = {"use_cpu": True, "bf16": False, "max_completion_length": 400, "learning_rate": 1e-4}
+    warm = POKER.with_name("kuhn_poker_warm")
+    warm_start(WarmStartOptions(run=TrainOptions.choose(**game), policy="random", episodes=512, steps=300), out=warm)
+    chosen = TrainOptions.choose(
+        **game, model=str(warm / "model"), steps=30, episodes=32, eval_episodes=32, spec={"seats": "self"}, grpo=grpo
+    )
+    train(chosen, out=POKER)
+
+
 @contextmanager
 def browser(scheme: str) -> Iterator[Any]:
     """Provide a Chromium that prefers the dark or the light scheme."""
@@ -144,23 +164,26 @@ def browser(scheme: str) -> Iterator[Any]:
         driver.quit()
 
 
-def shoot() -> None:
+def shoot(wanted: Collection[str]) -> None:
     """Take the screenshots and compress them."""
     from PIL import Image
 
-    for folder in (ECHO, RUN):
+    pictures = [(name, scheme) for name, scheme in PICTURES if name in wanted]
+    for folder in {SHOWN.get(name, RUN) for name in wanted}:
         write_page(folder, folder / "view.html")
-    places = choose(RUN)
-    for name, scheme in PICTURES:
+    places = {**(choose(RUN) if {*wanted} - {*SHOWN} else {}), "curves": "#/"}
+    if "game" in wanted:
+        places["game"] = f"#/game/{longest_game(POKER)}"
+    for name, scheme in pictures:
         with browser(scheme) as driver:
-            page = (ECHO if name == "curves" else RUN) / "view.html"
+            page = SHOWN.get(name, RUN) / "view.html"
             driver.get(f"{page.resolve().as_uri()}{places[name]}")
             for _ in range(100):
                 if driver.execute_script("return document.documentElement.dataset.ready === 'yes'"):
                     break
                 time.sleep(0.1)
             time.sleep(0.5)
-            opened = "true" if name == "group" else "i < 2"
+            opened = {"group": "true", "game": "false"}.get(name, "i < 2")
             driver.execute_script(f"document.querySelectorAll('.think').forEach((one, i) => {{ one.open = {opened} }})")
             picture = DOCS / f"view_{name}_{scheme}.png"
             driver.save_screenshot(str(picture))
@@ -184,7 +207,6 @@ def choose(folder: Path) -> dict[str, str]:
     members = max(late, key=lambda members: sum(columns["turns"][i] for i in members if columns["success"][i]))
     won = max((i for i in members if columns["success"][i]), key=lambda i: int(columns["turns"][i]), default=members[0])
     return {
-        "curves": "#/",
         "table": "#/episodes?q=split%3Dtrain%20step%3E50%20turns%3E2",
         "episode": f"#/episode/{won}",
         "tokens": f"#/episode/{won}/tokens",
@@ -192,15 +214,33 @@ def choose(folder: Path) -> dict[str, str]:
     }
 
 
+def longest_game(folder: Path) -> int:
+    """Return an episode of the last game with most turns and no invalid action."""
+    from gym_trl.viewer.run import Run
+
+    run = Run(folder)
+    run.refresh()
+    columns = run.columns
+    games: dict[int, list[int]] = {}
+    for episode, game in enumerate(columns["game"]):
+        if game is not None:
+            games.setdefault(game, []).append(episode)
+    whole = [seats for seats in games.values() if not any(columns["invalid"][i] for i in seats)]
+    return max(whole or games.values(), key=lambda seats: (sum(columns["turns"][i] for i in seats), seats[0]))[0]
+
+
 def main() -> int:
     """Train if there is no run yet, and take the screenshots."""
     from gym_trl.training.run import train
 
-    if not ECHO.exists():
+    wanted = {*sys.argv[1:]} or {name for name, _ in PICTURES}
+    if "curves" in wanted and not ECHO.exists():
         train(TrainOptions.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)
-    if not RUN.exists():
+    if wanted - {*SHOWN} and not RUN.exists():
         train_run()
-    shoot()
+    if "game" in wanted and not POKER.exists():
+        train_poker()
+    shoot(wanted)
     return 0
 
 
