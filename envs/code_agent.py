@@ -230,8 +230,7 @@ class CodeAgent(Puzzle):
         said = _SAID.fullmatch(action)
         if said is None:
             return self._reject("Say run: or submit: and a Python program.")
-        fenced = _FENCED.fullmatch(said[2])
-        code = fenced[1] if fenced else said[2]
+        code = unfenced(said[2])
         if len(code) > _MOST_CHARACTERS:
             return self._reject(f"A program has at most {_MOST_CHARACTERS} characters.")
         if not code.strip():
@@ -267,6 +266,12 @@ class CodeAgent(Puzzle):
         return 1
 
 
+def unfenced(code: str) -> str:
+    """Return a program without the code fences around it, if there are any."""
+    fenced = _FENCED.fullmatch(code)
+    return fenced[1] if fenced else code
+
+
 def grade(
     code: str, function: str, tests: Sequence[tuple[Any, Any]], *, isolation: Isolation = "bubblewrap"
 ) -> tuple[int, str]:
@@ -280,13 +285,24 @@ def grade(
     The program runs alone in a new sandbox and gets one input at a time. Its return values are compared here, as JSON
     and by type: expected results never enter the sandbox.
     """
+    return grade_calls(code, function, [([given], expected) for given, expected in tests], isolation=isolation)
+
+
+def grade_calls(
+    code: str, function: str, tests: Sequence[tuple[Sequence[Any], Any]], *, isolation: Isolation = "bubblewrap"
+) -> tuple[int, str]:
+    """Do the same as ``grade`` for a function of any number of arguments.
+
+    >>> grade_calls("def add(a, b): return a + b", "add", [((1, 2), 3), ((2, 2), 5)])
+    (1, '')
+    """
     with Sandbox(_LIMITS, isolation=isolation) as sandbox:
         loaded = sandbox.run(code)
         if loaded.status != "ok":
             return 0, _shown(loaded)
         passed = 0
-        for given, expected in tests:
-            result = sandbox.call(function, given)
+        for arguments, expected in tests:
+            result = sandbox.call(function, *arguments)
             if not sandbox.alive:  # a terminated program has no function any more
                 break
             passed += result.status == "ok" and _same(result.value, expected)

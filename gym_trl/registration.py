@@ -47,7 +47,7 @@ ENVS = {
     "TrlEnv/Wordle-v0": "gym_trl.envs.wordle:Wordle",
 }
 
-# Environments of other projects, each of which needs an extra; not part of the validated and documented games.
+# Environments that need an extra or arguments; not part of the validated and documented games.
 EXTERNAL = {
     "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
     "External/MiniWoB-v0": "gym_trl.envs.external.miniwob:MiniWoB",
@@ -59,6 +59,7 @@ EXTERNAL = {
     "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
     "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
     "TrlEnv/OpenEnv-v0": "gym_trl.integrations.openenv.env:OpenEnv",
+    "TrlEnv/QA-v0": "gym_trl.envs.question_answer:QAEnv",
 }
 
 GAMES = tuple(ENVS)

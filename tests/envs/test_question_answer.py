@@ -1,0 +1,259 @@
+"""Any data set is an environment: one row is one task, and a verifier decides."""
+
+import csv
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, strategies as st
+from lanes import examples
+
+import gym_trl
+from gym_trl.envs.question_answer import QAEnv
+from gym_trl.envs.rubric import Rubric
+from gym_trl.errors import ConfigError, InfrastructureError
+from gym_trl.testing import check_text_env, play
+
+ROWS = [{"question": f"What is {n} + {n}?", "answer": 2 * n, "hints": ["Double it.", f"{n} twice."]} for n in range(8)]
+PLANETS = [
+    {"question": "Which planets have no moon?", "answer": ["Mercury", "Venus"]},
+    {"question": "Which is red?", "answer": ["Mars"]},
+]
+SUMS = partial(QAEnv, ROWS, prompt="question", answer="answer", verify="numeric")
+
+
+def short(response: str, answer: Any, row: Mapping[str, Any]) -> bool:
+    return len(response) <= 3
+
+
+def near(response: str, answer: Any, row: Mapping[str, Any]) -> float:
+    return float(1 / (1 + abs(int(response) - answer)))
+
+
+RUBRIC = Rubric({"correct": ("numeric", 1.0), "short": (short, 0.2), "shouts": (lambda said, *_: said.isupper(), -0.5)})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        SUMS,
+        partial(SUMS, turns=3, hints="hints"),
+        partial(SUMS, turns=3, reward="efficient"),
+        partial(SUMS, verify=short),
+        partial(SUMS, answer=None, verify=short),
+        partial(QAEnv, PLANETS, prompt="question", answer="answer", verify="set"),
+        partial(QAEnv, ROWS, prompt="question", answer="answer", verify=Rubric({"a": ("exact", 1), "b": (short, -1)})),
+    ],
+)
+def test_it_meets_the_requirements_of_training(make: Callable[[], QAEnv]) -> None:
+    check_text_env(make, episodes=8)
+
+
+@examples(30)
+@given(st.integers(0, 7), st.text(max_size=5))
+def test_a_row_is_a_task_and_only_its_answer_wins(instance: int, response: str) -> None:
+    env = SUMS()
+    assert env.reset(options={"instance": instance}) == (ROWS[instance]["question"], {})
+    right = response.strip() == str(ROWS[instance]["answer"])
+    _, reward, terminated, truncated, info = env.step(response)
+    assert (reward, info["success"]) == (float(right), right)
+    assert (terminated, truncated) == (True, False)
+
+
+def test_the_solver_wins_every_row_and_the_blind_policies_do_not() -> None:
+    env = SUMS()
+    policies = env.baselines
+    for name, expected in (("solver", 8), ("constant", 1), ("noop", 0), ("garbage", 0)):
+        played = [play(env, policies[name].policy(0), options={"instance": row})[-1] for row in range(8)]
+        assert sum(step[-1]["success"] for step in played) == expected
+    assert env.constant_action == "0"
+
+
+def test_without_answers_there_is_neither_a_solver_nor_an_optimum() -> None:
+    env = SUMS(answer=None, verify=short)
+    assert not hasattr(env, "solver")
+    assert not hasattr(env, "random_policy")
+    assert env.constant_action is None
+    assert env.optimal_success is None
+    assert set(env.baselines) == {"garbage", "noop"}
+
+
+def test_a_wrong_answer_may_be_followed_by_another_with_a_hint() -> None:
+    env = SUMS(turns=3, hints="hints")
+    assert env.reset(options={"instance": 3})[0] == "What is 3 + 3?\n3 tries left."
+    assert env.step("5")[:3] == ("Wrong. Double it.\n2 tries left.", 0.0, False)
+    assert env.step(" ")[:3] == ("Empty answers are wrong. 3 twice.\n1 try left.", 0.0, False)
+    assert env.step("6")[:3] == ("Right.", 1.0, True)
+    env.reset(options={"instance": 3})
+    assert [env.step("7")[:3] for _ in range(3)][-1] == ("Wrong.", 0.0, True)
+
+
+def test_with_efficient_rewards_a_hint_has_a_price() -> None:
+    env = SUMS(turns=3, hints="hints", reward="efficient")
+    for wrong, paid in ((0, 1.0), (1, 1 / 2), (2, 1 / 3)):
+        env.reset(options={"instance": 3})
+        for _ in range(wrong):
+            assert env.step("5")[1] == 0
+        assert env.step("6")[1] == paid
+
+
+@examples(60)
+@given(st.lists(st.sampled_from(["6", "7", "", "WRONG", "a long answer"]), min_size=1, max_size=4))
+def test_an_episode_that_is_cut_off_is_never_paid_more_than_one_that_is_lost(actions: list[str]) -> None:
+    env = SUMS(turns=4, verify=RUBRIC)
+    env.reset(options={"instance": 3})
+    paid = 0.0
+    for action in actions:
+        _, reward, over, _, _ = env.step(action)
+        paid += reward
+        if over:
+            assert env.settlement == 0
+            return
+        assert reward == 0
+        assert env.settlement == env.loss_reward == -0.5
+        assert env.owes
+    for ending in ("7", "", "WRONG", "x" * 100_000):
+        env = SUMS(turns=4, verify=RUBRIC)
+        env.reset(options={"instance": 3})
+        lost = sum(env.step(action)[1] for action in [*actions, *[ending] * 4])
+        assert lost >= paid + env.loss_reward
+
+
+def test_a_rubric_pays_the_weighted_sum_and_tells_each_score() -> None:
+    env = SUMS(verify=RUBRIC)
+    for action, reward, scores in (
+        ("6", 1.2, (1, 1, 0)),
+        ("6.0000", 1.0, (1, 0, 0)),
+        ("NO", 0.2 - 0.5, (0, 1, 1)),
+        ("", -0.5, (0, 0, 1)),
+    ):
+        env.reset(options={"instance": 3})
+        _, paid, _, _, info = env.step(action)
+        assert paid == pytest.approx(reward)
+        assert info["scores"] == dict(zip(("correct", "short", "shouts"), scores, strict=True))
+        assert info["success"] == (scores[0] == 1)
+
+
+def test_a_graded_answer_pays_its_score_and_wins_with_all_of_it() -> None:
+    env = SUMS(verify=near)
+    env.reset(options={"instance": 3})
+    assert env.step("7")[1:3] == (0.5, True)
+    env.reset(options={"instance": 3})
+    _, reward, _, _, info = env.step("6")
+    assert (reward, info["success"]) == (1.0, True)
+    env = SUMS(verify=near, reward="success")
+    env.reset(options={"instance": 3})
+    assert env.step("7")[1] == 0
+
+
+def _write(path: Path) -> Path:
+    rows = [{name: row[name] for name in ("question", "answer")} for row in ROWS]
+    if path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["question", "answer"])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+def test_a_file_is_a_data_set_by_the_registered_id(tmp_path: Path, kind: str) -> None:
+    file = _write(tmp_path / f"sums.{kind}")
+    env: Any = gym.make("TrlEnv/QA-v0", dataset=str(file), prompt="Q: {question}", answer="answer", verify="numeric")
+    assert env.reset(options={"instance": 3})[0] == "Q: What is 3 + 3?"
+    assert env.step("6")[1] == 1
+    copy = pickle.loads(pickle.dumps(env.unwrapped))
+    assert len(pickle.dumps(env.unwrapped)) < 3_000
+    assert copy.reset(options={"instance": 3}) == env.reset(options={"instance": 3})
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    for count in (1, 2):
+        file.write_text("\n".join(json.dumps(row) for row in ROWS[:count]), encoding="utf-8")
+        assert QAEnv(file, prompt="question", answer="answer").num_instances == count
+
+
+def test_a_dataset_of_the_datasets_library_is_not_copied() -> None:
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_list([{"question": row["question"], "answer": row["answer"]} for row in ROWS])
+    env = QAEnv(dataset, prompt="question", answer="answer", verify="numeric")
+    assert env._rows is dataset
+    assert all(play(env, env.solver(), options={"instance": row})[-1][2] == 1 for row in range(8))
+    with pytest.raises(ConfigError, match=r"one split.*train"):
+        QAEnv(datasets.DatasetDict({"train": dataset}), prompt="question")
+
+
+def test_columns_may_be_functions_and_their_names() -> None:
+    def doubled(row: Mapping[str, Any]) -> str:
+        return f"Twice: {row['question']}"
+
+    env = SUMS(prompt=doubled, hints="builtins:repr")
+    assert env.reset(options={"instance": 0})[0] == "Twice: What is 0 + 0?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"prompt": "qestion"}, "did you mean 'question'"),
+        ({"prompt": "{qestion}"}, "does not fit the columns"),
+        ({"prompt": "nowhere:f"}, "names no function"),
+        ({"prompt": 3}, "prompt must be"),
+        ({"answer": "anser"}, "did you mean 'answer'"),
+        ({"answer": None}, "give answer="),
+        ({"hints": "none"}, "hints must be"),
+        ({"verify": "numerc"}, "did you mean 'numeric'"),
+        ({"turns": 0}, "turns must be at least 1"),
+        ({"turns": "3"}, "turns must be an integer"),
+        ({"reward": "shaped"}, "reward must be one of"),
+        ({"dataset": []}, "at least one row"),
+        ({"dataset": ["a"]}, "must be a mapping"),
+        ({"dataset": iter(ROWS)}, "length"),
+        ({"dataset": {"train": ROWS}}, "one split"),
+        ({"dataset": "missing.jsonl"}, "there is no file"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_to_do(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        QAEnv(**{"dataset": ROWS, "prompt": "question", "answer": "answer", "verify": "numeric", **arguments})
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.json", "{"), ("a.json", "{}"), ("a.jsonl", "{\n"), ("a.jsonl", "")])
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"a\.json"):
+        QAEnv(str(tmp_path / name), prompt="question")
+
+
+@pytest.mark.parametrize(
+    "row", [{"question": "", "answer": 1}, {"question": "?", "answer": None}, {"question": "?", "answer": " "}]
+)
+def test_a_row_without_a_question_or_an_answer_is_a_fault_of_the_data(row: dict[str, Any]) -> None:
+    env = QAEnv([ROWS[0], row], prompt="question", answer="answer")
+    with pytest.raises(ConfigError, match="row 1 has no"):
+        env.reset(options={"instance": 1})
+
+
+def test_a_column_function_that_fails_is_not_the_model_s_fault() -> None:
+    env = SUMS(prompt=lambda row: row["nothing"])
+    with pytest.raises(InfrastructureError, match="reading the row"):
+        env.reset(options={"instance": 0})
+
+
+def test_the_splits_of_a_specification_share_no_row() -> None:
+    pytest.importorskip("trl")
+    spec = gym_trl.GymSpec(SUMS, num_tasks=6, num_eval_tasks=2)
+    rows = {split: [task.options["instance"] for task in spec.tasks(split)] for split in ("train", "eval")}
+    assert sorted(rows["train"] + rows["eval"]) == list(range(8))

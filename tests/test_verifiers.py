@@ -1,0 +1,260 @@
+"""Verifiers accept the answer and nothing that merely contains it."""
+
+import math
+import sys
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from lanes import examples
+
+from gym_trl.envs.rubric import Code, Rubric, Scores, find_verifier, score
+from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.text.verifiers import as_number, exact, matches, numeric, same_items
+
+NUMBERS = st.integers(-(10**12), 10**12) | st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str)
+WORDS = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8)
+BY_NAME = ("exact", "numeric", "set", "regex:{answer}", "regex")
+
+
+@examples(100)
+@given(NUMBERS)
+def test_a_number_is_equal_to_itself_however_it_is_written(number: Any) -> None:
+    value = Fraction(str(number))
+    written = [str(number), f" {number} ", f"{value.numerator}/{value.denominator}"]
+    if isinstance(number, int):
+        written += [f"{number:,}", f"{number}.", f"{number}.000", f"{number * 100}%", f"{number}e0"]
+    assert [numeric(text, number) for text in written] == [True] * len(written)
+
+
+@examples(100)
+@given(NUMBERS, st.lists(NUMBERS, min_size=1, max_size=4), st.sampled_from([" ", ", ", " or ", "; ", "\n", " = "]))
+def test_a_response_with_several_numbers_is_no_number(number: Any, others: list[Any], between: str) -> None:
+    assert not numeric(between.join(map(str, [number, *others])), number)
+    assert not numeric(between.join(map(str, [*others, number])), number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            " ",
+            ".",
+            "-",
+            "+",
+            "%",
+            "e5",
+            "nan",
+            "NaN",
+            "inf",
+            "-inf",
+            "Infinity",
+            "0x2A",
+            "0b101010",
+            "0o52",
+            "4_2",
+        ),
+        *("\u0664\u0662", "\uff14\uff12", "\u00b2", "\u2075", "4 2", "12,34", "1,2345", ",42", "42,", "--42", "+-42"),
+        *("42/0", "42/1/1", "1e", "42e1000", "42 units", "$42", "forty-two", "the answer is 42.", "[42]", "42\x00"),
+        *("42!", "6*7", "(42)", "42j", "1" * 101, "\u221242", "42..", "4.2.0"),
+    ],
+)
+def test_text_that_is_not_exactly_one_number_is_none(text: str) -> None:
+    assert as_number(text) is None
+    assert not numeric(text, 42)
+
+
+def test_a_number_that_a_float_cannot_hold_is_compared_exactly() -> None:
+    assert not numeric("1e999", 1e308)
+    assert not numeric("1e-999", 0)
+    assert not numeric("10000000000000000000001", 10**22)
+    assert not numeric("123456789012.0000000001", 123456789012)
+
+
+def test_rounding_is_allowed_for_fractions_and_not_for_whole_numbers() -> None:
+    assert numeric("0.3333333333", "1/3")
+    assert not numeric("0.333", "1/3")
+    assert not numeric("3.0000000001", 3)
+    assert find_verifier("numeric:0.01")("3.02", 3, {})
+    assert not find_verifier("numeric:0.01")("3.04", 3, {})
+
+
+@examples(50)
+@given(st.sampled_from(BY_NAME), st.sampled_from(["", " ", "\n\t ", "\u00a0"]), NUMBERS)
+def test_an_empty_response_is_never_right(name: str, response: str, answer: Any) -> None:
+    assert not find_verifier(name)(response, answer, {})
+    assert not find_verifier("regex:.*")(response, answer, {})
+
+
+@examples(50)
+@given(st.lists(WORDS, min_size=1, max_size=5, unique=True), st.randoms(use_true_random=False))
+def test_the_order_of_items_does_not_count(items: list[str], random: Any) -> None:
+    shuffled = random.sample(items, len(items))
+    assert same_items(", ".join(shuffled), items)
+    assert same_items(",".join(shuffled).upper(), ", ".join(items))
+
+
+@examples(50)
+@given(st.lists(WORDS, min_size=2, max_size=6, unique=True), st.data())
+def test_a_list_of_all_candidates_is_not_the_answer(candidates: list[str], data: st.DataObject) -> None:
+    answer = data.draw(st.lists(st.sampled_from(candidates), min_size=1, max_size=len(candidates) - 1, unique=True))
+    assert not same_items(", ".join(candidates), answer)
+    assert not same_items(", ".join([*answer, answer[0]]), answer)
+    assert not same_items(", ".join([*answer, ""]), answer)
+    assert not exact(", ".join(candidates), answer)
+    assert not exact(" ".join(candidates), answer[0])
+
+
+@examples(50)
+@given(WORDS, WORDS, WORDS)
+def test_a_pattern_must_match_the_whole_response(answer: str, before: str, after: str) -> None:
+    assert matches(f" {answer}\n", answer, pattern="{answer}")
+    for response in (f"{before} {answer}", f"{answer} {after}", f"{before}\n{answer}", f"{answer}\n{after}"):
+        assert not matches(response, answer, pattern="{answer}")
+        assert not matches(response, answer)
+
+
+def test_an_answer_in_a_pattern_is_text_and_not_a_pattern() -> None:
+    assert matches("It is 4.2", "4.2", pattern="It is {answer}")
+    assert not matches("It is 412", "4.2", pattern="It is {answer}")
+    assert not matches("anything", ".*", pattern="{answer}")
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "says"),
+    [
+        ("exact", "", "not empty"),
+        ("exact", [], "not empty"),
+        ("exact", ["a", " "], "not empty"),
+        ("numeric", "nan", "needs a number"),
+        ("numeric", True, "needs a number"),
+        ("numeric", None, "needs a number"),
+        ("set", [], "items"),
+        ("set", "a,,b", "items"),
+        ("set", ["1,000"], "items"),
+        ("regex", "(", "regular expression"),
+        ("regex", "", "not empty"),
+    ],
+)
+def test_an_answer_that_no_response_can_give_is_a_fault_of_the_data(name: str, answer: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        find_verifier(name)("x", answer, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("exakt", "did you mean 'exact'"),
+        ("exact:1", "must be one of"),
+        ("numeric:", "must be one of"),
+        ("numeric:2", "from 0 to 1"),
+        ("numeric:x", "from 0 to 1"),
+        ("no_such_module:f", "names no function"),
+        (3, "a function"),
+    ],
+)
+def test_an_unknown_verifier_is_refused_with_the_known_ones(name: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        find_verifier(name)
+
+
+def test_a_function_is_a_verifier_by_name() -> None:
+    assert find_verifier("gym_trl.text.verifiers:exact") is exact
+
+
+def test_math_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(MissingDependencyError, match=r"gym-trl\[math\]"):
+        find_verifier("math")("42", 42, {})
+
+
+@pytest.mark.external
+@pytest.mark.parametrize(
+    ("response", "answer", "right"),
+    [
+        (r"\frac{1}{2}", "0.5", True),
+        ("$1/2$", "0.5", True),
+        (r"\boxed{2\sqrt{3}}", r"\sqrt{12}", True),
+        ("x + 1", "1 + x", True),
+        (r"\{2, 1\}", r"\{1, 2\}", True),
+        *((text, "42", False) for text in ("", "41, 42", "41 or 42", "$41$ $42$", r"\boxed{41}\boxed{42}", "42 41")),
+        *((text, "42", False) for text in (r"\{41, 42\}", "[0, 100]", r"41 \pm 1", "x", "nan", "41 = 42", "so 42")),
+        ("9^{9^{9^{9}}}", "42", False),
+    ],
+)
+def test_mathematics_is_compared_by_value_and_as_a_whole(response: str, answer: str, right: bool) -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed")
+    assert find_verifier("math")(response, answer, {}) is right
+
+
+ADD = "def add(a, b):\n    return a + b"
+TESTS = [[[2, 3], 5], [[1, -1], 0], [["a", "b"], "ab"]]
+
+
+@pytest.mark.code
+@pytest.mark.parametrize(
+    ("program", "right"),
+    [
+        (ADD, True),
+        (f"```python\n{ADD}\n```", True),
+        ("def add(a, b):\n    return 5", False),
+        ("def add(a, b):\n    return str(a + b)", False),
+        ("def minus(a, b):\n    return a - b", False),
+        ("class Equal:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Equal()", False),
+        ("import sys\nsys.exit(0)", False),
+        ("import os\ndef add(a, b):\n    os._exit(0)", False),
+        ("not a program", False),
+    ],
+)
+def test_a_program_is_right_if_it_passes_all_tests(program: str, right: bool) -> None:
+    assert Code("add")(program, None, {"tests": TESTS}) is right
+    assert find_verifier("code:add")(program, None, {"tests": str(TESTS).replace("'", '"')}) is right
+
+
+@pytest.mark.parametrize("tests", [None, [], "[]", "{", [[1, 2]], 3])
+def test_a_program_needs_tests(tests: Any) -> None:
+    with pytest.raises(ConfigError, match="tests"):
+        Code("add")("", None, {"tests": tests})
+
+
+@examples(50)
+@given(
+    st.dictionaries(WORDS, st.tuples(st.floats(0, 1), st.floats(-2, 2)), min_size=1, max_size=4),
+)
+def test_the_reward_of_a_rubric_is_the_weighted_sum(criteria: dict[str, tuple[float, float]]) -> None:
+    rubric = Rubric({name: (lambda *_, worth=worth: worth, weight) for name, (worth, weight) in criteria.items()})
+    scores = rubric.score("", None, {})
+    assert scores.reward == pytest.approx(math.fsum(worth * weight for worth, weight in criteria.values()))
+    assert scores.criteria == {name: worth for name, (worth, _) in criteria.items()}
+    assert scores.success == (next(iter(criteria.values()))[0] == 1)
+
+
+@pytest.mark.parametrize("found", [1.1, -0.1, math.nan, math.inf, "1", None, {}, {"a": 2}])
+def test_a_score_that_is_not_from_0_to_1_is_refused(found: Any) -> None:
+    with pytest.raises(ConfigError):
+        score(lambda *_: found, "", None, {})
+
+
+def test_scores_by_name_add_up_and_the_first_declares_success() -> None:
+    assert score(lambda *_: {"right": True, "short": 0.5}, "", None, {}) == Scores(
+        1.5, True, {"right": 1.0, "short": 0.5}
+    )
+    assert not score(lambda *_: {"right": 0.9, "short": 1}, "", None, {}).success
+
+
+@pytest.mark.parametrize(
+    ("criteria", "says"),
+    [
+        ({}, "at least one"),
+        ({"a": "exact"}, "pair"),
+        ({"a b": ("exact", 1)}, "name"),
+        ({"a": ("exact", math.nan)}, "finite"),
+        ({"a": ("exact", "1")}, "finite"),
+        ({"a": ("exakt", 1)}, "did you mean"),
+    ],
+)
+def test_a_rubric_that_makes_no_sense_is_refused(criteria: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Rubric(criteria)
