@@ -323,7 +323,7 @@ def test_records_are_whole_games_and_a_failed_one_if_any(
         number = seats.get(batch[place].task.env_id, 1)
         assert {*range(place // number * number, place // number * number + number)} <= set(places)
     whole = sum(1 for place in range(len(batch)) if (place // size + 1) * size <= len(batch))
-    assert len(places) >= min(count, whole)
+    assert len(places) >= min(count, whole) - 2 * bool(set(places) & failed)  # a smaller game may be in its place
     assert len(places) <= count + 2
     if count and not set(places) & failed:
         numbers = [seats.get(one.task.env_id, 1) for one in batch]
