@@ -4,21 +4,24 @@ An environment of several seats is a text environment in which the seats act one
 
 * the attribute ``num_seats`` is their number;
 * ``info["to_move"]`` of ``reset``, and of every ``step`` that does not end the game, is the seat that acts next, an
-  integer from 0; the observation is what this seat sees, and nobody else is shown it;
+  integer from 0; the observation is what this seat sees, and nobody else is shown it. A step with
+  ``info["action_valid"]`` false may leave it out: it is the same seat's turn again;
 * ``info["payoffs"]`` has a reward for each seat; the last step must have it, an earlier one may. It is the only way to
   pay: where it is missing, nothing is paid;
 * ``info["observations"]`` of the last step may have a text for each seat, by its number; without it the last
   observation belongs to the seat that acted;
 * ``info["successes"]`` of the last step may have a truth value for each seat; without it a seat has succeeded if its
   payoffs add up to more than 0;
-* ``zero_sum = True`` promises that the payoffs of every step add up to 0.
+* ``zero_sum = True`` promises that the payoffs of every step add up to 0;
+* a method ``observe(seat)`` may return what a seat sees now. Then the observation of ``reset``, and of every step with
+  a valid action that does not end the game, must be equal to ``observe(info["to_move"])``.
 
 Where several seats act at the same time, the environment asks them one after the other, shows none of them what the
 others have done, and plays the actions when it has all of them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -39,6 +42,15 @@ def num_seats(env: gym.Env[Any, Any]) -> int:
     (2, 1)
     """
     return int(attribute_of(env, "num_seats", default=1))
+
+
+def _shows_as_it_is(env: gym.Env[Any, Any]) -> bool:
+    """Return whether no wrapper changes observations: all are Gymnasium's, which check, count or limit."""
+    while isinstance(env, gym.Wrapper):
+        if type(env).__module__ != "gymnasium.wrappers.common":
+            return False
+        env = env.env
+    return True
 
 
 class Seats(FrozenAfterEnd):
@@ -77,6 +89,8 @@ class Seats(FrozenAfterEnd):
                 "info['payoffs'] (see gym_trl.wrappers.seats)"
             )
         self._zero_sum = bool(attribute_of(env, "zero_sum", default=False))
+        observe = attribute_of(env, "observe") if _shows_as_it_is(env) else None
+        self._observe: Callable[[int], str] | None = observe if callable(observe) else None
         self._next = 0
         self._turns = 0
         self._in_a_row = 0
@@ -88,6 +102,7 @@ class Seats(FrozenAfterEnd):
         self._paid = [0.0] * self.num_seats
         self._next = self._seat(info, "at reset")
         self._asked = {self._next}
+        self._check_shown(observation, "at reset")
         return observation, info
 
     def _step(self, action: Any) -> Step:
@@ -108,13 +123,27 @@ class Seats(FrozenAfterEnd):
                 info["success"] = info["successes"][player]
             return observation, payoffs[player], terminated, truncated, info
         info.pop("success", None)
+        valid = bool(info.get("action_valid", True))
+        if not valid:
+            info.setdefault("to_move", player)  # a wrapper that refuses an action knows nothing of seats
         self._next = self._seat(info, where)
         self._asked.add(self._next)
+        if valid:
+            self._check_shown(observation, where)
         passed = self._next != player
-        self._in_a_row = 0 if passed else self._in_a_row + bool(info.get("action_valid", True))
+        self._in_a_row = 0 if passed else self._in_a_row + valid
         if self._in_a_row >= MOST_IN_A_ROW:
             raise SeatError(f"the turn is never passed: it is seat {player}'s again {where}, after {MOST_IN_A_ROW}")
         return observation, payoffs[player], False, False, info
+
+    def _check_shown(self, observation: Any, where: str) -> None:
+        """Check that an observation is what the seat to move sees, if the environment says in text what that is."""
+        if self._observe is None or not isinstance(observation, str):
+            return
+        if observation != (own := self._observe(self._next)):
+            others = [seat for seat in range(self.num_seats) if self._observe(seat) == observation]
+            whose = f", which is what seat {others[0]} sees" if others else ""
+            raise SeatError(f"seat {self._next} is shown {observation!r:.200}{whose}, not {own!r:.200}, {where}")
 
     def _seat(self, info: dict[str, Any], where: str) -> int:
         """Return the seat to move."""

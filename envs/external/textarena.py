@@ -1,11 +1,11 @@
-"""Adapter to the games of TextArena, for one player or against an opponent."""
+"""Adapter to the games of TextArena: for one player, against an opponent, or with several seats."""
 
 import random
 import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
@@ -13,12 +13,12 @@ from gym_trl.errors import ConfigError, InfrastructureError, apart_from_the_mode
 from gym_trl.types import Policy
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
-_MOST_MOVES = 1_000
+_MOST_MOVES, _MOST_PLAYERS = 1_000, 100
 _REHEARSED_MOVES = 12
 
 
 class TextArena(Adapter):
-    """Game of TextArena, for one player or against an opponent.
+    """Game of TextArena: for one player, against an opponent, or with several seats.
 
     ::
 
@@ -35,12 +35,24 @@ class TextArena(Adapter):
     global random generators, because the games draw from the process-wide ones. An action without brackets is put in
     brackets, as by TextArena's own wrapper for training.
 
+    With ``opponent="self"`` the game has a seat for each of its ``players`` (``gym_trl.wrappers.seats``)::
+
+        env = Seats(gym.make("External/TextArena-v0", game="KuhnPoker-v0", players=2, opponent="self"))
+        env.reset(seed=0)[0]
+        'You are Player 1 in a 3 round game of Kuhn Poker...'
+        env.step("[check]")[0]
+        'You are Player 0 in a 3 round game of Kuhn Poker...'
+
+    A seat sees the messages to it alone, and is paid at the end what TextArena pays its player, also where somebody has
+    broken the rules. A seat has succeeded with a reward of 1.0. The reward of ``step`` and ``info["success"]`` are
+    those of ``seat``, for one agent that plays all seats.
+
     Args:
         game: TextArena id without the suffix of its wrappers, such as ``"GuessTheNumber-v0-hardcore"``.
-        players: 1, or 2 for a game against ``opponent``.
+        players: 1; 2 for a game against ``opponent``; with ``opponent="self"`` the number of seats, at least 2.
         opponent: Function from a seed to the opponent's policy of an episode. Default: a random legal policy, for games
-            that show the notation of their moves in brackets or take numbers.
-        seat: Index of the agent, 0 or 1.
+            that show the notation of their moves in brackets or take numbers. ``"self"``: the agent plays all seats.
+        seat: Index of the agent.
         render_mode: ``None``; rendering is not supported.
         **settings: Arguments of the game, such as ``max_turns``.
 
@@ -60,22 +72,31 @@ class TextArena(Adapter):
         game: str,
         *,
         players: int = 1,
-        opponent: Callable[[int], Policy] | None = None,
+        opponent: Callable[[int], Policy] | Literal["self"] | None = None,
         seat: int = 0,
         render_mode: None = None,
         **settings: Any,
     ) -> None:
         textarena = self._import("textarena")
-        if players not in (1, 2) or seat not in range(players):
-            raise ConfigError(f"players must be 1 or 2 and seat below it, got {players!r} and {seat!r}")
+        if isinstance(opponent, str) and opponent != "self":
+            raise ConfigError(f'opponent must be a function from a seed to a policy, or "self", got {opponent!r}')
+        self._alone = opponent == "self"
+        allowed = range(2, _MOST_PLAYERS + 1) if self._alone else (1, 2)
+        if isinstance(players, bool) or players not in allowed or seat not in range(players):
+            many = 'at least 2 with opponent="self"' if self._alone else "1 or 2"
+            raise ConfigError(f"players must be {many} and seat below it, got {players!r} and {seat!r}")
         super().__init__()
         self.game, self.players, self.seat = game, players, seat
-        self._opponent_from = opponent or self._random_opponent
+        self.num_seats = players if self._alone else 1
+        self.opponents = ("self",) if players > 1 else ()
+        """Names of opponents."""
+        self._opponent_from: Callable[[int], Policy] = opponent if callable(opponent) else self._random_opponent
         self._settings = settings
         self._raw, self._own_words = f"{game}-raw", textarena.ObservationType.PLAYER_ACTION
         self._make = textarena.make
         self._opponent: Policy | None = None
-        self._told = ["", ""]  # all messages to each player
+        self._finds_moves = True
+        self._told = [""] * players  # all messages to each player
         if self._raw not in textarena.envs.registration.ENV_REGISTRY:
             raise ConfigError(f"TextArena has no game {game!r}")
         if players == 2 and opponent is None:
@@ -83,11 +104,60 @@ class TextArena(Adapter):
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._start(seed)
+        if self._alone:
+            first = self._game.state.current_player_id
+            return self._said(first), {"to_move": first}
         self._opponent = self._opponent_from(seed) if self.players > 1 else None
         self._let_opponent_play()
         return self._said(self.seat), {}
 
+    @property
+    def random_policy(self) -> Callable[[int], Policy]:
+        """Make, from a seed, a policy that plays random legal moves, found by trying, or else random texts.
+
+        Raises:
+            AttributeError: The game is for one player.
+        """
+        if self.players < 2:
+            raise AttributeError(f"TextArena's {self.game} has no random policy")
+        return self._random_player
+
+    def _random_player(self, seed: int) -> Policy:
+        rng = random.Random(seed)
+
+        def policy(observation: str) -> str:
+            if self._finds_moves:
+                try:
+                    return self._legal_move(rng)
+                except RuntimeError:
+                    self._finds_moves = False  # trying takes long
+            return next(_candidates(self._told[self._game.state.current_player_id], rng))
+
+        return policy
+
+    def _play_seat(self, action: str) -> Played:
+        """Play the action of the seat to move."""
+        state = self._game.state
+        player = state.current_player_id
+        before = state.game_info[player].get("invalid_move", False)
+        done = self._move(action)
+        valid = not getattr(state, "error_count", 0) and state.game_info[player].get("invalid_move", False) == before
+        if not done:
+            to_move = state.current_player_id
+            return Played(self._said(to_move), valid=valid, more={"to_move": to_move})
+        rewards, about = self._game.close()
+        seats = range(self.players)
+        payoffs = tuple(_number((rewards or {}).get(seat, 0.0)) for seat in seats)
+        reasons = [str(about.get(seat, {}).get("reason") or "") for seat in seats]
+        said = {seat: "\n".join(filter(None, (self._said(seat), reasons[seat]))) for seat in seats}
+        successes = tuple(payoff >= 1.0 for payoff in payoffs)
+        more = {"payoffs": payoffs, "observations": said, "successes": successes}
+        mine = self.seat
+        return Played(said[player], payoffs[mine], terminated=True, success=successes[mine], valid=valid, more=more)
+
     def _play(self, action: str) -> Played:
+        if self._alone:
+            return self._play_seat(action)
         done = self._move(action)
         # Consecutive errors of a player; reset to 0 by a legal move.
         valid = not getattr(self._game.state, "error_count", 0)
@@ -106,10 +176,10 @@ class TextArena(Adapter):
         return Played(observation, reward, terminated=True, success=reward >= 1.0, valid=valid)
 
     def _start(self, seed: int) -> None:
-        self._game, self._told = self._make(self._raw, **self._settings), ["", ""]
+        self._game, self._told = self._make(self._raw, **self._settings), [""] * self.players
         try:
             self._game.reset(num_players=self.players, seed=seed)
-        except AssertionError as error:
+        except (AssertionError, ValueError) as error:
             raise ConfigError(f"{self.game} is not for {self.players} players: {error}") from error
 
     def _let_opponent_play(self) -> bool:
@@ -129,7 +199,11 @@ class TextArena(Adapter):
 
     def _said(self, player: int) -> str:
         """Return the messages to a player since its last turn, without its own actions."""
-        messages, self._game.state.observations[player] = self._game.state.observations[player], []
+        state = self._game.state
+        if player == state.current_player_id and not state.done:
+            _, messages = self._game.get_observation()  # some games add what this player sees now
+        else:
+            messages, state.observations[player] = state.observations[player], []
         others = [text for sender, text, kind in messages if not (kind is self._own_words and sender == player)]
         # Some games swap the arguments of a message; a message that is not text then echoes the action.
         others = [text for text in others if isinstance(text, str)]

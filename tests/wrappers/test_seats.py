@@ -113,6 +113,26 @@ def test_an_environment_that_breaks_the_protocol_is_told_where(steps: Any, said:
     assert not caused_by_model(raised.value)
 
 
+def test_an_action_that_a_wrapper_refuses_leaves_the_turn_where_it_is() -> None:
+    steps = played(
+        Scripted(
+            [({"to_move": 2}, 0.0, False), ({"action_valid": False}, 0.0, False), ({"payoffs": (0, 0, 0)}, 0.0, True)]
+        )
+    )
+    assert [step[4].get("to_move") for step in steps] == [2, 2, None]
+
+
+def test_a_seat_that_was_never_to_move_is_paid_in_the_last_step_however_the_game_ends() -> None:
+    class Cut(Scripted):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            observation, reward, done, _, info = super().step(action)
+            return observation, reward, False, done, info
+
+    env = Seats(Cut([({"payoffs": (0, 0, 1)}, 0.0, True)]))
+    env.reset(seed=0)
+    assert env.step("x")[4]["payoffs"] == (0.0, 0.0, 1.0)
+
+
 def test_a_promise_of_zero_sum_is_checked() -> None:
     game = Scripted([({"payoffs": (1, 0, 0)}, 0.0, True)])
     game.zero_sum = True

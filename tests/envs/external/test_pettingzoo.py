@@ -1,5 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 import random
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -7,6 +9,8 @@ import pytest
 
 import gym_trl  # noqa: F401 -- registers the ids
 from gym_trl.errors import ConfigError, InfrastructureError, NotTextError
+from gym_trl.spaces import AnyText
+from gym_trl.wrappers import Seats
 
 pettingzoo = pytest.importorskip("pettingzoo", reason="PettingZoo is not installed")
 pytestmark = pytest.mark.external
@@ -154,7 +158,11 @@ def test_what_has_no_words_is_said_with_the_users_own():
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"name": "classic/leduc_holdem-v4"}, "cannot make 'classic/leduc_holdem-v4'"),
+        pytest.param(
+            {"name": "classic/leduc_holdem-v4"},
+            "cannot make 'classic/leduc_holdem-v4'",
+            marks=pytest.mark.skipif(find_spec("rlcard") is not None, reason="rlcard is installed"),
+        ),
         ({"name": "nonesuch"}, "cannot make 'nonesuch'"),
         ({"size": 3}, "cannot make 'classic/tictactoe-v3' with {'size': 3}"),
         ({"seat": 2}, "seat must be an integer from 0 to 1, got 2"),
@@ -245,9 +253,212 @@ def test_an_agent_who_is_out_is_at_its_end(countdown):
 
 @pytest.mark.parametrize(
     ("mine", "others", "won"),
-    [(1, [-1], True), (0, [0], False), (3, [3], None), (2, [5, 1], False), (-1, [-9, -2], True)],
+    [(1, [-1], True), (0, [0], False), (3, [3], None), (2, [5, 1], False), (-1, [-9, -2], True), (1, [1, -2], True)],
 )
-def test_a_game_is_won_by_more_than_all_others_were_paid_and_by_nobody_who_is_paid_alike(mine, others, won):
+def test_a_game_is_won_by_the_highest_return_and_by_nobody_who_is_paid_alike(mine, others, won):
     env = game().unwrapped
-    env._total, env._paid = mine, {env._me: mine} | {f"other_{place}": paid for place, paid in enumerate(others)}
-    assert env._won() is won
+    env._paid = {env._me: mine} | {f"other_{place}": paid for place, paid in enumerate(others)}
+    winners = env._winners()
+    assert (None if winners is None else env._me in winners) is won
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several seats
+# ---------------------------------------------------------------------------------------------------------------------
+
+GAMES = [TIC_TAC_TOE, "classic/connect_four-v3", "classic/rps-v2", "classic/leduc_holdem-v4"]
+
+
+def seats(name=TIC_TAC_TOE, **kwargs):
+    return Seats(make("External/PettingZoo-v0", game=name, opponent="self", **kwargs))
+
+
+def play(env, actions, seed=0):
+    """Return the results of a game: first of the reset, without a reward."""
+    observation, info = env.reset(seed=seed)
+    return [(observation, 0.0, False, False, info), *(env.step(action) for action in actions)]
+
+
+def play_randomly(env, seed, most=400):
+    rng = random.Random(seed)
+    observation, info = env.reset(seed=seed)
+    steps = [(observation, 0.0, False, False, info)]
+    while not (steps[-1][2] or steps[-1][3]) and len(steps) <= most:
+        steps.append(env.step(rng.choice(steps[-1][4]["admissible_actions"])))
+    return steps
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_random_games_of_all_players_keep_the_protocol_of_seats(name):
+    if "leduc" in name and find_spec("rlcard") is None:
+        pytest.skip("rlcard is not installed")
+    env = seats(name)
+    assert env.num_seats == 2
+    for seed in range(30):
+        steps = play_randomly(env, seed)
+        assert steps[-1][2] or steps[-1][3]
+        info = steps[-1][4]
+        assert set(info["observations"]) == {0, 1}
+        paid = [sum(step[4].get("payoffs", (0, 0))[seat] for step in steps) for seat in (0, 1)]
+        assert sum(paid) == 0
+        assert info["successes"] == tuple(one > 0 for one in paid)
+        for seat in (0, 1):
+            assert info["observations"][seat].endswith(f"You got {paid[seat]:g}.")
+        for observation, _, _, _, told in steps[:-1]:
+            assert observation.startswith(f"You are {env.unwrapped._players[told['to_move']]}.")
+
+
+def test_each_player_sees_its_own_side_of_the_board():
+    steps = play(seats(), "04")
+    assert [step[0] for step in steps] == [
+        "You are player_1.\n...\n...\n...",
+        "You are player_2.\no..\n...\n...",
+        "You are player_1.\nx..\n.o.\n...",
+    ]
+    assert steps[1][4]["admissible_actions"] == list("12345678")
+
+
+def test_a_move_against_the_rules_keeps_the_turn():
+    env = seats()
+    play(env, "0")
+    observation, reward, terminated, _, info = env.step("0")
+    assert (observation, reward, terminated) == ("That is no move that the rules allow now.", 0.0, False)
+    assert (info["to_move"], info["player"], info["action_valid"]) == (1, 1, False)
+    assert info["admissible_actions"] == list("12345678")
+
+
+def test_simultaneous_choices_are_seen_by_nobody_before_all_are_made():
+    after = []
+    for mine in "012":
+        steps = play(seats("classic/rps-v2", max_cycles=2), [mine, "0"])
+        after.append(steps[1][0])
+        assert steps[2][0] == "You are player_0.\n0"  # what the other has chosen, and it has paid
+        assert steps[2][4]["payoffs"] == {"0": (0, 0), "1": (1, -1), "2": (-1, 1)}[mine]
+    assert after == ["You are player_1.\n3"] * 3
+
+
+def test_random_games_of_three_players_of_whom_some_are_out_keep_the_protocol(countdown):
+    env = seats(countdown)
+    assert env.num_seats == 3
+    for seed in range(50):
+        steps = play_randomly(env, seed)
+        assert steps[-1][2]
+        left = [k for k, step in enumerate(steps) if step[0].endswith("\n5")]
+        if left and left[0] < len(steps) - 1:  # the player who left five is out
+            out = steps[left[0]][4]["player"]
+            assert out not in [step[4].get("to_move") for step in steps[left[0] :]]
+        assert sum(steps[-1][4]["payoffs"]) in (0, -1, -2)
+
+
+class Auction(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]
+    """Three players write sums at the same time, for some rounds; the highest is paid at once."""
+
+    metadata = {"name": "auction_v0", "render_modes": []}  # noqa: RUF012
+    possible_agents = ["a", "b", "c"]  # noqa: RUF012
+    render_mode = None
+
+    def __init__(self, rounds=2):
+        self.rounds = rounds
+
+    def observation_space(self, agent):
+        return AnyText()
+
+    def action_space(self, agent):
+        return AnyText()
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.round = list(self.possible_agents), 0
+        worth = random.Random(seed).sample(range(10, 99), 3)
+        self.worth = dict(zip(self.agents, worth, strict=True))
+        return self._seen("nothing"), {agent: {} for agent in self.agents}
+
+    def _seen(self, before):
+        return {agent: f"Your worth: {self.worth[agent]}. Last bids: {before}." for agent in self.possible_agents}
+
+    def step(self, actions):
+        self.round += 1
+        best = max(self.agents, key=lambda agent: len(actions[agent]))
+        paid = {agent: float(agent == best) for agent in self.agents}
+        over = dict.fromkeys(self.agents, self.round == self.rounds)
+        going = dict.fromkeys(self.agents, False)
+        seen = self._seen(" ".join(actions.values()))
+        if self.round == self.rounds:
+            self.agents = []
+        return seen, paid, over, going, {agent: {} for agent in self.possible_agents}
+
+
+@pytest.mark.parametrize(
+    "made", [Auction, Auction(), partial(Auction, rounds=2), lambda: pettingzoo.utils.parallel_to_aec(Auction())]
+)
+def test_a_parallel_game_with_text_is_played_in_turn_however_it_is_given(made):
+    env = seats(made)
+    steps = play(env, ["1", "333", "22", "1", "22", "333"], seed=5)
+    assert [step[4].get("to_move") for step in steps] == [0, 1, 2, 0, 1, 2, None]
+    assert [step[4].get("payoffs") for step in steps[1:]] == [(0,) * 3] * 2 + [(0, 1, 0)] + [(0,) * 3] * 2 + [(0, 0, 1)]
+    assert all("Last bids: nothing." in step[0] for step in steps[:3])  # nobody sees what the others chose
+    assert all("Last bids: 1 333 22." in step[0] for step in steps[3:6])
+    worth = [step[0].split("Your worth: ")[1][:2] for step in steps[:3]]
+    assert len(set(worth)) == 3
+    assert "admissible_actions" not in steps[0][4]
+    assert play(env, ["1"], seed=5)[:2] == steps[:2]
+
+
+def test_a_game_is_named_by_its_module_and_function():
+    env = seats("pettingzoo.classic.tictactoe.tictactoe:env")
+    assert play(env, "0")[1][0] == "You are player_2.\no..\n...\n..."
+
+
+class Late(Countdown):
+    """The first move pays the last player, who is not asked before its own turn."""
+
+    def step(self, action):
+        first = self.left == 10
+        super().step(action)
+        if first:
+            self.rewards["c"] += 5
+
+
+def test_a_reward_for_a_player_who_was_not_asked_yet_is_held_back_and_not_lost():
+    steps = play(seats(Late), ["1", "1", "1"])
+    assert [step[4]["payoffs"] for step in steps[1:]] == [(0, 0, 0), (0, 0, 0), (0, 0, 5)]
+
+
+def test_all_that_a_game_pays_arrives():
+    env = seats(Late)
+    for seed in range(30):
+        steps = play_randomly(env, seed)
+        total = [sum(step[4]["payoffs"][seat] for step in steps[1:]) for seat in range(3)]
+        assert total == list(env.unwrapped._paid.values())
+        assert [steps[-1][4]["observations"][seat].endswith(f"You got {paid:g}.") for seat, paid in enumerate(total)]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"name": int}, "gives int"),
+        ({"name": 5}, "5 gives int"),
+        ({"name": "pettingzoo:nonesuch"}, "'pettingzoo:nonesuch' names no function"),
+        ({"name": Auction(), "rounds": 3}, "is made already"),
+        ({"name": Auction}, "give opponent="),
+        ({"opponent": "other"}, "or \"self\", got 'other'"),
+    ],
+)
+def test_a_game_or_an_opponent_that_cannot_be_used_is_said(kwargs, words):
+    with pytest.raises(ConfigError, match=words):
+        game(**kwargs)
+
+
+def test_chess_is_played_by_both_sides():
+    steps = play(seats("classic/chess-v6"), ["f2f3", "e7e5", "g2g4", "d8h4"])  # fool's mate
+    assert steps[-1][2]
+    assert steps[-1][4]["payoffs"] == (-1.0, 1.0)
+    assert steps[-1][4]["successes"] == (False, True)
+
+
+def test_validate_finds_the_seats_and_no_leak():
+    from gym_trl.env_checker.checks import Inspector
+
+    for name in (TIC_TAC_TOE, "classic/rps-v2"):
+        inspector = Inspector(partial(make, "External/PettingZoo-v0", game=name, opponent="self"), episodes=5)
+        assert inspector.look_at("seats").got.startswith("2 seats, ")
+        assert inspector.look_at("hidden information").verdict == "ok"

@@ -9,6 +9,7 @@ import pytest
 
 import gym_trl  # noqa: F401 -- registers the ids
 from gym_trl.errors import ConfigError, InfrastructureError
+from gym_trl.wrappers import Seats
 
 pytest.importorskip("textarena", reason="TextArena is not installed")
 pytestmark = pytest.mark.external
@@ -169,7 +170,9 @@ def test_a_game_that_needs_a_newer_python_says_so():
 
 def test_the_guide_says_how_many_of_them_are_tried():
     guide = (Path(__file__).parents[3] / "docs" / "bring_your_own.md").read_text(encoding="utf-8")
-    assert f"| {len(ALONE)} games alone, {len(FOR_TWO)} for two; one trained |" in guide
+    assert (
+        f"| {len(ALONE)} games alone, {len(FOR_TWO)} for two, {len(FOR_SEVERAL)} with all seats; one trained |" in guide
+    )
 
 
 def test_an_opponent_that_raises_is_the_infrastructures_failure():
@@ -178,3 +181,126 @@ def test_an_opponent_that_raises_is_the_infrastructures_failure():
     env.reset(seed=0)
     with pytest.raises(InfrastructureError, match="the opponent raised ZeroDivisionError"):
         env.step("[4]")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several seats
+# ---------------------------------------------------------------------------------------------------------------------
+
+FOR_SEVERAL = [  # with the number of players; offline, without word lists, and quick to try moves in
+    ("ConnectFour-v0", 2),
+    ("GameOfPureStrategy-v0", 2),
+    ("IndianPoker-v0", 2),
+    ("IteratedPrisonersDilemma-v0", 2),
+    ("IteratedRockPaperScissors-v0", 2),
+    ("KuhnPoker-v0", 2),
+    ("LiarsDice-v0", 3),
+    ("Nim-v0", 2),
+    ("PublicGoodsGame-v0", 4),
+    ("SecretMafia-v0", 6),
+    ("SimpleBlindAuction-v0", 2),
+    ("Snake-v0", 3),
+    ("Surround-v0", 4),
+    ("ThreePlayerGOPS-v0", 3),
+    ("ThreePlayerIPD-v0", 3),
+    ("ThreePlayerTicTacToe-v0", 3),
+    ("TicTacToe-v0", 2),
+]
+
+
+def seats(game, players=2, **kwargs):
+    return Seats(make("External/TextArena-v0", game=game, players=players, opponent="self", **kwargs))
+
+
+def play(env, actions, seed=0):
+    observation, info = env.reset(seed=seed)
+    return [(observation, 0.0, False, False, info), *(env.step(action) for action in actions)]
+
+
+@pytest.mark.parametrize(("game", "players"), FOR_SEVERAL)
+def test_random_games_of_all_players_keep_the_protocol_of_seats(game, players):
+    env = seats(game, players)
+    assert env.num_seats == players
+    acted = set()
+    for seed in range(6):
+        observation, info = env.reset(seed=seed)
+        policy = env.get_wrapper_attr("random_policy")(seed)
+        for _ in range(150):
+            acted.add(info["to_move"])
+            observation, _, terminated, _, info = env.step(policy(observation))
+            if terminated:
+                assert len(info["payoffs"]) == players
+                assert info["successes"] == tuple(paid >= 1 for paid in info["payoffs"])
+                assert all(isinstance(info["observations"][seat], str) for seat in range(players))
+                break
+    assert acted == set(range(players))
+
+
+def test_each_seat_is_sent_its_own_messages_only():
+    for seed in range(10):
+        steps = play(seats("KuhnPoker-v0"), ["[check]"], seed=seed)
+        prompts = {step[4]["to_move"]: step[0] for step in steps}
+        cards = [prompts[seat].split("Your card is: '")[1][0] for seat in (0, 1)]
+        assert cards[0] != cards[1]
+        for seat in (0, 1):
+            assert f"You are Player {seat}" in prompts[seat]
+            assert f"You are Player {1 - seat}" not in prompts[seat]
+            assert f"Your card is: '{cards[1 - seat]}'" not in prompts[seat]
+
+
+def test_what_seats_choose_at_the_same_time_is_seen_by_nobody_before_all_have_chosen():
+    shown = []
+    for choice in ("[rock]", "[paper]", "[scissors]"):
+        steps = play(seats("IteratedRockPaperScissors-v0"), [choice, "[rock]"])
+        shown.append(steps[1][0])
+        assert steps[1][4]["to_move"] == 1
+    assert shown[0] == shown[1] == shown[2]
+    assert "scissors" in steps[2][0].lower()  # the result of the round
+
+
+def test_a_seat_that_breaks_the_rules_loses_as_textarena_says():
+    steps = play(seats("TicTacToe-v0"), ["[99]", "[99]"])
+    assert (steps[1][4]["to_move"], steps[1][4]["action_valid"]) == (0, False)
+    assert "invalid move" in steps[1][0]
+    assert steps[2][2]
+    assert steps[2][4]["payoffs"] == (-1.0, 1.0)
+    assert steps[2][4]["successes"] == (False, True)
+    assert steps[2][4]["action_valid"] is False
+
+
+def test_a_game_is_won_by_the_seat_that_textarena_pays():
+    steps = play(seats("TicTacToe-v0"), ["[0]", "[4]", "[1]", "[5]", "[2]"])
+    assert steps[-1][1:3] == (1.0, True)
+    assert steps[-1][4]["payoffs"] == (1.0, -1.0)
+    assert steps[-1][4]["observations"].keys() == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"players": 1, "opponent": "self"}, 'at least 2 with opponent="self"'),
+        ({"players": 3}, "players must be 1 or 2"),
+        ({"players": 2, "opponent": "other"}, "got 'other'"),
+        ({"players": 2, "seat": 2, "opponent": "self"}, "seat below it"),
+    ],
+)
+def test_players_and_opponents_that_do_not_fit_are_said(kwargs, words):
+    with pytest.raises(ConfigError, match=words):
+        make("External/TextArena-v0", game="TicTacToe-v0", **kwargs)
+
+
+def test_a_number_of_players_that_a_game_is_not_for_is_said():
+    with pytest.raises(ConfigError, match="is not for 2 players"):
+        seats("ThreePlayerIPD-v0", 2).reset(seed=0)
+
+
+@pytest.mark.parametrize("game", ["KuhnPoker-v0", "SimpleBlindAuction-v0"])
+def test_validate_finds_the_seats_and_no_leak(game):
+    from functools import partial
+
+    from gym_trl.env_checker.checks import Inspector
+
+    made = partial(make, "External/TextArena-v0", game=game, players=2, opponent="self")
+    inspector = Inspector(made, episodes=5)
+    assert inspector.look_at("seats").got.startswith("2 seats, ")
+    assert inspector.look_at("hidden information").verdict == "ok"
