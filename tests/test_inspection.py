@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
+from for_seats import HighCard
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -334,6 +335,13 @@ BROKEN = [
     ("success", stepping(lambda self, action, *step: (*step[:4], {"success": "no"})), PROBLEM, "= str 'no'"),
     ("reward", stepping(lambda self, action, *step: (step[0], 0.0, *step[2:])), WARNING, "always the same"),
     ("blind baseline", Hinting, WARNING, "solves 1.000 [0.992, 1.000] with "),
+    (
+        "seats",
+        partial(HighCard, "pays without being asked"),
+        PROBLEM,
+        "before it was ever to move, in turn 1, of seat 0",
+    ),
+    ("hidden information", partial(HighCard, "sometimes a line"), PROBLEM, "is shown 'Your card: "),
     ("solver", PoorSolver, PROBLEM, "less than random play"),
     ("solver", Proud, PROBLEM, "but the declared optimum is 0.500"),
     ("state key", keyed(lambda game: game.hidden), PROBLEM, "lead to the key"),
@@ -387,7 +395,7 @@ def test_what_cannot_be_looked_at_is_not_called_kept() -> None:
     inspector = Inspector(OldReset, episodes=6, blind_steps=3_000)
     seen = {promise: inspector.look_at(promise).verdict for promise in PROMISES if promise != "processes"}
     assert {promise for promise, verdict in seen.items() if verdict == OK} <= {
-        *("construction", "instructions", "solver", "closing")
+        *("construction", "instructions", "seats", "hidden information", "solver", "closing")
     }
     assert seen["step"] == seen["determinism"] == seen["speed"] == SKIPPED
 

@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 
+from gym_trl.env_checker.leaks import SeatGame
+from gym_trl.errors import SeatError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step, text_of
 from gym_trl.text.textify import counted
@@ -91,6 +93,30 @@ def play_one(env: TextEnvironment, seed: int, act: Actor | Sequence[str], most: 
                 break
     except Exception as error:
         game.error = describe_error(error)
+    return game
+
+
+def play_seats(env: TextEnvironment, seed: int, act: Actor, most: int = MOST_TURNS) -> SeatGame:
+    """Play a game of several seats, wrapped in ``Seats``, with one policy for all of them; an exception ends it."""
+    game = SeatGame(seed)
+    try:
+        observation, info = env.reset(seed=seed, options=None)
+        game.shown.append((int(info["to_move"]), text_of(observation)))
+        for _ in range(most):
+            step = read_step(*env.step(act(observation, info)))
+            observation, info = step.observation, dict(step.info)
+            payoffs = info.get("payoffs")
+            if payoffs is not None:
+                game.payoffs = tuple(map(sum, zip(game.payoffs or (0.0,) * len(payoffs), payoffs, strict=True)))
+            if step.terminated or step.truncated:
+                game.ended, game.successes = True, tuple(info["successes"])
+                break
+            if info.get("action_valid", True):
+                game.shown.append((int(info["to_move"]), observation))
+    except SeatError as error:
+        game.error = str(error)
+    except Exception as error:
+        game.error = f"raised {describe_error(error)}"
     return game
 
 
