@@ -51,6 +51,7 @@ SUITE = (
     Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
     Benchmark("records", "What does it cost to record every episode?"),
     Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
+    Benchmark("self_play_loop", "What does it cost to play all seats?"),
     Benchmark("kv_reuse", "What do turns cost without vLLM?", limit_minutes=25.0),
     Benchmark("lm_step", "What does a step of a pretrained model cost?", limit_minutes=25.0),
     Benchmark("learning_beside_trl", "What is learned per episode and per minute?", limit_minutes=20.0),
