@@ -3,16 +3,17 @@
 import importlib
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from inspect import Parameter, isabstract, isclass, signature
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 
 from gym_trl.errors import ConfigError, GymTRLError
 
@@ -79,6 +80,45 @@ def register_envs() -> None:
         if env_id not in gym.registry:
             name = entry_point.rpartition(":")[2]
             gym.register(env_id, entry_point=entry_point, vector_entry_point=f"gym_trl.vector:{name}")
+
+
+@cache
+def load_plugins() -> frozenset[str]:
+    """Register the environments of installed packages, and return the ids of those that build on this library.
+
+    >>> "TrlEnv/Echo-v0" in load_plugins()
+    False
+
+    A package names a function that registers them in its metadata, in the entry point group of Gymnasium's plugins::
+
+        [project.entry-points."gymnasium.envs"]
+        Lift = "lift:register"
+
+    The name is the namespace of the ids, or ``__root__`` for none. Gymnasium itself reads the group up to 0.29 and not
+    since 1.0. The commands, ``GymSpec`` and ``evaluate`` call this function when they do not know an id. For
+    ``gym.make``, import the package or call this function. A package builds on this library if it requires ``gym-trl``.
+    A function that raises is reported with a warning.
+    """
+    from importlib.metadata import entry_points  # only here: every import of gym_trl imports this module
+
+    found: set[str] = set()
+    for plugin in entry_points(group="gymnasium.envs"):
+        before = set(gym.registry)
+        ids = nullcontext() if plugin.name == "__root__" else namespace(plugin.name)
+        with ids, redirect_stdout(sys.stderr):
+            try:  # inside of the namespace, which an exception would leave in place
+                with warnings.catch_warnings():
+                    warnings.simplefilter(
+                        "ignore"
+                    )  # Gymnasium's about ids that the package's import registered as well
+                    plugin.load()()
+            except Exception as error:  # a package can raise anything
+                said = f"{type(error).__name__}: {error}"
+                warnings.warn(f"no environments of the installed {plugin.value}, which raised {said}", stacklevel=2)
+        requires = (plugin.dist.requires if plugin.dist else None) or ()
+        if any(re.match(r"gym[-_.]trl\b", one, re.IGNORECASE) for one in requires):
+            found |= {one for one in gym.registry if one not in before or one.startswith(f"{plugin.name}/")}
+    return frozenset(found)
 
 
 def env_name(env: EnvSource) -> str:
@@ -217,7 +257,7 @@ def is_ours(env_id: str) -> bool:
 
 
 def env_maker(name: str) -> EnvMaker | None:
-    """Return a function that makes the environment of this name; ``None`` for an id that is not registered.
+    """Return a function that makes the environment of this name; ``None`` for an id that is nowhere registered.
 
     >>> env_maker("TrlEnv/Echo-v0")(turns=2)
     <OrderEnforcing<Echo<TrlEnv/Echo-v0>>>
@@ -236,6 +276,8 @@ def env_maker(name: str) -> EnvMaker | None:
     if name.endswith(".py"):
         module_name, colon, attribute = name, ":", ""
     if not colon:
+        if name not in gym.registry:
+            load_plugins()
         return _registered(name) if name in gym.registry else None
     before = set(gym.registry)
     from pathlib import Path  # only here: every import of gym_trl imports this module

@@ -19,6 +19,7 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
 COMMANDS = [
     "list",
     "info",
+    "new",
     "play",
     "validate",
     "view",

@@ -287,6 +287,8 @@ def check_command(block: Block, command: str) -> None:
         assert find_spec(rest[1].split(".")[0]) or rest[1].startswith("vllm"), f"{block}: no module {rest[1]}"
     elif program == "python":
         assert (ROOT / rest[0]).is_file() or Path(rest[0]).is_file(), f"{block}: there is no {rest[0]}"
+    elif program == "cd":
+        assert block.note == "run", f"{block}: only where commands run can the folder change"
     elif program == "pytest":
         markers = {line.partition(":")[0] for line in pyproject_markers()}
         assert rest[0] != "-m" or rest[1] in markers, f"{block}: there is no marker {rest[1]}"
@@ -330,6 +332,9 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
 
 def run_command(block: Block, command: str, shown: str) -> None:
     words = shlex.split(command, comments=True)
+    if words[0] == "cd":
+        os.chdir(words[1])
+        return
     program = [sys.executable, "-m", "gym_trl"] if words[0] == "gym-trl" else [sys.executable]
     ran = subprocess.run(
         [*program, *words[1:]],

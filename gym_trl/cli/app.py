@@ -14,6 +14,7 @@ from gym_trl.cli import (
     export,
     info,
     list_envs,
+    new,
     play,
     replay,
     serve,
@@ -65,6 +66,7 @@ def _root(
 
 _add("list", list_envs.list_envs, list_envs.EXAMPLES)
 _add("info", info.info, info.EXAMPLES)
+_add("new", new.new, new.EXAMPLES)
 _add("play", play.play, play.EXAMPLES)
 _add("validate", validate.validate, validate.EXAMPLES)
 _add("view", view.view, view.EXAMPLES)

@@ -9,7 +9,7 @@ from typer import Option
 from gym_trl.cli.environments import describe
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.terminal import say
-from gym_trl.registration import is_ours
+from gym_trl.registration import is_ours, load_plugins
 
 EXAMPLES = """
 gym-trl list
@@ -21,7 +21,8 @@ gym-trl list --all | grep -i maze
 def list_envs(
     everything: Annotated[bool, Option("--all", help="List every id registered with Gymnasium.")] = False,
 ) -> None:
-    """List the available environments."""
+    """List the available environments: this library's, and those of installed packages that build on it."""
+    installed = load_plugins()
     if everything:
         for env_id in sorted(gym.registry):
             say(env_id)
@@ -32,7 +33,7 @@ def list_envs(
     table = Table(box=None, pad_edge=False)
     table.add_column("id", no_wrap=True)
     table.add_column("description")
-    for env_id in sorted(env_id for env_id in gym.registry if is_ours(env_id)):
+    for env_id in sorted(env_id for env_id in gym.registry if is_ours(env_id) or env_id in installed):
         table.add_row(env_id, describe(env_id))
     # Lines are not wrapped in a pipe, for grep and cut.
     console = Console() if sys.stdout.isatty() else Console(width=200)
