@@ -267,6 +267,8 @@ class Request:
     """Seed for engines with seeded sampling; different for each request of a rollout."""
     turn: int = 0
     """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
+    model: str = ""
+    """Name of the model that is asked, for engines of several (``RoutedEngine``); the others have one."""
 
     id: str = field(init=False)
     """Id of the request, which its completion has as ``request_id``."""
@@ -427,6 +429,8 @@ class EpisodeResult:
     """Seat in a game of several, from 0; the episodes of the other seats are results of their own."""
     order: tuple[int, ...] = ()
     """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
+    opponent: str = ""
+    """Name of the opponent in the other seats, in a game of a league; empty where the model played all seats."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)

@@ -33,8 +33,11 @@ from gym_trl.cli.options import (
     read_success,
 )
 from gym_trl.cli.terminal import say
+from gym_trl.envspec import SELF_PLAY
+from gym_trl.errors import ConfigError
 from gym_trl.executors.make import EXECUTORS
 from gym_trl.grpo.credit.estimators import CREDITS, EPISODE
+from gym_trl.grpo.league import League
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.policies.model import check_model
 from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
@@ -45,6 +48,7 @@ gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --ou
 gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
 gym-trl train FrozenLake-v1 --env is_slippery=false --credit pool
 gym-trl train TrlEnv/KuhnPoker-v0 --seats self
+gym-trl train TrlEnv/TicTacToe-v0 --league "random every=25 schedule=prioritized"
 gym-trl train TrlEnv/Minesweeper-v0 --model Qwen/Qwen3-0.6B --history last=8
 gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes 64 --vllm colocate
 gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16
@@ -97,6 +101,14 @@ def train(
     seats: Annotated[
         str | None,
         Option(metavar="self", help="Let the model play all seats of a game of several. Default: one, against others."),
+    ] = None,
+    league: Annotated[
+        str | None,
+        Option(
+            metavar="WORDS",
+            help='With all seats, opponents in half of the groups: "random solver every=25" are two policies and a '
+            'snapshot of the model every 25 steps; further words are arguments of League, such as "self_play=0.2".',
+        ),
     ] = None,
     history: Annotated[
         str | None,
@@ -154,7 +166,9 @@ def train(
     further = read_pairs(spec)
     if resample_dead_groups is not None:
         further["resample_dead_groups"] = resample_dead_groups
-    given = {"credit": credit, "history": history, "seats": seats}
+    if league is not None and seats not in (None, SELF_PLAY):
+        raise ConfigError(f"--league plays all seats: leave out --seats {seats}")
+    given = {"credit": credit, "history": history, "seats": seats if league is None else league}
     further |= {name: value for name, value in given.items() if value is not None}
     if resume is not None:
         refuse_other_options(context, {"resume", "steps", "debug"})
@@ -187,6 +201,8 @@ def train(
             reset_timeout=reset_timeout,
             step_timeout=step_timeout,
         )
+    if league is not None and resume is None:
+        League.read(league)  # checks the words
     # Before slow imports:
     make_text_env(options.env, options.env_kwargs).close()
     if options.model is not None and resume is None:

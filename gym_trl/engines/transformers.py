@@ -142,7 +142,7 @@ class TransformersEngine:
             if verdict.why_not is not None:
                 self.lockstep = verdict.why_not
                 return None
-            limit = _free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
+            limit = free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
             self._batch = RunningBatch(
                 KVCache(self.model, limit // verdict.token_bytes),
                 sampler=self._sampler,
@@ -162,7 +162,7 @@ def _version(parameter: Any) -> tuple[int, int]:
     return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
 
 
-def _free_bytes(device: Any) -> int:
+def free_bytes(device: Any) -> int:
     """Return the default memory of keys and values on a device."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

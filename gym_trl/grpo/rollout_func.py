@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -18,6 +19,8 @@ from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
+from gym_trl.grpo.league import outcome_of
+from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.planned_rows import GameSeat, Planned, Planner
 from gym_trl.grpo.totals import Replaced, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
@@ -25,8 +28,9 @@ from gym_trl.grpo.training_tasks import DATASET_ROW
 from gym_trl.grpo.trl_versions import chat_options, end_ids, tokenizer_of
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.game import Game
+from gym_trl.rollout.game import Game, InThread, SeatPolicy
 from gym_trl.rollout.loop import run_episodes, run_games
+from gym_trl.seeding import derive_seed
 from gym_trl.types import EpisodeResult, StopReason, Task
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
@@ -70,6 +74,7 @@ def make_rollout_func(
     resample_dead_groups: int = 0,
     credit: TurnCredit | None = None,
     seats: Mapping[str, int] | None = None,
+    league: LeagueGames | None = None,
     **options: Any,
 ) -> RolloutFunc:
     """Return a function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
@@ -101,6 +106,7 @@ def make_rollout_func(
         resample_dead_groups: Rounds in which training groups without spread are replaced; see ``GymSpec``.
         credit: Credit per turn, which the first call attaches to the trainer. Default: the trainer's own advantages.
         seats: Number of seats of each environment by its id, if the model plays all of them. Default: one.
+        league: Opponents in a part of the groups, with ``seats``; see ``League``. Default: none.
         options: Fields of ``RolloutConfig`` and ``ExecutorConfig``, instead of these objects.
 
     Raises:
@@ -115,7 +121,7 @@ def make_rollout_func(
     pool = make_pool(make, stepping, deterministic=config.deterministic)
     planner = Planner(assign, seed, follower)
     return _RolloutFunc(
-        pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals, credit, seats or {}
+        pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals, credit, seats or {}, league
     )
 
 
@@ -131,6 +137,7 @@ class _RolloutFunc:
     on_totals: OnTotals | None
     credit: TurnCredit | None
     seats: Mapping[str, int]
+    league: LeagueGames | None = None
     chats: list[tuple[Any, str | None, Chat]] = field(default_factory=list)  # by tokenizer and template
 
     def __post_init__(self) -> None:
@@ -184,8 +191,18 @@ class _RolloutFunc:
         if training and self.rounds:
             self.planner.tasks(trainer)  # checks the dataset, on all processes alike
         rows = self.planner.rows(prompts, trainer, place)
-        with trainer_engine(trainer, chat, config.sampling) as engine:
-            play = partial(self._play, engine=engine, trainer=trainer, chat=chat, place=place, shared=shared)
+        league = self.league if training else None
+        if league is not None:
+            # With resample_dead_groups any opponent of the rollout may play on this process.
+            league.begin(trainer)
+            league.load(league.opponents(rows, place, all_groups=self.rounds > 0), trainer, chat, config)
+        with (
+            trainer_engine(trainer, chat, config.sampling) as own,
+            nullcontext(own) if league is None else league.engine(own, trainer) as engine,
+        ):
+            play = partial(
+                self._play, engine=engine, trainer=trainer, chat=chat, place=place, shared=shared, league=league
+            )
             episodes = play(rows)
             if training and self.rounds:
                 others = partial(self.planner.others, trainer=trainer, place=place)
@@ -200,6 +217,8 @@ class _RolloutFunc:
         attachment.note(columns, self.on_totals, replaced=None if replaced is None else _count(replaced, rows))
         if training and self.follower is not None:
             self.follower.end(trainer, [*episodes, *(one.episode for one in replaced or ())])
+        if league is not None:
+            league.end(trainer)
         return columns
 
     def _trainer_chat(self, trainer: Any) -> Chat:
@@ -226,7 +245,15 @@ class _RolloutFunc:
         return processes > 1 and any(rows % seats for seats in self.seats.values())
 
     def _play(
-        self, rows: Sequence[Planned], *, engine: Engine, trainer: Any, chat: Chat, place: Place, shared: bool
+        self,
+        rows: Sequence[Planned],
+        *,
+        engine: Engine,
+        trainer: Any,
+        chat: Chat,
+        place: Place,
+        shared: bool,
+        league: LeagueGames | None,
     ) -> list[EpisodeResult]:
         config, history = self.config, self.config.shown
         limits = config.limits(trainer.args.max_completion_length, context=context_length(trainer))
@@ -243,17 +270,34 @@ class _RolloutFunc:
         }
         if not self.seats:
             return run_episodes([episode(row) for row in rows], **run)
+
+        def other(name: str, row: Planned) -> Episode | SeatPolicy | InThread:
+            assert league is not None
+            seed = derive_seed(row.sampling_seed(self.seed, place), "opponent", row.member)
+            if (model := league.model(name)) is None:
+                return league.policy(name, row.task, seed)
+            about: dict[str, Any] = {"chat": model.chat, "limits": model.limits, "preamble": row.preamble}
+            return Episode(row.task, **about, seed=seed, history=history, model=name)
+
+        matches: list[_Match] = []
+        for row in rows:
+            seats = self.seats[row.task.env_id]
+            seat = row.member % seats
+            name = "" if league is None else league.opponent(row, place)
+            if name or seat == 0:  # otherwise the game of the slot's first row has all of its seats
+                matches.append(_Match([row.seat(number, seats) for number in range(seats)], seat, name))
         games = [
-            [row.seat(number, seats) for number in range(seats)]
-            for row in rows
-            if GameSeat.of(row.member, seats := self.seats[row.task.env_id]).seat == 0
+            Game([other(one.opponent, row) if one.has_other(row) else episode(row) for row in one.rows])
+            for one in matches
         ]
-        results = run_games([Game([episode(row) for row in game]) for game in games], **run)
-        played = {
-            row.number: one
-            for game, result in zip(games, results, strict=True)
-            for row, one in zip(game, result, strict=True)
-        }
+        played: dict[int, EpisodeResult] = {}
+        for match, result in zip(matches, run_games(games, **run), strict=True):
+            for row, one in zip(match.rows, result, strict=True):
+                if not match.has_other(row):
+                    played[row.number] = replace(one, opponent=match.opponent)
+            if match.opponent and league is not None:
+                others = [one for row, one in zip(match.rows, result, strict=True) if match.has_other(row)]
+                league.note(match.opponent, outcome_of(result[match.seat], others))
         if shared:
             played |= _exchanged(played, {row.number for row in rows})
         return [played[row.number] for row in rows]
@@ -284,6 +328,20 @@ class _RolloutFunc:
             for place, row, played in zip(judged, again, play(again), strict=True):
                 rows[place], episodes[place] = row, played
         return replaced
+
+
+class _Match(NamedTuple):
+    """Game of a slot of rows, one for each seat: of the model with itself, or of one row against an opponent."""
+
+    rows: Sequence[Planned]
+    """Rows of the slot, by seat; in a game against an opponent only the one at ``seat`` is of this game."""
+    seat: int
+    opponent: str
+    """Name of the opponent; empty if the model plays all seats."""
+
+    def has_other(self, row: Planned) -> bool:
+        """Return whether the opponent plays the seat of a row."""
+        return bool(self.opponent) and row.number != self.rows[self.seat].number
 
 
 def _exchanged(played: Mapping[int, EpisodeResult], mine: Collection[int]) -> dict[int, EpisodeResult]:

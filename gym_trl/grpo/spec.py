@@ -8,7 +8,7 @@ from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
-from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, EnvWrapper, TaskPlan
+from gym_trl.envspec import END_AFTER_INVALID, SELF_PLAY, EnvSpec, EnvWrapper, TaskPlan
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
@@ -18,6 +18,8 @@ from gym_trl.grpo.credit.turn_credit import TurnCredit, find_estimator
 from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, PrioritizedTasks
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
+from gym_trl.grpo.league import League
+from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import ATTACH, Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
@@ -27,6 +29,7 @@ from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.history import History, read_history
+from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.parse_action import CutActions
@@ -101,7 +104,9 @@ class GymSpec:
             ``rollout_func``. Default: ``"episode"``; with ``seats`` the mean of a group is then that of a seat.
         seats: ``"self"``: the model plays all seats of an environment of several (``gym_trl.wrappers.seats``), also of
             this library's games for two. Each seat is a row of the trainer with its own observations and rewards, so
-            ``num_generations`` must be a multiple of the seats. Applies to ``rollout_func``. Default: one seat.
+            ``num_generations`` must be a multiple of the seats. A ``League``, or its arguments in words, such as
+            ``"random every=25"``: the same, with other opponents and the model's past in a part of the groups. Applies
+            to ``rollout_func``. Default: one seat.
         system_prompt: First message of every prompt.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
         history: Part of the conversation that the model sees (``History``, or its arguments in words, such as
@@ -168,7 +173,7 @@ class GymSpec:
         curriculum: Curriculum | PrioritizedTasks | str | None = None,
         resample_dead_groups: int = 0,
         credit: str | Estimator | None = None,
-        seats: str | None = None,
+        seats: League | Mapping[str, Any] | str | None = None,
         system_prompt: str | None = None,
         max_tokens_per_turn: int | None = None,
         history: History | Mapping[str, Any] | str | None = None,
@@ -189,6 +194,9 @@ class GymSpec:
         spread: bool | None = None,
     ) -> None:
         credit = EPISODE if credit is None else credit
+        self.league = None if seats is None or seats == SELF_PLAY else League.read(seats)
+        """Opponents in a part of the groups; ``None`` without a league."""
+        seats = None if seats is None else SELF_PLAY
         self._curriculum = _read_curriculum(curriculum)
         if seats is not None and self._curriculum is not None:
             raise ConfigError(
@@ -257,6 +265,7 @@ class GymSpec:
             balance_instances = spread
         self._probed = self.env_spec.probe(ExecutorConfig(executor, workers, reset_timeout, step_timeout))
         self.executor = self._probed.executor.executor
+        self._league_games = None if self.league is None else self._games_of(self.league, seed)
         self._plan = TaskPlan(
             self.weights,
             # Each level of a curriculum has its own instances, so sample them by seed.
@@ -264,6 +273,12 @@ class GymSpec:
             {"train": num_tasks, "eval": num_eval_tasks},
             seed,
         )
+
+    def _games_of(self, league: League, seed: int) -> LeagueGames:
+        """Return the games of a league, after checking that the environments have its opponents."""
+        style = self.env_spec.action_format
+        write = str if style is None else ActionFormat(style, strict=self.env_spec.strict).write
+        return LeagueGames(league, make=self.env_spec.make, env_ids=list(self.weights), write=write, seed=seed)
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -342,6 +357,7 @@ class GymSpec:
             resample_dead_groups=self._rounds,
             credit=self.turn_credit,
             seats=None if self.env_spec.seats is None else self._probed.seats,
+            league=self._league_games,
         )
 
     @cached_property

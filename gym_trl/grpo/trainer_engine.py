@@ -71,18 +71,14 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
 
     from gym_trl.engines.transformers import TransformersEngine
 
-    args, tokenizer = trainer.args, trl_versions.tokenizer_of(trainer)
+    args = trainer.args
     if trainer.accelerator.num_processes > 1 and (sharded := trl_versions.sharding(trainer)):
         raise ConfigError(
             f"with {sharded} the processes compute every token together, and each has episodes of its own: "
             "generate with vLLM (use_vllm=True), or use DeepSpeed with ds3_gather_for_generation"
         )
-    sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
-    sampling |= (args.generation_kwargs or {}) | changes
-    strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
-    eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
-    if sampling.pop("ignore_eos", False):
-        strings, eos_ids = [], set()
+    options = transformers_options(trainer, chat, changes)
+    sampling = options["sampling"]
     with ExitStack() as stack:
         # As in GRPOTrainer._generate_single_turn, but once for all turns: all processes must gather sharded weights
         # together, and each has its own number of turns.
@@ -108,18 +104,33 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
                 batching = replace(batching, **sharing(model))
             yield stack.enter_context(
                 ContinuousBatchingEngine(
-                    model, eos_ids=eos_ids, sampling=sampling, stop_strings=strings, batching=batching
+                    model,
+                    eos_ids=options["eos_ids"],
+                    sampling=sampling,
+                    stop_strings=options["stop_strings"],
+                    batching=batching,
                 )
             )
             return
-        yield TransformersEngine(
-            model,
-            pad_id=tokenizer.pad_token_id,
-            eos_ids=eos_ids,
-            sampling=sampling,
-            stop_strings=strings,
-            decode=tokenizer.decode,
-        )
+        yield TransformersEngine(model, **options)
+
+
+def transformers_options(trainer: Any, chat: StopCriteria, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``TransformersEngine``'s options for the trainer's sampling updated with ``changes``."""
+    args, tokenizer = trainer.args, trl_versions.tokenizer_of(trainer)
+    sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
+    sampling |= (args.generation_kwargs or {}) | dict(changes)
+    strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
+    eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
+    if sampling.pop("ignore_eos", False):
+        strings, eos_ids = [], set()
+    return {
+        "pad_id": tokenizer.pad_token_id,
+        "eos_ids": eos_ids,
+        "sampling": sampling,
+        "stop_strings": strings,
+        "decode": tokenizer.decode,
+    }
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
@@ -253,7 +254,7 @@ def transformers_engine(
     )
 
 
-def end_ids(generation_config: Any, tokenizer: Any, chat: TemplateChat) -> set[int]:
+def end_ids(generation_config: Any, tokenizer: Any, chat: Chat) -> set[int]:
     """Return the ids that end a response: the model's, the tokenizer's and the chat template's."""
     own = getattr(generation_config, "eos_token_id", None)
     return {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id, *chat.stop_ids} - {None}

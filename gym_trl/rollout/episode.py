@@ -43,6 +43,8 @@ class Sample:
     seed: int
     seat: int | None = None
     """Seat that samples, in a game of several."""
+    model: str = ""
+    """Name of the model that is asked; empty for the engine's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Episode:
 
     ``preamble`` is the conversation in a dataset's prompt: the environment's instructions and its first observation are
     added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it. With ``history``
-    the model sees a part of the conversation, and limits on tokens are those of a segment.
+    the model sees a part of the conversation, and limits on tokens are those of a segment. ``model`` is the name of the
+    model that samples, where an engine has several.
 
     >>> from gym_trl.testing import ByteChat
     >>> chat = ByteChat()
@@ -81,8 +84,10 @@ class Episode:
         preamble: Sequence[Message] = (),
         seed: int = 0,
         history: History | None = None,
+        model: str = "",
     ) -> None:
         self.task = task
+        self._model = model
         self._chat = chat
         self._follow = getattr(chat, "follow", None)
         self._history = history
@@ -232,7 +237,7 @@ class Episode:
         room = [limit for limit in (limits.tokens_per_turn, budget, context) if limit is not None]
         ids = self._transcript.prompt(self._delta) if self._prompt is None else self._prompt
         seed = derive_seed(self._seed, len(self._turns), *(("summary",) if self._asking else ()))
-        return Sample(ids, min(room), seed)
+        return Sample(ids, min(room), seed, model=self._model)
 
     def _lengths(self) -> tuple[int, int]:
         """Return the number of ids before the next turn, in the segment's completion and in all of the segment."""

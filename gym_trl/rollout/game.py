@@ -1,7 +1,8 @@
 """One game of several seats as a state machine without I/O: each seat is an episode of its own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from gym_trl.errors import ConfigError
@@ -28,6 +29,23 @@ GameResult: TypeAlias = tuple[EpisodeResult, ...]
 
 OWN_FAULT = (StopReason.PARSE_ERROR, StopReason.INVALID_ACTION)
 """Stop reasons in ``info`` of a game that one seat's responses have ended."""
+
+_OF_POSITION = ("admissible_actions", "action_mask")
+"""Entries of ``info`` about the seat to move, not about the step before."""
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """Policy of a seat that waits for something else, such as a server; it is called in a thread."""
+
+    policy: SeatPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Next thing to do: call ``policy`` in a thread, and then ``Game.asked`` with its action or its exception."""
+
+    policy: Callable[[], str]
 
 
 class Game:
@@ -59,14 +77,15 @@ class Game:
     * A seat that was never to move before the end is ``unplayed``: it has no turn, and is not counted.
 
     Args:
-        seats: An episode for each seat that an engine samples, or a policy. All episodes have the same task.
+        seats: An episode for each seat that an engine samples, or a policy, ``InThread`` if it is slow. All episodes
+            have the same task.
         task: Task of the game. Default: that of its episodes.
 
     Raises:
         ConfigError: There are fewer than two seats, or no task.
     """
 
-    def __init__(self, seats: Sequence[Episode | SeatPolicy], task: Task | None = None) -> None:
+    def __init__(self, seats: Sequence[Episode | SeatPolicy | InThread], task: Task | None = None) -> None:
         task = task or next((seat.task for seat in seats if isinstance(seat, Episode)), None)
         if len(seats) < 2 or task is None:
             raise ConfigError(f"a game needs two seats or more, and a task or an episode; got {len(seats)}")
@@ -81,7 +100,7 @@ class Game:
         self._settlement = 0.0
         self._reset = StepResult("")
 
-    def started(self, result: StepResult | EnvFailure) -> Sample | Act | GameResult:
+    def started(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | GameResult:
         """Process the result of the environment's reset and return what to do next."""
         if isinstance(result, EnvFailure):
             return self.stopped(result.reason, result.error)
@@ -92,11 +111,17 @@ class Game:
         self._reset, self._next = result, seat
         return self._turn(result)
 
-    def sampled(self, completion: Completion) -> Sample | Act | GameResult:
+    def sampled(self, completion: Completion) -> Sample | Act | Ask | GameResult:
         """Process the engine's completion and return what to do next."""
         return self._passed(self._seats[self._next].sampled(completion))
 
-    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | GameResult:
+    def asked(self, action: str | Exception) -> Sample | Act | Ask | GameResult:
+        """Process what a policy in a thread has returned or raised, and return what to do next."""
+        seat = self._seats[self._next]
+        assert isinstance(seat, _PolicySeat)
+        return self._passed(seat.asked(action))
+
+    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | GameResult:
         """Process the result of the environment's step and return what to do next."""
         player = self._next
         self._order[player].append(self._steps_taken)
@@ -118,7 +143,7 @@ class Game:
         """End the game now for all seats and return its result."""
         return self._ended([self._stop(seat, reason, error, self._settlement) for seat in range(len(self._seats))])
 
-    def _turn(self, result: StepResult) -> Sample | Act | GameResult:
+    def _turn(self, result: StepResult) -> Sample | Act | Ask | GameResult:
         """Show a result to the seat that is to move, and return what it does."""
         seat, self._settlement = self._next, result.settlement
         if not self._begun[seat]:
@@ -140,14 +165,16 @@ class Game:
         step, self._steps[seat] = self._steps[seat], None
         paid, self._paid[seat] = self._paid[seat], 0.0
         assert step is not None
-        return replace(result, reward=step.reward + paid, info=step.info)
+        now = {name: result.info[name] for name in _OF_POSITION if name in result.info}
+        before = {name: value for name, value in step.info.items() if name not in _OF_POSITION}
+        return replace(result, reward=step.reward + paid, info={**before, **now})
 
-    def _passed(self, todo: Sample | Act | EpisodeResult) -> Sample | Act | GameResult:
+    def _passed(self, todo: Sample | Act | Ask | EpisodeResult) -> Sample | Act | Ask | GameResult:
         """Return what the seat to move does; if it has ended by itself, the game's result."""
         match todo:
             case Sample():
                 return replace(todo, seat=self._next)
-            case Act():
+            case Act() | Ask():
                 return todo
         return self._left(todo)
 
@@ -217,23 +244,24 @@ class Game:
 class _PolicySeat:
     """Seat that a policy plays: the part of ``Episode`` that a game needs, without tokens."""
 
-    def __init__(self, task: Task, policy: SeatPolicy) -> None:
+    def __init__(self, task: Task, policy: SeatPolicy | InThread) -> None:
         self.task = task
-        self._policy = policy
+        self._slow = isinstance(policy, InThread)
+        self._policy = policy.policy if isinstance(policy, InThread) else policy
         self._messages: list[Message] = []
         self._turns: list[Turn] = []
         self._info = StepResult("").info
         self._declares = False
         self._said = ""
 
-    def started(self, result: StepResult) -> Act | EpisodeResult:
+    def started(self, result: StepResult) -> Act | Ask | EpisodeResult:
         self._declares = result.declares_success
         return self._act(result)
 
     def sampled(self, completion: Completion) -> EpisodeResult:
         raise AssertionError(f"a policy's seat asks no engine, and got {completion.request_id}")
 
-    def stepped(self, result: StepResult | EnvFailure) -> Act | EpisodeResult:
+    def stepped(self, result: StepResult | EnvFailure) -> Act | Ask | EpisodeResult:
         if isinstance(result, EnvFailure):
             return self.stopped(result.reason, result.error)
         self._turns.append(as_turn(self._messages[-2].content, Answer("", self._said), result))
@@ -248,11 +276,22 @@ class _PolicySeat:
         turns, messages = tuple(self._turns), tuple(self._messages)
         return EpisodeResult(self.task, reason, turns, messages, error=error, declared=declared)
 
-    def _act(self, result: StepResult) -> Act | EpisodeResult:
+    def _act(self, result: StepResult) -> Act | Ask | EpisodeResult:
         self._messages.append(Message("user", result.observation))
+        if self._slow:
+            return Ask(partial(self._policy, result))
         try:
-            self._said = self._policy(result)
-        except Exception as error:  # the game is unscored, whoever made the policy
-            return self.stopped(StopReason.ENV_ERROR, f"the policy of a seat raised {type(error).__name__}: {error}")
+            action = self._policy(result)
+        except Exception as error:
+            return self.asked(error)
+        return self.asked(action)
+
+    def asked(self, action: str | Exception) -> Act | EpisodeResult:
+        if not isinstance(action, str):  # the game is unscored, whoever made the policy
+            problem = (
+                f"raised {type(action).__name__}: {action}" if isinstance(action, Exception) else "returned no text"
+            )
+            return self.stopped(StopReason.ENV_ERROR, f"the policy of a seat {problem}")
+        self._said = action
         self._messages.append(Message("assistant", self._said))
         return Act(self._said)

@@ -3,20 +3,25 @@
 import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
+from queue import Empty, SimpleQueue
 from threading import Lock
 from time import perf_counter, sleep
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.game import Game, GameResult
+from gym_trl.rollout.game import Ask, Game, GameResult
 from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, StopReason, Task
+
+_ASKED_AT_ONCE = 64
+"""Maximum number of policies in threads that are called at once."""
 
 _Key = TypeVar("_Key")
 _Result = TypeVar("_Result", EpisodeResult, GameResult)
@@ -28,9 +33,9 @@ class _Player(Protocol[_Result_co]):
 
     task: Task
 
-    def started(self, result: StepResult | EnvFailure) -> Sample | Act | _Result_co: ...
-    def sampled(self, completion: Completion) -> Sample | Act | _Result_co: ...
-    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | _Result_co: ...
+    def started(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | _Result_co: ...
+    def sampled(self, completion: Completion) -> Sample | Act | Ask | _Result_co: ...
+    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | _Result_co: ...
     def stopped(self, reason: StopReason, error: str | None = None) -> _Result_co: ...
 
 
@@ -248,6 +253,9 @@ class _Loop(Generic[_Result]):
         self._stepping: set[int] = set()
         self._sampling: dict[str, int] = {}
         self._requests: dict[int, str] = {}  # the inverse of _sampling
+        self._asking: dict[int, Future[str]] = {}  # calls of policies in threads
+        self._said: SimpleQueue[tuple[int, Future[str]]] = SimpleQueue()
+        self._threads: ThreadPoolExecutor | None = None
         self._turns: defaultdict[int, int] = defaultdict(int)  # number of requests of each episode
         self._asked: dict[int, float] = {}  # start of each episode's current wait
         self._env_seconds: defaultdict[int, float] = defaultdict(float)
@@ -286,14 +294,16 @@ class _Loop(Generic[_Result]):
 
     def advance(self, *, block: bool) -> bool:
         """Process available results and return whether there were any; if ``block``, wait if nothing else is to do."""
-        results = self._pool.collect(block=block and not self._sampling and not self._shared)
+        asking = bool(self._asking)
+        results = self._pool.collect(block=block and not self._sampling and not self._shared and not asking)
         for key, result in results:
             self._environment_answered(int(key), result)
-        alone = block and bool(self._sampling) and not self._resetting and not self._stepping
+        asked = self._policies_answered(block=block and not self._sampling and not self._shared) if asking else False
+        alone = block and bool(self._sampling) and not self._resetting and not self._stepping and not self._asking
         completions = self._engine.collect(block=alone) if self._sampling or self._shared else []
         for completion in completions:
             self._engine_answered(completion)
-        return bool(results or completions)
+        return bool(results or completions or asked)
 
     def cut_old(self) -> None:
         """Stop episodes that have run for longer than ``Cutoff.episode_s``."""
@@ -316,6 +326,7 @@ class _Loop(Generic[_Result]):
             self._engine.cancel(request_id)
         self._resetting.discard(index)
         self._stepping.discard(index)
+        self._asking.pop(index, None)
         if self._cutoff.on_cutoff == "truncated":
             reason = StopReason.TIME_LIMIT
         self._finish(index, self._episodes[index].stopped(reason, why))
@@ -326,6 +337,31 @@ class _Loop(Generic[_Result]):
             self._engine.cancel(request_id)
         for index in self._began:  # includes an episode whose handling raised
             self._pool.release(str(index))
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _policies_answered(self, *, block: bool) -> bool:
+        """Process what policies in threads have returned, and return whether there was anything."""
+        wait: float | None = 0.0 if self._sampling or self._shared else _IDLE_S
+        if block and not self._resetting and not self._stepping:
+            wait = None
+        answered = False
+        while self._asking:
+            try:
+                index, future = self._said.get(timeout=0.0 if answered else wait)
+            except Empty:
+                break
+            if self._asking.get(index) is not future:  # its game was stopped
+                continue
+            answered = True
+            del self._asking[index]
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            self._env_seconds[index] += perf_counter() - self._asked[index]
+            game: Any = self._episodes[index]  # an episode asks no policy
+            self._go_on(index, game.asked(future.result() if error is None else error))
+        return answered
 
     def _environment_answered(self, index: int, result: StepResult | EnvFailure) -> None:
         self._env_seconds[index] += perf_counter() - self._asked[index]
@@ -344,20 +380,24 @@ class _Loop(Generic[_Result]):
         seconds[seat] = seconds.get(seat, 0.0) + perf_counter() - self._asked[index]
         self._go_on(index, self._episodes[index].sampled(completion))
 
-    def _go_on(self, index: int, todo: Sample | Act | _Result) -> None:
+    def _go_on(self, index: int, todo: Sample | Act | Ask | _Result) -> None:
         self._asked[index] = perf_counter()
         match todo:
             case Sample():
                 self._turns[index] += 1
                 self._seat[index] = todo.seat or 0
                 name = str(index) if todo.seat is None else f"{index}.{todo.seat}"
-                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, self._turns[index])
+                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, self._turns[index], todo.model)
                 self._requests[index] = request_id = request.id
                 self._sampling[request_id] = index
                 self._engine.submit(request)
             case Act():
                 self._stepping.add(index)
                 self._pool.step(str(index), todo.action)
+            case Ask():
+                self._threads = self._threads or ThreadPoolExecutor(_ASKED_AT_ONCE, "gym-trl-policy")
+                self._asking[index] = future = self._threads.submit(todo.policy)
+                future.add_done_callback(lambda ended: self._said.put((index, ended)))
             case _:
                 self._finish(index, todo)
 

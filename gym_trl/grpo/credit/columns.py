@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.credit.estimators import TurnRewards
+from gym_trl.grpo.league import kind_of
 from gym_trl.types import EpisodeResult
 
 
@@ -30,7 +31,7 @@ class TurnRow(NamedTuple):
     unplayed_costs: float = 0.0
     """Part of the last reward that was charged for actions that a budget cut off, as a positive number."""
     role: str | None = None
-    """Environment and seat, in a game of several; baselines are per role."""
+    """Environment, seat and kind of opponent, in a game of several; baselines are per role."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "TurnRow":
@@ -113,7 +114,6 @@ class TurnRow(NamedTuple):
 
 def turn_row(episode: EpisodeResult) -> TurnRow:
     """Return the turns of an episode; an unscored one has no spans, and without ``StateKey`` there are no keys."""
-    task, key = episode.task, episode.task_key
     return TurnRow(
         turn_rewards=[turn.reward for turn in episode.turns],
         turn_spans=_spans(episode) if episode.scored else [],
@@ -121,11 +121,27 @@ def turn_row(episode: EpisodeResult) -> TurnRow:
         markov_keys=episode.markov_keys,
         turns_left=list(episode.turns_left),
         turn_places=list(episode.places),
-        task_key=json.dumps([task.env_id, key]) if key and episode.markov_keys else task.to_json(),
+        task_key=_task_key(episode),
         turn_penalties=[turn.penalty for turn in episode.turns],
         unplayed_costs=episode.unplayed_costs,
-        role=None if episode.seat is None else f"{task.env_id} seat {episode.seat}",
+        role=_role(episode),
     )
+
+
+def _task_key(episode: EpisodeResult) -> str:
+    """Return the name of the task; an opponent is a part of it, because states go on differently against another."""
+    opponent = [episode.opponent] if episode.opponent else []
+    if episode.task_key and episode.markov_keys:
+        return json.dumps([episode.task.env_id, episode.task_key, *opponent])
+    return json.dumps([episode.task.to_json(), *opponent]) if opponent else episode.task.to_json()
+
+
+def _role(episode: EpisodeResult) -> str | None:
+    """Return the environment, the seat and the kind of opponent: returns against others have another mean."""
+    if episode.seat is None:
+        return None
+    against = f" against {kind_of(episode.opponent)}" if episode.opponent else ""
+    return f"{episode.task.env_id} seat {episode.seat}{against}"
 
 
 def _spans(episode: EpisodeResult) -> list[tuple[int, int]]:

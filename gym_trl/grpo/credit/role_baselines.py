@@ -13,9 +13,10 @@ class RoleBaselines:
         A_i,t = R_i - b_role        b_role <- decay b_role + (1 - decay) R_i
 
     SPIRAL's role-conditioned advantage estimation (RAE), arXiv:2506.24119, section 4.2, whose decay is 0.95. A role is
-    a seat of an environment. Advantages of a batch use the baselines before it, so that no baseline depends on the
-    episode itself; then the batch's episodes are counted one after the other. SPIRAL does not divide by a deviation:
-    train with ``scale_rewards="none"`` to do the same.
+    a seat of an environment, and in a league also the kind of opponent: the model itself, its past, or another.
+    Advantages of a batch use the baselines before it, so that no baseline depends on the episode itself; then the
+    batch's episodes are counted one after the other. SPIRAL does not divide by a deviation: train with
+    ``scale_rewards="none"`` to do the same.
 
     >>> baselines = RoleBaselines(decay=0.5)
     >>> won, lost = TurnRewards([1.0], "ab", role="first"), TurnRewards([0.0, -1.0], "abc", role="second")
