@@ -196,6 +196,18 @@ def test_a_seat_that_runs_out_of_tokens_is_settled_and_the_other_keeps_what_it_w
     assert ends(result) == [("token_limit", 0.5 * (turns - 1) - 2), ("forfeit", -0.5 * (turns - 1))]
 
 
+def test_a_seat_whose_game_another_one_ends_still_has_the_keys_of_its_states() -> None:
+    env = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", action_format="plain", state_key="auto")
+    moves = iter("1524")
+    result, _ = play(
+        env.make("TrlEnv/TicTacToe-v0"),
+        answer=lambda request: CHAT.say(next(moves)),
+        limits=Limits(tokens_per_turn=8, tokens=60),
+    )
+    assert [one.stop_reason for one in result] == [StopReason.TOKEN_LIMIT, StopReason.FORFEIT]
+    assert [len(one.state_keys) for one in result] == [len(one.turns) + 1 for one in result]
+
+
 def test_an_action_that_crashes_the_game_costs_only_the_seat_that_played_it() -> None:
     def answer(request: Request) -> list[int]:
         return CHAT.say("crash" if request.episode_id == "0.1" else "go")

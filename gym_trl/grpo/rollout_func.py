@@ -82,11 +82,11 @@ def make_rollout_func(
     The function has TRL's signature ``(prompts, trainer)`` and returns one row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``, ``step_rewards``,
-    ``messages``, ``task``, ``seat`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn
-    there are ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``,
-    ``turns_left``, ``turn_places``, ``task_key``, ``turn_penalties``, ``unplayed_costs`` and ``role``. With a history
-    there is ``segments``: where in ``completion_ids`` the prompt of each further segment starts and stops. Where a
-    model plays all ``seats``, those of a game are neighbouring rows of a group.
+    ``messages``, ``task``, ``seat``, ``opponent`` and ``error``. ``success`` is ``None`` if it is not declared. For
+    credit per turn there are ``turn_rewards`` (the same as ``step_rewards``), ``turn_spans``, ``turn_keys``,
+    ``markov_keys``, ``turns_left``, ``turn_places``, ``task_key``, ``turn_penalties``, ``unplayed_costs`` and ``role``.
+    With a history there is ``segments``: where in ``completion_ids`` the prompt of each further segment starts and
+    stops. Where a model plays all ``seats``, those of a game are neighbouring rows of a group.
 
     If a prompt has a task, that task is played, unless ``curriculum`` or ``resample_dead_groups`` draw another row of
     ``train_dataset``; the column ``dataset_row`` then has its index, and reward functions get that row's prompt and
@@ -270,34 +270,30 @@ class _RolloutFunc:
         }
         if not self.seats:
             return run_episodes([episode(row) for row in rows], **run)
-
-        def other(name: str, row: Planned) -> Episode | SeatPolicy | InThread:
-            assert league is not None
-            seed = derive_seed(row.sampling_seed(self.seed, place), "opponent", row.member)
-            if (model := league.model(name)) is None:
-                return league.policy(name, row.task, seed)
-            about: dict[str, Any] = {"chat": model.chat, "limits": model.limits, "preamble": row.preamble}
-            return Episode(row.task, **about, seed=seed, history=history, model=name)
-
         matches: list[_Match] = []
         for row in rows:
             seats = self.seats[row.task.env_id]
-            seat = row.member % seats
-            name = "" if league is None else league.opponent(row, place)
-            if name or seat == 0:  # otherwise the game of the slot's first row has all of its seats
-                matches.append(_Match([row.seat(number, seats) for number in range(seats)], seat, name))
-        games = [
-            Game([other(one.opponent, row) if one.has_other(row) else episode(row) for row in one.rows])
-            for one in matches
-        ]
+            seat, opponent = row.member % seats, "" if league is None else league.opponent(row, place)
+            if opponent or seat == 0:  # otherwise the game of the slot's first row has all of its seats
+                matches.append(_Match([row.seat(number, seats) for number in range(seats)], seat, opponent))
+
+        def player(match: _Match, row: Planned) -> Episode | SeatPolicy | InThread:
+            if league is None or not match.is_against(row):
+                return episode(row)
+            seed = derive_seed(row.sampling_seed(self.seed, place), "opponent", match.seat)
+            if (model := league.model(match.opponent)) is None:
+                return league.policy(match.opponent, row.task, seed)
+            about: dict[str, Any] = {"chat": model.chat, "limits": model.limits, "preamble": row.preamble}
+            return Episode(row.task, **about, seed=seed, history=history, model=match.opponent)
+
+        results = run_games([Game([player(match, row) for row in match.rows]) for match in matches], **run)
         played: dict[int, EpisodeResult] = {}
-        for match, result in zip(matches, run_games(games, **run), strict=True):
-            for row, one in zip(match.rows, result, strict=True):
-                if not match.has_other(row):
-                    played[row.number] = replace(one, opponent=match.opponent)
-            if match.opponent and league is not None:
-                others = [one for row, one in zip(match.rows, result, strict=True) if match.has_other(row)]
-                league.note(match.opponent, outcome_of(result[match.seat], others))
+        for match, result in zip(matches, results, strict=True):
+            mine = [one for row, one in zip(match.rows, result, strict=True) if not match.is_against(row)]
+            others = [one for row, one in zip(match.rows, result, strict=True) if match.is_against(row)]
+            played |= {match.number(one): replace(one, opponent=match.opponent) for one in mine}
+            if league is not None and match.opponent:
+                league.note(match.opponent, outcome_of(mine[0], others))
         if shared:
             played |= _exchanged(played, {row.number for row in rows})
         return [played[row.number] for row in rows]
@@ -339,9 +335,13 @@ class _Match(NamedTuple):
     opponent: str
     """Name of the opponent; empty if the model plays all seats."""
 
-    def has_other(self, row: Planned) -> bool:
+    def is_against(self, row: Planned) -> bool:
         """Return whether the opponent plays the seat of a row."""
         return bool(self.opponent) and row.number != self.rows[self.seat].number
+
+    def number(self, episode: EpisodeResult) -> int:
+        """Return the number of the row of a seat's episode."""
+        return self.rows[episode.seat or 0].number
 
 
 def _exchanged(played: Mapping[int, EpisodeResult], mine: Collection[int]) -> dict[int, EpisodeResult]:
@@ -395,5 +395,6 @@ def _columns(episodes: Sequence[EpisodeResult], filler: int, masked: Collection[
         "step_rewards": turns["turn_rewards"],
         "messages": [[message.as_dict() for message in episode.messages] for episode in episodes],
         "task": [episode.task.to_json() for episode in episodes],
+        "opponent": [episode.opponent for episode in episodes],
         "error": [episode.error for episode in episodes],
     }

@@ -278,7 +278,10 @@ class GymSpec:
         """Return the games of a league, after checking that the environments have its opponents."""
         style = self.env_spec.action_format
         write = str if style is None else ActionFormat(style, strict=self.env_spec.strict).write
-        return LeagueGames(league, make=self.env_spec.make, env_ids=list(self.weights), write=write, seed=seed)
+        try:
+            return LeagueGames(league, make=self.env_spec.make, env_ids=list(self.weights), write=write, seed=seed)
+        except ConfigError as error:
+            raise ConfigError(f"seats must be {SELF_PLAY!r} or a league of opponents that exist: {error}") from error
 
     @property
     def weights(self) -> Mapping[str, float]:

@@ -81,6 +81,7 @@ class Record(_Return):
     game: int | None
     seat: int | None
     order: list[int] | None
+    opponent: str | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
     last_observation: str | None
@@ -213,6 +214,7 @@ def as_record(
         "game": game,
         "seat": episode.seat,
         "order": None if episode.seat is None else list(episode.order),
+        "opponent": episode.opponent or None,
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.

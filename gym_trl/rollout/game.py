@@ -225,9 +225,10 @@ class Game:
             return playing.stopped(reason, error)
         if not self._begun[seat]:
             return playing.stopped(StopReason.UNPLAYED)
-        if self._steps[seat] is None:  # it is its turn
+        step = self._steps[seat]
+        if step is None:  # it is its turn
             return playing.stopped(reason, error)
-        told = self._told(seat, StepResult("", truncated=True))
+        told = self._told(seat, StepResult("", truncated=True, state=step.state))
         info = {**told.info, "stop_reason": reason.value}
         ended = playing.stepped(replace(told, reward=told.reward + settlement, info=info))
         assert isinstance(ended, EpisodeResult)
