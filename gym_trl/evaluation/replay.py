@@ -54,7 +54,8 @@ def replay(
 
     Observations, rewards, the validity of actions and the end of the episode are compared. With ``env_kwargs`` or
     ``reward``, rewards are expected to differ and are not compared. A game of several seats is replayed from the
-    records of all its seats, which are neighbours in a run's file.
+    records of all its seats, which are neighbours in a run's file. Games of a league are left out: the opponent's
+    actions are not recorded.
 
     Args:
         records: Episodes, from ``read_records``.
@@ -86,6 +87,8 @@ def _games(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield the records of each episode, or of each game of several seats: those of its seats are neighbours."""
     game: list[Record] = []
     for record in records:
+        if record["opponent"] is not None:
+            continue
         seats = {one["seat"] for one in game}  # one that recurs begins another game of the same name
         if game and (_game_of(record) is None or _game_of(record) != _game_of(game[0]) or record["seat"] in seats):
             yield game

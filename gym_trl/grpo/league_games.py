@@ -287,6 +287,8 @@ def _snapshot(trainer: Any, folder: Path) -> Any:
         if not weight.requires_grad
     }
     copied = deepcopy(model, shared)
+    for module in copied.modules():  # what trainers put in its place calls layers of the trained model
+        vars(module).pop("forward", None)
     set_peft_model_state_dict(copied, load_peft_weights(str(folder), device=str(trainer.accelerator.device)))
     return copied
 

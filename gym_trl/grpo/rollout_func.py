@@ -273,7 +273,8 @@ class _RolloutFunc:
         matches: list[_Match] = []
         for row in rows:
             seats = self.seats[row.task.env_id]
-            seat, opponent = row.member % seats, "" if league is None else league.opponent(row, place)
+            seat = GameSeat.of(row.member, seats).seat
+            opponent = "" if league is None else league.opponent(row, place)
             if opponent or seat == 0:  # otherwise the game of the slot's first row has all of its seats
                 matches.append(_Match([row.seat(number, seats) for number in range(seats)], seat, opponent))
 

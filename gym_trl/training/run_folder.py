@@ -253,6 +253,8 @@ class RunFolder:
                 group, attempt = divmod(place, group_size)
                 count = (seats or {}).get(episode.task.env_id)
                 game = None if count is None else GameSeat.of(attempt, count).game
+                if episode.opponent:  # each row of its group is a game of its own
+                    game = attempt
                 common = {**self._about, **about}
                 self._rollouts.write(as_record(episode, group=group, attempt=attempt, game=game, **common))
 

@@ -287,6 +287,7 @@ def test_the_opponent_of_a_group_is_the_same_on_every_process_and_changes_when_i
 
 
 def train(folder, *, way=training_ways.WAYS[0], **settings):
+    folder.mkdir(exist_ok=True)
     return training_ways.run(way, SCRIPT, folder, json.dumps(settings), "whole")
 
 

@@ -19,6 +19,7 @@ from train_and_die import Die
 from gym_trl import GymSpec
 from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.processes import leave_process_group
+from gym_trl.grpo.resume import ExactResume
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training.run_folder import last_checkpoint
 
@@ -60,6 +61,7 @@ def main(folder: Path, options, *, dies=False, resumes=False):
         grpo={**grpo, **options.get("grpo", {})},
         callbacks=[Die(options["dies_at"])] if dies else [],
     )
+    ExactResume().attach(trainer)
     games: LeagueGames = spec._league_games  # type: ignore[assignment]
     play = trainer.rollout_func
     with (folder / f"played-{RANK}.jsonl").open("a") as played:
