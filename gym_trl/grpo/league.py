@@ -133,7 +133,7 @@ class League:
             ...
         gym_trl.errors.ConfigError: League has no argument 'evry'; did you mean 'every'?
 
-        Words with ``=`` are arguments, all others are opponents.
+        A word with ``=`` is an argument, any other is an opponent.
 
         Raises:
             ConfigError: There is no such argument, or its value is invalid.
