@@ -230,6 +230,22 @@ def test_a_seat_cannot_be_replayed_alone(tmp_path: Path) -> None:
     assert "a seat cannot be replayed alone" in " ".join(failed.output.split())
 
 
+def test_episodes_of_one_seat_and_games_of_all_seats_may_share_a_file() -> None:
+    env = "TrlEnv/KuhnPoker-v0"
+    kept: list[Record] = []
+    _ = evaluate(env, "constant", episodes=2, on_episode=lambda record, board: kept.append(record))
+    records = records_of(*play_games(env, env, lambda rng: "bet", seeds=range(2)))
+    for mixed in ([*kept, *records], [*records, *kept]):
+        assert [found.differences for found in replay(mixed)] == [()] * 6
+
+
+def test_games_against_an_opponent_whose_actions_are_not_recorded_are_left_out() -> None:
+    env = "TrlEnv/KuhnPoker-v0"
+    [game, other] = play_games(env, env, lambda rng: "bet", seeds=range(2))
+    league = [replace(one, opponent="step-25") for one in other]
+    assert len(list(replay(records_of(game, league)))) == 2
+
+
 def test_a_seat_without_a_turn_has_nothing_to_replay() -> None:
     game, _ = play_game(Seats(Secrets(seats=4, turns=1)))
     records = records_of(game)

@@ -75,7 +75,8 @@ def replay(
                 env = make(record)
                 stack.callback(env.close)
             else:
-                key = to_json([record["task"]["env_id"], record["task"]["env_kwargs"], record["spec"]])
+                task, alone = record["task"], record["seat"] is None
+                key = to_json([task["env_id"], task["env_kwargs"], record["spec"], alone])
                 if key not in made:
                     made[key] = _make(record, env_kwargs or {}, stack)
                 env = made[key]
