@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model with colocated vLLM and record the results: run by the tests, alone or on several processes.
 
-Arguments: a folder to write to, and a JSON object of options (``grpo``, ``sleep``, ``turns``: one number for each
-process). ``tests`` is on the path, and ``vllm_cpu.SETTINGS`` are set.
+Arguments: a folder to write to, and a JSON object of options (``grpo``, ``sleep``, ``env``, ``turns``: one number for
+each process). ``tests`` is on the path, and ``vllm_cpu.SETTINGS`` are set.
 """
 
 import copy
@@ -19,7 +19,7 @@ from transformers import Qwen2ForCausalLM
 from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
 
-KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns")
+KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns", "opponent")
 
 
 def difference(model, columns):
@@ -113,9 +113,10 @@ def main(folder: Path, options):
     saved = folder / f"model{rank}"
     model, tokenizer = vllm_cpu.save_model(saved)
     first = copy.deepcopy(model)
+    guess = {"high": 8, "turns": options.get("turns", [3])[rank]}
     spec = GymSpec(
-        "TrlEnv/GuessNumber-v0",
-        env_kwargs={"high": 8, "turns": options.get("turns", [3])[rank]},
+        options.get("env", "TrlEnv/GuessNumber-v0"),
+        env_kwargs={} if "env" in options else guess,
         num_tasks=40,
         num_eval_tasks=12,
         action_format="plain",
