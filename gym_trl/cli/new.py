@@ -28,6 +28,11 @@ gym-trl new sticks --template two-player --out games/sticks
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _LONGEST_NAME = 30
 _SUFFIX = ".template"
+_BUBBLEWRAP = """\
+      - run: |
+          sudo apt-get update && sudo apt-get install --yes bubblewrap
+          sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
+"""
 
 
 class _Kind(NamedTuple):
@@ -46,7 +51,15 @@ class _Kind(NamedTuple):
 TEMPLATES = {
     "game": _Kind("A game for one player.", ("common", "game"), " --max-tokens 1"),
     "qa": _Kind("Questions with answers that can be checked.", ("common", "qa")),
+    "tool": _Kind("A task that is solved with tools.", ("common", "tool")),
     "two-player": _Kind("A game for two players.", ("common", "two-player"), " --max-tokens 1"),
+    "code": _Kind("Programming problems, judged by tests in a sandbox.", ("common", "code"), ci_setup=_BUBBLEWRAP),
+    "openenv": _Kind(
+        "A game for one player, and its OpenEnv server.",
+        ("common", "game", "openenv"),
+        " --max-tokens 1",
+        requirement="gym-trl[openenv]",
+    ),
 }
 
 
@@ -63,8 +76,9 @@ def new(
     It contains the environment with its solver, tests with the conformance kit, a README with a card, a CI file, and a
     pyproject.toml with an entry point: once the package is installed, every command finds the environment by its id.
 
-    The templates: game, for one player; qa, questions from a file with answers that are checked; two-player, a board
-    game with a perfect opponent, ready for self-play.
+    The templates: game, for one player; qa, questions from a file with answers that are checked; tool, a task with a
+    function to call; two-player, a board game with a perfect opponent, ready for self-play; code, programming problems
+    judged by tests in a sandbox; openenv, a game with a server, a Dockerfile and a manifest.
     """
     folder = Path(name) if out is None else out
     values = write_package(name, folder, template)
