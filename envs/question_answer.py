@@ -17,6 +17,7 @@ from gym_trl.envs.rubric import (
     Scores,
     Verifier,
     accepts_the_answer,
+    check_row,
     executor_for,
     find_verifier,
     score,
@@ -84,7 +85,7 @@ class QAEnv(Puzzle):
 
     Raises:
         ConfigError: The data set cannot be read or is empty, a column does not exist, or the verifier does not; at
-            reset, a row has no question or no answer; in a step, the verifier cannot use the answer.
+            reset, a row has no question or no answer, or the verifier cannot use the answer.
     """
 
     reward_modes = ("score", "success", "efficient")
@@ -113,9 +114,10 @@ class QAEnv(Puzzle):
         self._rows = _load(*self._source)
         self.dataset, self.verify = dataset, verify
         self._verifier = find_verifier(verify)
-        self.criteria: Mapping[str, float] = verify.weights if isinstance(verify, Rubric) else {}
-        """Weight of each criterion of a ``Rubric``, by name."""
-        self.loss_reward = sum(min(0.0, weight) for weight in self.criteria.values())
+        self._weights: Mapping[str, float] = verify.weights if isinstance(verify, Rubric) else {}
+        self.loss_reward = sum(min(0.0, weight) for weight in self._weights.values())
+        self.criteria: Mapping[str, float] = self._weights if self.reward == "score" else {}
+        """Weights of the criteria that add up to the reward, by name; empty without a ``Rubric``."""
         first = self._rows[0]
         self._prompt = _reader("prompt", prompt, first)
         self._answers = None if answer is None else _reader("answer", answer, first)
@@ -207,6 +209,7 @@ class QAEnv(Puzzle):
         with apart_from_the_model("reading the row"):
             self._question = str(_given("prompt", self._prompt(self._row), instance))
             self._answer = None if self._answers is None else _given("answer", self._answers(self._row), instance)
+        check_row(self._verifier, self._answer, self._row)
 
     def _observe(self) -> str:
         tries = counted(self._turns_left, "try")
@@ -220,7 +223,7 @@ class QAEnv(Puzzle):
         return self._after(score(self._verifier, action, self._answer, self._row), "Wrong.")
 
     def _reject(self, reason: str) -> Outcome:
-        worst = {name: float(weight < 0) for name, weight in self.criteria.items()}
+        worst = {name: float(weight < 0) for name, weight in self._weights.items()}
         return self._after(Scores(self.loss_reward, False, worst), reason, valid=False)
 
     def _after(self, scores: Scores, message: str, *, valid: bool = True) -> Outcome:

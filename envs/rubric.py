@@ -107,6 +107,15 @@ _VERIFIERS: Mapping[str, _Named] = {
 }
 
 
+_OURS: Sequence[Any] = (
+    verifiers.exact,
+    verifiers.numeric,
+    verifiers.same_items,
+    verifiers.matches,
+    verifiers.same_value,
+)
+
+
 def find_verifier(verify: Verifier | str) -> Verifier:
     """Return a verifier by name, or a function given directly.
 
@@ -223,6 +232,28 @@ def accepts_the_answer(verify: Verifier | str) -> bool:
     """Return whether the answer itself is a right response: true for a verifier by name that compares with it."""
     name = verify.partition(":")[0] if isinstance(verify, str) else ""
     return name in ("exact", "numeric", "set", "math", "code")
+
+
+def check_row(verify: Verifier, answer: Any, row: Mapping[str, Any]) -> None:
+    """Check that a verifier by name can use the answer of a row, before there is a response.
+
+    >>> check_row(find_verifier("numeric"), "n/a", {})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: numeric needs a number as the answer, got 'n/a'
+
+    A fault of the row must not depend on the response: otherwise only some members of a group would be scored.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if isinstance(verify, Rubric):
+        for one in verify._verifiers.values():
+            check_row(one, answer, row)
+    elif isinstance(verify, Code):
+        verify._read(row.get(verify.tests))
+    elif (verify.func if isinstance(verify, partial) else verify) in _OURS:
+        verify("", answer, row)
 
 
 def executor_for(verify: Verifier) -> str:

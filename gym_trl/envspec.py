@@ -57,6 +57,8 @@ class Probed(NamedTuple):
     executor: ExecutorConfig
     seats: dict[str, int]
     """Number of seats that are played; 1 unless all seats are."""
+    criteria: Mapping[str, float] = {}
+    """Weights of the criteria that make up the reward, by name; empty unless all environments have the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,13 +178,14 @@ class EnvSpec:
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
-        seats = dict[str, int]()
+        seats, criteria = dict[str, int](), list[dict[str, float]]()
         for env_id in self.weights:
             with self.checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 count = attribute_of(env, "num_instances")
                 num_instances[env_id] = None if count is None else int(count)
+                criteria.append(dict(attribute_of(env, "criteria", {})))
                 seats[env_id] = 1 if self.seats is None else num_seats(env)
                 if self.state_key is not None:
                     _check_key(env)
@@ -204,7 +207,8 @@ class EnvSpec:
                 f"be pickled: {objection}"
             )
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
-        return Probed(instructions, num_instances, stepping, seats)
+        shared = criteria[0] if all(one == criteria[0] for one in criteria) else {}
+        return Probed(instructions, num_instances, stepping, seats, shared)
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}

@@ -4,10 +4,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
+from gym_trl.envs.question_answer import Column, QAEnv
+from gym_trl.envs.rubric import Verifier
 from gym_trl.envspec import END_AFTER_INVALID, SELF_PLAY, EnvSpec, EnvWrapper, TaskPlan
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.guards import GuardedPool, OrderedPool
@@ -20,7 +22,7 @@ from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.league import League
 from gym_trl.grpo.league_games import LeagueGames
-from gym_trl.grpo.rewards import env_reward
+from gym_trl.grpo.rewards import CriterionReward, RestReward, env_reward
 from gym_trl.grpo.rollout_func import ATTACH, Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.training_tasks import at_level
@@ -283,6 +285,54 @@ class GymSpec:
         except ConfigError as error:
             raise ConfigError(f"seats must be {SELF_PLAY!r} or a league of opponents that exist: {error}") from error
 
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        prompt: Column,
+        answer: Column | None = None,
+        verify: Verifier | str = "exact",
+        turns: int = 1,
+        hints: Column | None = None,
+        split: str = "train",
+        subset: str | None = None,
+        reward: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a specification for the questions of a data set, each row of which is a task (``QAEnv``).
+
+        >>> rows = [{"question": f"{n} + 1?", "answer": n + 1} for n in range(20)]
+        >>> spec = GymSpec.from_dataset(rows, prompt="question", answer="answer", verify="numeric")
+        >>> len(list(spec.tasks("train"))), len(list(spec.tasks("eval")))
+        (18, 2)
+
+        Args:
+            dataset: See ``QAEnv``, as for the next eight arguments. Arguments that a command line can give too make it
+                the environment ``TrlEnv/QA-v0``.
+            prompt: Column with the question.
+            answer: Column with the answer.
+            verify: Verifier.
+            turns: Number of tries.
+            hints: Column with hints.
+            split: Split of a data set on the hub.
+            subset: Its subset.
+            reward: Mode of the reward.
+            options: Arguments of ``GymSpec``. Default of ``num_eval_tasks``: a tenth of the rows, at most 100; of
+                ``num_tasks``: all other rows, so that no row is in both splits.
+
+        Raises:
+            ConfigError: See ``QAEnv`` and ``GymSpec``.
+        """
+        columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify, "hints": hints}
+        others: dict[str, Any] = {"turns": turns, "split": split, "subset": subset, "reward": reward}
+        rows = QAEnv(dataset, **columns, **others).num_instances
+        for_eval = options.pop("num_eval_tasks", min(rows // 10, 100))
+        sizes = {"num_eval_tasks": for_eval, "num_tasks": options.pop("num_tasks", max(1, rows - for_eval))}
+        if all(one is None or isinstance(one, str) for one in (dataset, *columns.values())):
+            return cls("TrlEnv/QA-v0", env_kwargs={"dataset": dataset, **columns, **others}, **sizes, **options)
+        return cls(partial(QAEnv, dataset, **columns, **others), **sizes, **options)
+
     @property
     def weights(self) -> Mapping[str, float]:
         """Share of each environment in the tasks, by id."""
@@ -433,8 +483,16 @@ class GymSpec:
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
-        """Reward functions for the trainer: the environment's return."""
-        return [env_reward]
+        """Reward functions for the trainer: the environment's return.
+
+        For an environment with several ``criteria`` (``gym_trl.envs.rubric.Rubric``) it is one function per criterion,
+        and one for the rest, which add up to the return; the trainer logs each. With credit per turn it is one
+        function.
+        """
+        if not self._probed.criteria or self.turn_credit is not None:
+            return [env_reward]
+        criteria = tuple(CriterionReward(name, weight) for name, weight in self._probed.criteria.items())
+        return [*criteria, RestReward(criteria)]
 
     @property
     def _draws(self) -> bool:

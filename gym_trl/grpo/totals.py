@@ -208,6 +208,7 @@ def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "invalid_actions": [episode.invalid_actions for episode in episodes],
         "cut_actions": [episode.cut_actions for episode in episodes],
         "cut_observations": [episode.cut_observations for episode in episodes],
+        "scores": [dict(episode.scores) for episode in episodes],
     }
 
 

@@ -1,5 +1,6 @@
 """One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -214,6 +215,7 @@ class Episode:
             places=tuple(state.place for state in states) if limited else (),
             turns_left=tuple(left) if limited else (),
             unplayed_costs=self._costs,
+            scores=_scores(self._info) if self._terminated else {},
         )
 
     def _bounded(self, result: StepResult) -> StepResult:
@@ -359,3 +361,13 @@ def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
         # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
         return RefusedResponse(f"An action has at most {longest} characters.")
     return UnfinishedResponse(answer) if cut else answer
+
+
+def _scores(info: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores of the criteria in ``info``, if there are any."""
+    scores = info.get("scores")
+    if not isinstance(scores, Mapping):
+        return {}
+    return {
+        str(name): float(one) for name, one in scores.items() if isinstance(one, int | float) and math.isfinite(one)
+    }

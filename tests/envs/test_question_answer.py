@@ -246,6 +246,22 @@ def test_a_row_without_a_question_or_an_answer_is_a_fault_of_the_data(row: dict[
         env.reset(options={"instance": 1})
 
 
+@pytest.mark.parametrize(
+    ("verify", "row", "says"),
+    [
+        ("numeric", {"question": "?", "answer": "n/a"}, "needs a number"),
+        ("numeric:0.1", {"question": "?", "answer": "n/a"}, "needs a number"),
+        ("regex", {"question": "?", "answer": "("}, "regular expression"),
+        ("code", {"question": "?", "answer": "1"}, "tests"),
+        (Rubric({"short": (short, 0.2), "right": ("numeric", 1)}), {"question": "?", "answer": "n/a"}, "a number"),
+    ],
+)
+def test_an_answer_that_the_verifier_cannot_use_fails_before_any_response(verify: Any, row: Any, says: str) -> None:
+    env = QAEnv([row], prompt="question", answer="answer", verify=verify)
+    with pytest.raises(ConfigError, match=says):
+        env.reset()
+
+
 def test_a_column_function_that_fails_is_not_the_model_s_fault() -> None:
     env = SUMS(prompt=lambda row: row["nothing"])
     with pytest.raises(InfrastructureError, match="reading the row"):
@@ -257,3 +273,93 @@ def test_the_splits_of_a_specification_share_no_row() -> None:
     spec = gym_trl.GymSpec(SUMS, num_tasks=6, num_eval_tasks=2)
     rows = {split: [task.options["instance"] for task in spec.tasks(split)] for split in ("train", "eval")}
     assert sorted(rows["train"] + rows["eval"]) == list(range(8))
+
+
+def test_a_specification_of_a_data_set_keeps_rows_for_evaluation() -> None:
+    pytest.importorskip("trl")
+    for rows, train, evaluated in ((ROWS, 8, 0), (ROWS * 3, 22, 2)):
+        spec = gym_trl.GymSpec.from_dataset(rows, prompt="question", answer="answer", verify="numeric")
+        tasks = {split: [task.options["instance"] for task in spec.tasks(split)] for split in ("train", "eval")}
+        assert (len(tasks["train"]), len(tasks["eval"])) == (train, evaluated)
+        assert sorted(tasks["train"] + tasks["eval"]) == list(range(len(rows)))
+
+
+def test_a_specification_of_a_file_is_of_the_registered_id(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    file = str(_write(tmp_path / "sums.jsonl"))
+    spec = gym_trl.GymSpec.from_dataset(file, prompt="question", answer="answer", verify="numeric", turns=2)
+    assert list(spec.weights) == ["TrlEnv/QA-v0"]
+    assert spec.reward_funcs == [gym_trl.env_reward]
+
+
+def test_the_criteria_of_a_rubric_are_rewards_that_add_up_to_the_return() -> None:
+    pytest.importorskip("trl")
+    arguments: dict[str, Any] = {"prompt": "question", "answer": "answer", "verify": RUBRIC}
+    spec = gym_trl.GymSpec.from_dataset(ROWS, **arguments)
+    functions = spec.reward_funcs
+    assert [function.__name__ for function in functions] == ["correct", "short", "shouts", "rest"]
+    columns = {
+        "episode_return": [1.2, 0.9, -0.5, -0.6, None],
+        "scores": [
+            {"correct": 1, "short": 1, "shouts": 0},
+            {"correct": 1, "short": 0, "shouts": 0},
+            {"correct": 0, "short": 0, "shouts": 1},
+            {},  # cut off, with a penalty of 0.1
+            {},  # unscored
+        ],
+    }
+    paid = [function(**columns) for function in functions]
+    assert [row[-1] for row in paid] == [None] * 4
+    sums = [sum(row[place] or 0 for row in paid) for place in range(4)]
+    assert sums == pytest.approx([1.2, 0.9, -0.5, -0.6])
+    assert paid[-1][:4] == pytest.approx([0, -0.1, 0, -0.1])
+    assert gym_trl.GymSpec.from_dataset(ROWS, **arguments, reward="success").reward_funcs == [gym_trl.env_reward]
+    assert gym_trl.GymSpec.from_dataset(ROWS, **arguments, credit="pool").reward_funcs == [gym_trl.env_reward]
+
+
+@pytest.mark.trl
+@pytest.mark.full
+def test_a_tiny_model_trains_on_a_rubric_and_each_criterion_is_logged(tmp_path: Path) -> None:
+    from tiny_trainer import make as make_trainer
+
+    broken = {"question": "This row is broken", "answer": "nan"}  # its episodes are unscored
+    digits = [{"question": f"{n} + 1", "answer": n + 1} for n in range(7)]
+    rubric = Rubric({"correct": ("numeric", 1.0), "short": (short, 0.2)})
+    seen = []
+    spec = gym_trl.GymSpec.from_dataset(
+        [*digits, broken],
+        prompt="question",
+        answer="answer",
+        verify=rubric,
+        num_tasks=8,
+        action_format="plain",
+        instructions="",
+        max_tokens_per_turn=1,
+        cut_actions="accept",
+        on_rollout=lambda rollout: seen.extend(rollout.episodes),
+    )
+    trainer: Any = make_trainer(  # type: ignore[no-untyped-call]
+        tmp_path, spec, eval_dataset=None, grpo={"max_steps": 3, "per_device_train_batch_size": 32}
+    )
+    trainer.train()
+    logs = trainer.state.log_history[:3]
+    assert all({"rewards/correct/mean", "rewards/short/mean", "rewards/rest/mean"} <= set(log) for log in logs)
+    parts = [sum(log[f"rewards/{name}/mean"] for name in ("correct", "short", "rest")) for log in logs]
+    assert parts == pytest.approx([log["env/return"] for log in logs])
+    assert {log["env/unscored"] for log in logs} == {1 / 8}
+    assert all(not episode.scores for episode in seen if not episode.scored)
+    assert all(set(episode.scores) == {"correct", "short"} for episode in seen if episode.scored)
+
+
+@pytest.mark.external
+@pytest.mark.parametrize(
+    ("name", "verify"), [("leg_counting", "numeric"), ("basic_arithmetic", "numeric"), ("caesar_cipher", "exact")]
+)
+def test_data_sets_of_reasoning_gym_are_questions_and_answers(name: str, verify: str) -> None:
+    reasoning_gym = pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+    rows = list(reasoning_gym.create_dataset(name, seed=1, size=40))
+    env = QAEnv(rows, prompt="question", answer="answer", verify=verify)
+    for policy, least, most in (("solver", 40, 40), ("constant", 0, 8), ("noop", 0, 0), ("random", 0, 8)):
+        make = env.baselines[policy].policy
+        won = sum(play(env, make(row), options={"instance": row})[-1][-1]["success"] for row in range(40))
+        assert least <= won <= most
