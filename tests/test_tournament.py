@@ -382,7 +382,7 @@ def test_the_command_prints_json_and_anchors() -> None:
         ([NIM, "solver", "solver"], "players must have different names, got solver twice"),
         ([NIM, "solver", "person"], "a person plays with gym-trl play --against POLICY, not in a tournament"),
         ([NIM, "solver", "solvr"], "has no policy 'solvr'; did you mean 'solver'?"),
-        ([NIM, "solver", "./runs"], "there is no folder './runs'"),
+        ([NIM, "solver", "./nowhere"], "there is no folder './nowhere'"),
         ([NIM, "solver", "tests"], "there is no model in 'tests': it has no config.json"),
         ([NIM, "solver", "random", "--games", "7"], "games must be a multiple of 2"),
         ([NIM, "solver", "random", "--anchor", "solve"], "did you mean 'solver'?"),
