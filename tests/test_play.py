@@ -10,14 +10,9 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.policies.interactive import Hint, InteractiveEpisode, ReplayError
+from gym_trl.registration import GAMES
 
-OURS = sorted(
-    env_id
-    for env_id, spec in gym.registry.items()
-    if env_id.startswith("TrlEnv/")
-    and "external" not in str(spec.entry_point)
-    and "openenv" not in str(spec.entry_point)
-)
+OURS = sorted(GAMES)
 
 
 def make(env_id: str, **kwargs: Any) -> Callable[[], Any]:
