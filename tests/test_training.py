@@ -15,8 +15,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, strategies as st
-from lanes import examples
+from hypothesis import given, settings, strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -300,7 +299,7 @@ def test_a_run_that_plays_all_seats_keeps_whole_games(tmp_path: Path, records_pe
     cut=st.integers(0, 5),
     failed=st.sets(st.integers(0, 70), max_size=3),
 )
-@examples(200)
+@settings(max_examples=60, deadline=None)
 def test_records_are_whole_games_and_a_failed_one_if_any(
     groups: list[tuple[str, int]], games: int, count: int, cut: int, failed: set[int]
 ) -> None:
