@@ -119,8 +119,8 @@ def blind_levels(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> tup
     """Return success and mean return of the blind baseline: published values, or those of a search of under a second.
 
     >>> import gymnasium as gym
-    >>> blind_levels(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4))[0] > 0.4
-    True
+    >>> blind_levels(lambda: gym.make("TrlEnv/GuessNumber-v0"))
+    (0.121, 0.121)
 
     Both are ``None`` if the environment is too slow to play 200 held-out episodes in two seconds.
     """
