@@ -14,7 +14,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -197,6 +196,7 @@ def share(
 ) -> float:
     """Return the share of games, each made with these arguments, in which the greedy model gets ``won`` or more."""
     from gym_trl import GymSpec
+    from gym_trl.training.run import playing
 
     found: list[float] = []
     for arguments in tasks:
@@ -204,22 +204,9 @@ def share(
         spec = GymSpec(
             game.env_id, env_kwargs=kwargs, num_tasks=1, num_eval_tasks=8 if QUICK else 64, seed=1, **wrapping
         )
-        with greedy(trainer):
+        with playing(trainer, 0.0):
             found += spec.rollout_func(list(spec.eval_dataset["prompt"]), trainer)["episode_return"]
     return statistics.fmean(value >= won for value in found)
-
-
-@contextmanager
-def greedy(trainer: Any) -> Iterator[None]:
-    """Sample the most probable tokens."""
-    usual = trainer.args.temperature
-    trainer.args.temperature = 0.0
-    trainer.model.eval()
-    try:
-        yield
-    finally:
-        trainer.args.temperature = usual
-        trainer.model.train()
 
 
 def draws(trainer: Any, game: Game, wrapping: Mapping[str, Any]) -> float:

@@ -33,7 +33,7 @@ TOKENS = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """What one way of playing the games of one environment took."""
+    """Costs of playing the games of one environment in one way."""
 
     game: str
     way: str

@@ -218,7 +218,8 @@ class EnvSpec:
         if self.seats is not None:
             if num_seats(made) == 1 and "opponent" not in kwargs and "self" in attribute_of(made, "opponents", ()):
                 made.close()
-                made = self._makers[env_id](**kwargs, opponent="self")
+                self._kwargs[env_id]["opponent"] = "self"  # the next ones are made so at once
+                return self._stack(env_id, **level)
             made = Seats(made)  # which declares the success of each seat
         else:
             made = declare_success(made, self.success)

@@ -17,9 +17,11 @@ from gym_trl.cli.options import (
     DebugOption,
     EnvOption,
     JsonOption,
+    PolicyTokensOption,
     SpecOption,
     SuccessOption,
     SystemPromptOption,
+    TemperatureOption,
     read_pairs,
     read_success,
 )
@@ -65,13 +67,8 @@ def evaluate(
     vllm: Annotated[bool, Option("--vllm", help="Generate with vLLM instead of Transformers.")] = False,
     llm: Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Argument of vllm.LLM; repeatable.")] = None,
     concurrency: Annotated[int | None, Option(min=1, help="Concurrent episodes. Default: 64, 16 on a server.")] = None,
-    temperature: Annotated[
-        float | None,
-        Option(min=0.0, help="Sampling temperature; 0 is greedy. Default: the model's or the server's own."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, or the run's.")
-    ] = None,
+    temperature: TemperatureOption = None,
+    max_tokens: PolicyTokensOption = None,
     max_completion: Annotated[
         int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: the context.")
     ] = None,

@@ -44,6 +44,11 @@ EpisodesOption = Annotated[
 ]
 GroupSizeOption = Annotated[int | None, Option(min=2, help="Episodes per task. Default: 8, up to 16 (tiny).")]
 MaxTokensOption = Annotated[int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, up to 16 (tiny).")]
+PolicyTokensOption = Annotated[int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, or the run's.")]
+TemperatureOption = Annotated[
+    float | None,
+    Option(min=0.0, help="Sampling temperature; 0 is greedy. Default: the model's or the server's own."),
+]
 MaxCompletionOption = Annotated[
     int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: 2048, 128 (tiny).")
 ]

@@ -9,7 +9,16 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import ID_HELP, LARGEST_SEED, DebugOption, EnvOption, JsonOption, read_pairs
+from gym_trl.cli.options import (
+    ID_HELP,
+    LARGEST_SEED,
+    DebugOption,
+    EnvOption,
+    JsonOption,
+    PolicyTokensOption,
+    TemperatureOption,
+    read_pairs,
+)
 from gym_trl.cli.policies import read_players
 from gym_trl.cli.terminal import say, say_aside, show_columns
 from gym_trl.errors import ConfigError, MissingDependencyError
@@ -52,13 +61,8 @@ def tournament(
     ] = None,
     retry: Annotated[bool, Option("--retry", help="Play the unscored games in --out again.")] = False,
     concurrency: Annotated[int | None, Option(min=1, help="Concurrent games. Default: 64, 16 on a server.")] = None,
-    temperature: Annotated[
-        float | None,
-        Option(min=0.0, help="Sampling temperature; 0 is greedy. Default: the model's or the server's own."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, or the run's.")
-    ] = None,
+    temperature: TemperatureOption = None,
+    max_tokens: PolicyTokensOption = None,
     action_format: Annotated[
         str, Option(help='Format of the actions of models and servers: "tag", "boxed", "plain", ... Runs keep theirs.')
     ] = "tag",

@@ -23,15 +23,15 @@ class RoutedEngine:
     Engines that have requests take turns: ``collect`` runs a small piece of work of each until one has finished.
 
     Args:
-        own: Engine of requests that name no model.
+        own: Engine of requests that name no model; ``None`` if all of them name one.
         others: Function that returns the engine of a model; called once for each.
     """
 
-    def __init__(self, own: Engine, others: Callable[[str], Engine]) -> None:
+    def __init__(self, own: Engine | None, others: Callable[[str], Engine]) -> None:
         self.shared: bool = getattr(own, "shared", False)
         """True if other processes wait for the engine of requests that name no model."""
         self._others = others
-        self._engines: dict[str, Engine] = {"": own}
+        self._engines: dict[str, Engine] = {} if own is None else {"": own}
         self._running: dict[str, str] = {}  # model of each request
 
     def submit(self, request: Request) -> None:
@@ -62,6 +62,6 @@ class RoutedEngine:
 
     def meet(self) -> None:
         """Meet the other processes, if these wait for the engine (``CollectiveEngine.meet``)."""
-        meet: Callable[[], None] | None = getattr(self._engines[""], "meet", None)
+        meet: Callable[[], None] | None = getattr(self._engines.get(""), "meet", None)
         if meet is not None:
             meet()

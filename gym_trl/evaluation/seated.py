@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.engines.protocol import Engine
+from gym_trl.engines.routed import RoutedEngine
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import EngineError
 from gym_trl.executors.inline import InlinePool
@@ -17,16 +17,14 @@ from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.model import LoadedModel, Model
 from gym_trl.policies.protocol import ModelStopped
 from gym_trl.rollout.episode import Episode, Sample
-from gym_trl.rollout.game import Game, GameResult, SeatPolicy
+from gym_trl.rollout.game import OWN_FAULT, Game, GameResult, SeatPolicy
 from gym_trl.rollout.loop import run_games
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
-    Completion,
     EnvFailure,
     EpisodeResult,
     Policy,
     RefusedResponse,
-    Request,
     StepResult,
     StopReason,
     Task,
@@ -36,7 +34,6 @@ from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.settlement import settlement
 
-_OWN_FAULT = (StopReason.PARSE_ERROR, StopReason.INVALID_ACTION)
 _NUMBER = "sitting"
 """Option of ``reset`` with the number of the game."""
 _OF_FORMAT = ("action_format", "strict", "cut_actions", "instructions")
@@ -177,7 +174,7 @@ def _play(setup: _Setup, seatings: Sequence[Seating], on_game: OnGame, alive: in
             raise failure
         on_game(sittings[number].result(result))
 
-    engine = _Engines(sittings, setup.loaded)
+    engine = RoutedEngine(None, lambda name: setup.loaded[name].engine)
     with InlinePool(lambda name: _Table(setup.spec.make(name), sittings)) as pool:
         run_games(games, pool=pool, engine=engine, max_alive=alive, on_finish=finish)
 
@@ -250,7 +247,7 @@ class _Sitting:
             self._payoffs[paid_to] += paid
         self._next = info.get("to_move", seat)
         self._over = terminated or truncated
-        if self._over and info.get("stop_reason") in _OWN_FAULT:
+        if self._over and info.get("stop_reason") in OWN_FAULT:
             self._forfeit = seat
         elif not self._over:
             self._owed = settlement(view)
@@ -263,7 +260,7 @@ class _Sitting:
         if isinstance(policy, Model):
 
             def make(*given: Any, **named: Any) -> Episode:
-                return _SeatEpisode(*given, rules=lambda: instructions_of(self._views[number]), **named)
+                return _SeatEpisode(*given, rules=lambda: instructions_of(self._views[number]), model=name, **named)
 
             return self._setup.loaded[name].episode(task, seed, make)
         made: Policy | None = None
@@ -337,33 +334,3 @@ class _SeatEpisode(Episode):
         if isinstance(result, StepResult):
             result = replace(result, instructions=self._rules())
         return super().started(result)
-
-
-class _Engines:
-    """Engines of several models as one: a request goes to the engine of the player in its seat."""
-
-    def __init__(self, sittings: Sequence[_Sitting], loaded: Mapping[str, LoadedModel]) -> None:
-        self._sittings = sittings
-        self._loaded = loaded
-        self._pending: dict[str, Engine] = {}
-
-    def submit(self, request: Request) -> None:
-        """Submit a request to its engine."""
-        game, _, seat = request.episode_id.partition(".")
-        engine = self._loaded[self._sittings[int(game)].seating.players[int(seat)]].engine
-        self._pending[request.id] = engine
-        engine.submit(request)
-
-    def collect(self, *, block: bool) -> list[Completion]:
-        """Advance every engine that has requests, and return the completions."""
-        while True:
-            busy = list({id(engine): engine for engine in self._pending.values()}.values())
-            found = [one for engine in busy for one in engine.collect(block=block and len(busy) == 1)]
-            for completion in found:
-                del self._pending[completion.request_id]
-            if found or not block or not busy:
-                return found
-
-    def cancel(self, request_id: str) -> None:
-        """Cancel a request."""
-        self._pending.pop(request_id).cancel(request_id)

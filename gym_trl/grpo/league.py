@@ -1,6 +1,7 @@
 """Leagues: opponents of a training in games of several seats, and how often each is played."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Self, TypeAlias
@@ -323,8 +324,7 @@ def _value(said: str) -> Any:
 
 def _place(totals: Sequence[float], seed: int) -> int:
     """Return the index of the interval that a seed falls into."""
-    point = seed / 2**63 * totals[-1]
-    return next((place for place, total in enumerate(totals) if point < total), len(totals) - 1)
+    return min(bisect_right(totals, seed / 2**63 * totals[-1]), len(totals) - 1)
 
 
 def _step_of(name: str) -> int:

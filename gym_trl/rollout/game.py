@@ -193,9 +193,7 @@ class Game:
         """Return the result of a game that the environment has ended."""
         named = result.info.get("stop_reason")
         if named in OWN_FAULT:
-            ended = self._seats[player].stepped(self._told(player, result))
-            assert isinstance(ended, EpisodeResult)
-            return self._left(ended)
+            return self._left(self._end(player, self._told(player, result)))
         texts = result.info.get("observations") or {player: result.observation}
         successes = result.info.get("successes")
         episodes = []
@@ -209,13 +207,10 @@ class Game:
                 info["stop_reason"] = named
             if result.terminated and successes is not None:
                 info["success"] = successes[seat]
-            settled = (
-                self._settlement if result.truncated and seat != player else 0.0
-            )  # the player's reward has its own
+            # The player's reward has its own.
+            settled = self._settlement if result.truncated and seat != player else 0.0
             told = replace(told, observation=texts.get(seat, ""), reward=told.reward + settled, info=info)
-            ended = playing.stepped(told)
-            assert isinstance(ended, EpisodeResult)
-            episodes.append(ended)
+            episodes.append(self._end(seat, told))
         return self._ended(episodes)
 
     def _stop(self, seat: int, reason: StopReason, error: str | None, settlement: float) -> EpisodeResult:
@@ -230,9 +225,13 @@ class Game:
             return playing.stopped(reason, error)
         told = self._told(seat, StepResult("", truncated=True, state=step.state))
         info = {**told.info, "stop_reason": reason.value}
-        ended = playing.stepped(replace(told, reward=told.reward + settlement, info=info))
+        return replace(self._end(seat, replace(told, reward=told.reward + settlement, info=info)), error=error)
+
+    def _end(self, seat: int, told: StepResult) -> EpisodeResult:
+        """Tell a seat the result that ends its episode, and return the episode."""
+        ended = self._seats[seat].stepped(told)
         assert isinstance(ended, EpisodeResult)
-        return replace(ended, error=error)
+        return ended
 
     def _ended(self, episodes: Sequence[EpisodeResult]) -> GameResult:
         # A step of which the seat was not told, because the game has failed, is no turn.

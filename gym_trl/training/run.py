@@ -475,15 +475,15 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     def _evaluate(self, temperature: float) -> Score:
         """Play the evaluation's tasks, distributed over the processes, in batches of the training's size."""
         trainer, accelerator = self._trainer, self._trainer.accelerator
-        self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
         if self._evaluated is None:
             return Score.of([])
+        self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
         prompts = self._evaluated.eval_dataset["prompt"]
         mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
         size = trainer.args.generation_batch_size // accelerator.num_processes
         # All processes run the same number of batches, because sharded weights are gathered collectively.
         batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
-        with _playing(trainer, temperature):
+        with playing(trainer, temperature):
             columns = [self._evaluated.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
         names = ("episode_return", "success", "num_turns", "invalid_actions")
         results = [Result(*row) for batch in columns for row in zip(*(batch[name] for name in names), strict=True)]
@@ -548,7 +548,7 @@ def _named(when: str, score: Score) -> dict[str, float | None]:
 
 
 @contextmanager
-def _playing(trainer: Any, temperature: float) -> Iterator[None]:
+def playing(trainer: Any, temperature: float) -> Iterator[None]:
     """Use the trainer's model for an evaluation at another temperature."""
     model, samplers = trainer.model, [trainer.args]
     usual, training = trainer.args.temperature, model.training
