@@ -63,7 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _runs_programs(doctest: pytest.DoctestItem) -> bool:
     """Return whether an example makes a sandbox, whose default is bubblewrap."""
     examples = doctest.dtest.examples if doctest.dtest else []
-    return any(re.search(r"\b(Sandbox|CodeAgent|LocalExecuter|grade)\(", example.source) for example in examples)
+    makes = re.compile(r"\b(Sandbox|CodeAgent|LocalExecuter|Code|grade|grade_calls)\(")
+    return any(makes.search(example.source) for example in examples)
 
 
 @pytest.fixture
