@@ -22,7 +22,14 @@ import one_character
 from report import HERE, QUICK, Column, Table, in_process, publish, published_runs, require, run
 
 ROOT = HERE.parent / "runs" / ("self-play-quick" if QUICK else "self-play")
-OPPONENTS = ("self", "random", "perfect")
+OPPONENTS = ("self", "rae", "random", "perfect")
+"""Ways to train: ``rae`` is self-play with SPIRAL's and prime-rl's baselines instead of ``pool``."""
+TITLES = {
+    "self": "itself",
+    "rae": "itself, with SPIRAL's baselines",
+    "random": "a random player",
+    "perfect": "a perfect player",
+}
 SEEDS = range(1 if QUICK else 3)
 
 
@@ -77,6 +84,8 @@ class Learnt:
     steps: list[int]
     values: list[float]
     seconds: float
+    averaged: list[float] = field(default_factory=list)
+    """The same of the moving average of the weights, whose decay is 0.995 a step; for Kuhn poker."""
 
 
 def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
@@ -84,6 +93,7 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
     import time
 
     import torch
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -94,7 +104,7 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
     game = GAMES[name]
     steps = 4 if QUICK else game.steps
     rows, group = (16, 4) if QUICK else (game.rows, game.group)
-    alone = opponent == "self"
+    alone = opponent in ("self", "rae")
     others = {} if alone else {"opponent": game.perfect if opponent == "perfect" else opponent, "seat": "random"}
     wrapping: dict[str, Any] = {
         "action_format": "plain",
@@ -111,7 +121,7 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
         num_tasks=rows // group * min(steps, 200),
         num_eval_tasks=0,
         seed=seed,
-        credit="pool",
+        credit="rae" if opponent == "rae" else "pool",
         **wrapping,
     )
     tokenizer = tiny_tokenizer()
@@ -126,10 +136,14 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
             trainer.entropy_coef = first * (last / first) ** (state.global_step / steps)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            average.update_parameters(trainer.model)
             if state.global_step % max(1, steps // 20) == 0:
                 learnt.steps.append(state.global_step)
                 learnt.values.append(round(MEASURES[name](trainer, game, wrapping), 4))
-                print(name, opponent, seed, learnt.steps[-1], learnt.values[-1], file=sys.stderr, flush=True)
+                if name == "KuhnPoker":
+                    learnt.averaged.append(round(exploitability_of(trainer, game, wrapping, average.module), 4))
+                told = [learnt.steps[-1], learnt.values[-1], *learnt.averaged[-1:]]
+                print(name, opponent, seed, *told, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
@@ -161,11 +175,12 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
             callbacks=[Measure()],
         )
         trainer.remove_callback(PrinterCallback)
+        average = AveragedModel(trainer.model, multi_avg_fn=get_ema_multi_avg_fn(0.995))
         trainer.train()
     return {**asdict(learnt), "seconds": round(time.perf_counter() - begin)}
 
 
-def exploitability_of(trainer: Any, game: Game, wrapping: Mapping[str, Any]) -> float:
+def exploitability_of(trainer: Any, game: Game, wrapping: Mapping[str, Any], model: Any = None) -> float:
     """Return the exploitability of the model's own probabilities in Kuhn poker, in chips per game and seat."""
     import torch
 
@@ -182,7 +197,7 @@ def exploitability_of(trainer: Any, game: Game, wrapping: Mapping[str, Any]) -> 
     for one in decisions(env):
         messages = [Message(said.role, letters.get(said.content, said.content)) for said in one.messages()]
         with torch.no_grad():
-            logits = trainer.model(torch.tensor([chat.open(messages)])).logits[0, -1]
+            logits = (model or trainer.model)(torch.tensor([chat.open(messages)])).logits[0, -1]
         worth = {
             action: float(logits.softmax(-1)[tokenizer.convert_tokens_to_ids(letters[action.lower()])])
             for action in one.actions
@@ -256,10 +271,11 @@ def table(runs: Sequence[Learnt]) -> Table:
                     minutes = statistics.median(one.seconds for one in mine) / 60
                     yield {
                         "game": name,
-                        "trained against": {"self": "itself"}.get(opponent, f"a {opponent} player"),
+                        "trained against": TITLES[opponent],
                         "measured": game.measure,
                         "after the last step, by seed": last,
                         "best, by seed": best,
+                        "of the averaged weights": ", ".join(f"{one.averaged[-1]:.3g}" for one in mine if one.averaged),
                         "steps": game.steps,
                         "minutes": f"{minutes:.0f}",
                     }
@@ -270,6 +286,7 @@ def table(runs: Sequence[Learnt]) -> Table:
         "measured",
         "after the last step, by seed",
         "best, by seed",
+        "of the averaged weights",
         "steps",
         "minutes",
     ]
@@ -282,11 +299,11 @@ def picture(runs: Sequence[Learnt], figure: Any) -> None:
     names = [name for name in GAMES if any(one.game == name for one in runs)]
     figure.set_size_inches(4.5 * len(names) + 1, 3.6)
     panels = figure.subplots(1, len(names), squeeze=False).ravel()
-    colours = dict(zip(OPPONENTS, ("tab:blue", "tab:gray", "tab:orange"), strict=True))
+    colours = dict(zip(OPPONENTS, ("tab:blue", "tab:green", "tab:gray", "tab:orange"), strict=True))
     for panel, name in zip(panels, names, strict=True):
         labelled = set()
         for one in (one for one in runs if one.game == name):
-            label = None if one.opponent in labelled else one.opponent
+            label = None if one.opponent in labelled else TITLES[one.opponent]
             labelled.add(one.opponent)
             panel.plot(one.steps, one.values, color=colours[one.opponent], label=label, linewidth=1)
         panel.axhline(GAMES[name].goal, color="black", linewidth=0.8, linestyle=":")

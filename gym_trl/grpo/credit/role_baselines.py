@@ -12,8 +12,9 @@ class RoleBaselines:
 
         A_i,t = R_i - b_role        b_role <- decay b_role + (1 - decay) R_i
 
-    SPIRAL's role-conditioned advantage estimation (RAE), arXiv:2506.24119, section 4.2, whose decay is 0.95. A role is
-    a seat of an environment, and in a league also the kind of opponent: the model itself, its past, or another.
+    SPIRAL's role-conditioned advantage estimation (RAE), arXiv:2506.24119, section 4.2, whose decay is 0.95; prime-rl's
+    algorithm ``rae`` (its pull request 3136) differs in moving a baseline after each episode, not after each batch. A
+    role is a seat of an environment, and in a league also the kind of opponent: the model itself, its past, or another.
     Advantages of a batch use the baselines before it, so that no baseline depends on the episode itself; then the
     batch's episodes are counted one after the other. SPIRAL does not divide by a deviation: train with
     ``scale_rewards="none"`` to do the same.
