@@ -504,6 +504,32 @@ def test_a_state_key_that_another_process_does_not_know_is_found(tmp_path: Path,
     assert "hash()" in found.fix
 
 
+@pytest.mark.processes
+def test_a_process_that_has_time_for_fewer_episodes_is_compared_by_these(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    # The first process is fast; in the next one there is hardly time for an episode.
+    late = f"""
+import os, time
+from pathlib import Path
+from gym_trl.env_checker import checks
+mark = Path({str(tmp_path / "first")!r})
+if not mark.exists():
+    mark.write_text(str(os.getpid()))
+if mark.read_text() != str(os.getpid()):
+    checks._LONGEST_S = 1e-6
+"""
+    path = written(tmp_path, "late_game")
+    path.write_text(path.read_text("utf-8") + late, "utf-8")
+    from gym_trl.registration import env_maker
+
+    game = env_maker("late_game:Game")
+    assert game is not None
+    (tmp_path / "first").unlink()  # of this process
+    report = inspect_env(game, episodes=3, blind_steps=0)
+    [found] = [one for one in report.findings if one.promise == "processes"]
+    assert (found.verdict, found.got) == (OK, "2 episodes the same in two processes")
+
+
 @pytest.mark.full
 @pytest.mark.processes
 def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path, monkeypatch: Any) -> None:

@@ -108,6 +108,8 @@ def _in_processes(other: "_Other") -> Finding:
     second, keys_again = again.ask("games"), again.ask("keys")
     if first is None or second is None:
         return _not_tried(promise)
+    tried = min(len(first), len(second))  # a process that is slow at its first episode plays fewer
+    first, second = first[:tried], second[:tried]
     if (where := difference(first, second)) is None:
         pairs = [pair for one, two in zip(keys, keys_again, strict=False) for pair in zip(one, two, strict=False)]
         where = next((f"a state key is {this}, then {that}" for this, that in pairs if this != that), None)
