@@ -20,6 +20,7 @@ from gym_trl.envs.rubric import (
     check_row,
     executor_for,
     find_verifier,
+    longest_wait_s,
     score,
     sentence_of,
 )
@@ -166,8 +167,13 @@ class QAEnv(Puzzle):
 
     @property
     def preferred_executor(self) -> str:  # type: ignore[override]  # it depends on the verifier
-        """Default executor of ``GymSpec``: threads where the verifier waits for a sandbox, processes for ``math``."""
+        """Default executor of ``GymSpec``: threads where the verifier waits for something, processes for ``math``."""
         return executor_for(self._verifier)
+
+    @property
+    def longest_wait_s(self) -> float:
+        """Seconds that a step may wait for judges, whose failures are not the model's."""
+        return longest_wait_s(self._verifier)
 
     @property
     def solver(self) -> Callable[[], Policy]:  # type: ignore[override]  # there is none without answers

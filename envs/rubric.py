@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.envs.code_agent import grade_calls, unfenced
+from gym_trl.envs.judge import Judge, judge_at
 from gym_trl.errors import ConfigError
 from gym_trl.registration import did_you_mean
 from gym_trl.sandbox import Isolation
@@ -104,6 +105,7 @@ _VERIFIERS: Mapping[str, _Named] = {
         "Answer with Python code that defines the function, and nothing else.",
         takes=True,
     ),
+    "judge": _Named(judge_at, "Answer the question.", takes=True),
 }
 
 
@@ -123,8 +125,8 @@ def find_verifier(verify: Verifier | str) -> Verifier:
     (True, False)
 
     The names are ``exact``, ``numeric``, ``numeric:TOLERANCE`` (relative), ``set``, ``regex`` (the answer is the
-    pattern), ``regex:PATTERN`` (``{answer}`` in it is the answer), ``math``, ``code``, ``code:FUNCTION``, and
-    ``package.module:function``.
+    pattern), ``regex:PATTERN`` (``{answer}`` in it is the answer), ``math``, ``code``, ``code:FUNCTION``,
+    ``judge:URL``, ``judge:URL#MODEL`` (``Judge``), and ``package.module:function``.
 
     Raises:
         ConfigError: There is none of this name.
@@ -223,9 +225,10 @@ def sentence_of(verify: Verifier | str) -> str:
     if isinstance(verify, Rubric):
         return sentence_of(verify.first)
     named = _VERIFIERS.get(verify.partition(":")[0]) if isinstance(verify, str) else None
-    if named is None:
-        return _VERIFIERS["code"].sentence if isinstance(verify, Code) else _ANSWER_ONLY
-    return named.sentence
+    if named is not None:
+        return named.sentence
+    kinds = {Code: "code", Judge: "judge"}
+    return next((_VERIFIERS[name].sentence for kind, name in kinds.items() if isinstance(verify, kind)), _ANSWER_ONLY)
 
 
 def accepts_the_answer(verify: Verifier | str) -> bool:
@@ -267,7 +270,18 @@ def executor_for(verify: Verifier) -> str:
         return next((one for one in ("process", "thread") if one in needed), "inline")
     if verify is verifiers.same_value:
         return "process"
-    return "thread" if isinstance(verify, Code) else "inline"
+    return "thread" if isinstance(verify, Code | Judge) else "inline"
+
+
+def longest_wait_s(verify: Verifier) -> float:
+    """Return the seconds that a verifier may wait for its judges, which a time limit of steps must exceed.
+
+    >>> longest_wait_s(Rubric({"right": ("numeric", 1), "polite": (Judge(str, timeout_s=90), 0.2)}))
+    90
+    """
+    if isinstance(verify, Rubric):
+        return sum(map(longest_wait_s, verify._verifiers.values()))
+    return verify.timeout_s if isinstance(verify, Judge) else 0
 
 
 def _score(value: Any, name: str) -> float:

@@ -189,6 +189,11 @@ class EnvSpec:
                 seats[env_id] = 1 if self.seats is None else num_seats(env)
                 if self.state_key is not None:
                     _check_key(env)
+                if (limit := stepping.step_timeout) is not None and limit <= attribute_of(env, "longest_wait_s", 0):
+                    raise ConfigError(
+                        f"step_timeout must be above {env.get_wrapper_attr('longest_wait_s'):g} s, for which a step of "
+                        f"{env_id!r} may wait for a judge, got {limit:g}: a judge that is slow would count as a crash"
+                    )
                 if stepping.executor is None:
                     preferred = choose_executor(env_id, env, self.make).executor
                     if preferred not in EXECUTORS:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from typing import Any
@@ -49,7 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, answer = home.answer(body, times)
         with home.lock:
             home.working -= 1
-        self._send(status, answer)
+        with suppress(BrokenPipeError):  # the client has stopped waiting
+            self._send(status, answer)
 
     def _send(self, status: int, answer: Any) -> None:
         content = json.dumps(answer).encode() if not isinstance(answer, bytes) else answer

@@ -97,7 +97,7 @@ def test_a_server_that_is_busy_is_asked_again(serve: Any, status: int) -> None:
 
 
 def test_what_stays_unanswered_is_a_failure_and_the_others_go_on(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.policies.server._PAUSES_S", (0.0, None))
+    monkeypatch.setattr("gym_trl.text.chat_client.PAUSES_S", (0.0, None))
     doomed: list[int] = []
 
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
@@ -174,7 +174,7 @@ def test_nobody_is_asked_by_no_thread() -> None:
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.policies.server._PAUSES_S", (None,))
+    monkeypatch.setattr("gym_trl.text.chat_client.PAUSES_S", (None,))
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
         server("http://127.0.0.1:9/v1")
 

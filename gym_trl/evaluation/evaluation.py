@@ -21,13 +21,14 @@ from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import read_declares_success
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
-from gym_trl.policies.protocol import Attempt, ModelStopped, TextPolicy
+from gym_trl.policies.protocol import Attempt, TextPolicy
 from gym_trl.policies.server import Conversation
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import keep_json_lines, replace_text, to_json
 from gym_trl.records.schema import FAILURES, Record, as_record, task_id
 from gym_trl.registration import EnvSource, did_you_mean, env_name
 from gym_trl.seeding import task_seed
+from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import (
     Answer,
     Closing,

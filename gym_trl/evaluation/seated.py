@@ -15,11 +15,11 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.model import LoadedModel, Model
-from gym_trl.policies.protocol import ModelStopped
 from gym_trl.rollout.episode import Episode, Sample
 from gym_trl.rollout.game import OWN_FAULT, Game, GameResult, SeatPolicy
 from gym_trl.rollout.loop import run_games
 from gym_trl.seeding import derive_seed
+from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import (
     EnvFailure,
     EpisodeResult,

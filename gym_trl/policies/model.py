@@ -14,7 +14,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.policies.protocol import Attempt, ModelStopped, OnPlayed
+from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     first_line,
     has_model,
@@ -28,6 +28,7 @@ from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.history import History, appends, read_history
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
+from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
 from gym_trl.wrappers.inner import instructions_of
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.policies.protocol import ModelStopped
+from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.inner import attribute_of
 

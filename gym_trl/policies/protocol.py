@@ -8,7 +8,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import did_you_mean
 from gym_trl.seeding import derive_seed
-from gym_trl.types import EpisodeResult, Policy, StopReason, Task, TokenIds
+from gym_trl.types import EpisodeResult, Policy, Task, TokenIds
 from gym_trl.wrappers.inner import attribute_of
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
@@ -71,11 +71,3 @@ class TextPolicy:
                     else "others are given as package.module:function or as the folder of a model"
                 )
             )
-
-
-class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches the caller
-    """Failure of a model to respond; the episode ends with ``reason``."""
-
-    def __init__(self, reason: StopReason, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason

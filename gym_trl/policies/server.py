@@ -1,24 +1,17 @@
 """Policies on an inference server with OpenAI's HTTP interface."""
 
-import time
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from gym_trl.errors import ConfigError, EngineError, check_counts, needs
+from gym_trl.errors import EngineError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.policies.protocol import ModelStopped, TextPolicy
+from gym_trl.policies.protocol import TextPolicy
 from gym_trl.seeding import derive_seed
-from gym_trl.text.credentials import bearer, redact, without_password
-from gym_trl.text.parsing import split_thinking
+from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
+from gym_trl.text.credentials import without_password
 from gym_trl.types import Policy, StopReason, UnfinishedResponse
 from gym_trl.wrappers.inner import instructions_of
-
-_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, None)
-"""Pause after each failed request; ``None`` after the last."""
-_CONNECT_S = 10.0
-_RETRIED = {408, 425, 429, 500, 502, 503, 504}
-_OVERFLOW = ("context length", "context_length", "maximum context", "too long")
 
 
 def server(
@@ -57,20 +50,9 @@ def server(
         EngineError: the server is missing, or rejects requests.
         MissingDependencyError: httpx is not installed.
     """
-    with needs("server", "asking a server"):
-        import httpx
-    if not base_url.startswith(("http://", "https://")):
-        raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}")
-    check_counts(concurrency=concurrency)
-    headers = bearer(api_key)
-    client = httpx.Client(
-        base_url=base_url.rstrip("/"),
-        headers=headers,
-        timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
-        limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
-    )
+    client = open_client(base_url, api_key=api_key, concurrency=concurrency, timeout_s=timeout_s)
     try:
-        name = model or _first_model(client)
+        name = model or first_model(client)
     except Exception:
         client.close()
         raise
@@ -82,15 +64,6 @@ def server(
     weakref.finalize(make, client.close)  # the last episode keeps make alive
     settings = {"base_url": without_password(base_url), "sampling": dict(sampling or {}), "max_tokens": max_tokens}
     return TextPolicy(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
-
-
-def _first_model(client: Any) -> str:
-    try:
-        return str(_request(client, "GET", "/models")["data"][0]["id"])
-    except ModelStopped as error:
-        raise EngineError(str(error)) from error
-    except (LookupError, TypeError) as error:
-        raise EngineError(f"{_address(client)} lists no models; set model, or --model") from error
 
 
 class Conversation:
@@ -109,75 +82,26 @@ class Conversation:
     def __call__(self, observation: str) -> str:
         """Send the observation, and return the response without its thinking."""
         text = observation if self.thinking else "\n\n".join(part for part in (self._instructions, observation) if part)
-        # Lone surrogates are valid in JSON, but servers reject them.
-        self.messages.append(
-            {"role": "user", "content": text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")}
-        )
+        self.messages.append({"role": "user", "content": encodable(text)})
         # Some servers accept seeds of 32 bits only.
         body = {**self._body, "messages": self.messages, "seed": derive_seed(self._seed, len(self.thinking)) % 2**31}
         try:
-            answer = _request(self._client, "POST", "/chat/completions", body)
+            answer = request(self._client, "POST", "/chat/completions", body)
         except EngineError as refusal:
             # Find out if the server rejects this conversation (by a content filter, for example) or any: send the same
             # request with a minimal conversation.
             system = [message for message in self.messages if message["role"] == "system"]
             minimal = [*system, {"role": "user", "content": self._instructions or "Hello"}]
             try:
-                _request(self._client, "POST", "/chat/completions", {**body, "messages": minimal})
+                request(self._client, "POST", "/chat/completions", {**body, "messages": minimal})
             except EngineError:
                 raise refusal from None
             raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
-        try:
-            message, finish = answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")
-            thinking, said = split_thinking(message.get("content") or "")
-            thinking = message.get("reasoning_content") or message.get("reasoning") or thinking
-        except (LookupError, TypeError, AttributeError) as error:
-            shown = redact(repr(answer), self._client.headers.get("Authorization"))
-            raise ModelStopped(StopReason.CANCELLED, f"the server's response has no message: {shown:.200}") from error
-        self.thinking.append(str(thinking))
-        self.messages.append({"role": "assistant", "content": said})
-        self._count(answer.get("usage"))
-        return UnfinishedResponse(said) if finish == "length" else said
-
-    def _count(self, usage: Any) -> None:
-        if isinstance(usage, Mapping) and isinstance(usage.get("completion_tokens"), int):
-            self.sampled_tokens = (self.sampled_tokens or 0) + usage["completion_tokens"]
-            if self.prompt_tokens is None and isinstance(usage.get("prompt_tokens"), int):
-                self.prompt_tokens = usage["prompt_tokens"]
-
-
-def _request(client: Any, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """Return a server's response as JSON, repeating the request as long as that may help."""
-    import httpx
-
-    for pause in _PAUSES_S:
-        reason = StopReason.CANCELLED
-        try:
-            response = client.request(method, path, json=body)
-        except httpx.TimeoutException as error:
-            reason, problem = StopReason.TIMEOUT, f"{_address(client)} did not respond in time: {type(error).__name__}"
-        except httpx.HTTPError as error:
-            problem = f"{_address(client)}: {type(error).__name__}: {error}"
-        else:
-            if response.status_code not in _RETRIED:
-                return _read(response, client)
-            problem = f"{_address(client)} returned status {response.status_code}"
-        if pause is not None:
-            time.sleep(pause)
-    raise ModelStopped(reason, problem)
-
-
-def _read(response: Any, client: Any) -> Any:
-    if response.is_success:
-        try:
-            return response.json()
-        except ValueError as error:
-            raise ModelStopped(StopReason.CANCELLED, f"the response of {_address(client)} is not JSON") from error
-    said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
-    if any(words in said.lower() for words in _OVERFLOW):
-        raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
-    raise EngineError(f"{_address(client)} returned status {response.status_code}: {said}")
-
-
-def _address(client: Any) -> str:
-    return without_password(str(client.base_url))
+        reply = read_reply(answer, self._client)
+        self.thinking.append(reply.thinking)
+        self.messages.append({"role": "assistant", "content": reply.text})
+        if reply.completion_tokens is not None:
+            self.sampled_tokens = (self.sampled_tokens or 0) + reply.completion_tokens
+            if self.prompt_tokens is None:
+                self.prompt_tokens = reply.prompt_tokens
+        return UnfinishedResponse(reply.text) if reply.cut else reply.text
