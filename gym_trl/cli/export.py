@@ -16,6 +16,7 @@ EXAMPLES = """
 gym-trl export runs/first --to sft --min-return 1 --out sft.jsonl
 gym-trl export evals/guess --to preferences --out pairs.jsonl
 gym-trl export evals/guess --to parquet --out guess.parquet
+gym-trl export evals/guess --to inspect --out logs
 gym-trl export runs/first --to model --out models/first
 """
 
@@ -26,6 +27,7 @@ class ExportFormat(StrEnum):
     SFT = "sft"
     PREFERENCES = "preferences"
     PARQUET = "parquet"
+    INSPECT = "inspect"
     MODEL = "model"
 
 
@@ -34,9 +36,10 @@ def export(
     path: Annotated[Path, Argument(metavar="FILE", help="Folder or file of records, or a run or model.")],
     *,
     to: Annotated[
-        ExportFormat, Option(help="Conversations for SFTTrainer, pairs for DPOTrainer, a table, or a whole model.")
+        ExportFormat,
+        Option(help="Conversations for SFTTrainer, pairs for DPOTrainer, a table, logs of Inspect, or a whole model."),
     ],
-    out: Annotated[Path, Option(help="Output file, replaced if it exists; for a model a new folder.")],
+    out: Annotated[Path, Option(help="Output file, replaced if it exists; for inspect and model a new folder.")],
     min_return: Annotated[float | None, Option(help="sft: omit episodes with a lower return. Default: none.")] = None,
     successes: Annotated[bool, Option("--successes", help="sft: omit episodes without success.")] = False,
     min_gap: Annotated[
@@ -45,13 +48,18 @@ def export(
     thinking: Annotated[bool, Option("--thinking", help="sft, preferences: include thinking, in <think>.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Convert records to a data set (conversations for SFT, preference pairs, or a table), or an adapter to a model.
+    """Convert records to a data set or to the files of another tool, or an adapter to a model.
+
+    --to sft writes conversations, --to preferences pairs, and --to parquet a table of whole episodes.
+
+    --to inspect writes a .eval log for each environment, policy, split and training step, for inspect view --log-dir.
 
     --to model merges the adapter of a run with --lora, or of another folder, into its base, and writes a folder with
     whole weights that Transformers and vLLM load.
     """
     from gym_trl.records.export import preference_rows, sft_rows
     from gym_trl.records.files import read_records
+    from gym_trl.records.inspect_logs import write_inspect_logs
     from gym_trl.records.json_lines import write_json_lines
     from gym_trl.records.parquet import write_parquet
 
@@ -68,6 +76,11 @@ def export(
         _export_model(path, out)
         return
     records = read_records(path)
+    if to is ExportFormat.INSPECT:
+        _check_empty(out)
+        logs = write_inspect_logs(records, out)
+        say(f"Wrote {counted(len(logs), 'log')} to {out}; look at them with: inspect view --log-dir {out}")
+        return
     if to is ExportFormat.PARQUET:
         count = write_parquet(records, out)
     elif to is ExportFormat.SFT:
@@ -85,7 +98,11 @@ def _export_model(path: Path, out: Path) -> None:
 
     model = str(path / "model" if is_run(path) else path)
     check_model(model)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; choose another --out")
+    _check_empty(out)
     save_merged(model, out)
     say(f"Wrote the model to {out}.")
+
+
+def _check_empty(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty; choose another --out")
