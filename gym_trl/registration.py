@@ -61,6 +61,7 @@ EXTERNAL = {
     "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
     "TrlEnv/OpenEnv-v0": "gym_trl.integrations.openenv.env:OpenEnv",
     "TrlEnv/QA-v0": "gym_trl.envs.question_answer:QAEnv",
+    "TrlEnv/Tasks-v0": "gym_trl.envs.tasks:Tasks",
 }
 
 GAMES = tuple(ENVS)

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import tempfile
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from shutil import which
@@ -28,6 +29,23 @@ _PROBE_S = 20.0
 _FIRST_UID = 1_000_000_000
 """First of 2**29 unused user ids; a sandbox started by root gets a random one of them."""
 _MOST_FILES = 4096
+SYSTEM = (
+    *(
+        "/bin",
+        "/sbin",
+        "/usr/bin",
+        "/usr/sbin",
+        "/usr/local/bin",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/libexec",
+        "/usr/share",
+    ),
+    *("/lib", "/lib64", "/etc/alternatives"),
+)
+"""Folders with the system's programs, which commands may read."""
+PROGRAMS = "/opt/gym-trl/bin"
+"""Folder with ``python`` and ``python3``, the interpreter of this library without its packages."""
 
 
 class Command(NamedTuple):
@@ -129,15 +147,18 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
         told["readable"], told["listable"] = _readable()
     python = [_python(), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(told)]
     if isolated:
-        return Command([*_bubblewrap(root, settings["file_bytes"]), *python], None)
+        return Command([*_bubblewrap(root, settings["file_bytes"], settings.get("folders")), *python], None)
     folder = tempfile.mkdtemp(prefix="gym-trl-sandbox-")
     if told["uid"] is not None:
         os.chown(folder, told["uid"], told["uid"])
     return Command(python, folder)
 
 
-def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
-    """Return bubblewrap's arguments: all namespaces, an empty root, the interpreter, and a temporary folder."""
+def _bubblewrap(root: bool, file_bytes: int, folders: Sequence[str] | None) -> list[str]:
+    """Return bubblewrap's arguments: all namespaces, an empty root, the interpreter, and a temporary folder.
+
+    With ``folders``, which may be none, also the system's programs and these folders.
+    """
     # The driver needs these capabilities until it drops them, which it does before it reads the first program.
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
     if root:  # the limit on processes counts per user, so the driver changes to its own
@@ -147,10 +168,11 @@ def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     shown: list[str] = []
     # Folders that bubblewrap creates implicitly would not be accessible to the driver's user.
-    parents = {str(parent) for path in (*_interpreter(), *DEVICES) for parent in Path(path).parents}
-    for path in sorted(parents - {"/"} - {path for path in _interpreter() if Path(path).is_symlink()}):
+    read = _interpreter() if folders is None else with_programs()
+    parents = {str(parent) for path in (*read, *DEVICES, *(folders or ())) for parent in Path(path).parents}
+    for path in sorted(parents - {"/"} - {path for path in read if Path(path).is_symlink()}):
         shown += ["--perms", "0755", "--dir", path]
-    for path in _interpreter():
+    for path in read:
         shown += (
             ["--symlink", str(Path(path).readlink()), path] if Path(path).is_symlink() else ["--ro-bind", path, path]
         )
@@ -158,6 +180,11 @@ def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
         shown += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
     for path in DEVICES:
         shown += ["--dev-bind", path, path]
+    if folders is not None:
+        shown += ["--perms", "0755", "--dir", PROGRAMS]
+        shown += [word for name in ("python", "python3") for word in ("--symlink", _python(), f"{PROGRAMS}/{name}")]
+    for path in sorted(folders or ()):
+        shown += ["--perms", "1777", "--size", str(file_bytes), "--tmpfs", path]
     return [
         *(which("bwrap") or "bwrap", *apart, *rights, "--hostname", "sandbox", "--new-session", "--die-with-parent"),
         *shown,
@@ -196,6 +223,14 @@ def _interpreter() -> tuple[str, ...]:
     # Leave out folders inside other ones.
     whole = [path for path in folders if not any(path != other and path.startswith(f"{other}/") for other in folders)]
     return (*own, *sorted(whole))
+
+
+@cache
+def with_programs() -> tuple[str, ...]:
+    """Return the paths of the interpreter and of the system's programs, none of them inside another one."""
+    found = {path for path in (*SYSTEM, *_interpreter()) if Path(path).exists()}
+    links = {path for path in found if Path(path).is_symlink()}
+    return tuple(sorted(path for path in found if not (set(map(str, Path(path).parents)) & (found - links))))
 
 
 @cache
