@@ -8,6 +8,7 @@ from typer import Option
 
 import gym_trl
 from gym_trl.cli import (
+    card,
     compare,
     doctor,
     evaluate,
@@ -69,6 +70,7 @@ _add("info", info.info, info.EXAMPLES)
 _add("new", new.new, new.EXAMPLES)
 _add("play", play.play, play.EXAMPLES)
 _add("validate", validate.validate, validate.EXAMPLES)
+_add("card", card.card, card.EXAMPLES)
 _add("view", view.view, view.EXAMPLES)
 _add("serve", serve.serve, serve.EXAMPLES)
 _add("eval", evaluate.evaluate, evaluate.EXAMPLES)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 import re
 import statistics
 import threading
@@ -10,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,15 +23,16 @@ from gym_trl.env_checker.leaks import SeatGame, find_leak
 from gym_trl.env_checker.play import (
     MOST_TURNS,
     SHORT,
-    Actor,
     PlayedEpisode,
     Seen,
+    at_random,
     describe_error,
     difference,
     kind_of,
     play_one,
     play_seats,
     shortened,
+    without_info,
 )
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.env_checker.state_keys import keys_of, search_keys
@@ -48,7 +47,6 @@ from gym_trl.spaces import holds_text
 from gym_trl.testing.checks import STRANGE_ACTIONS, scrambled_generators
 from gym_trl.text.discovery import description, marks
 from gym_trl.text.textify import counted
-from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
@@ -132,23 +130,7 @@ class Inspector:
 
     def _play(self, seed: int, act: Sequence[str] | None = None, most: int = MOST_TURNS) -> PlayedEpisode:
         with self._open() as env:
-            return play_one(env, seed, self._at_random(env, seed) if act is None else act, most)
-
-    def _at_random(self, env: TextEnvironment, seed: int) -> Actor:
-        """Return the environment's own random policy, or one that samples from its listed actions or its space."""
-        rng = random.Random(seed)
-        if env.has_wrapper_attr("random_policy"):
-            policy: Policy = env.get_wrapper_attr("random_policy")(seed)
-        else:
-            space = deepcopy(env.action_space)
-            space.seed(seed)
-            policy = lambda observation: space.sample()  # noqa: E731 -- as short as it can be
-
-        def act(observation: str, info: Mapping[str, Any]) -> str:
-            listed = listed_actions(env, info)
-            return rng.choice(listed) if listed else policy(observation)
-
-        return act
+            return play_one(env, seed, at_random(env, seed) if act is None else act, most)
 
     @cached_property
     def _survey(self) -> Survey:
@@ -213,7 +195,7 @@ class Inspector:
         while len(games) < _MOST_GAMES and (len(games) < 2 or perf_counter() - began < _LONGEST_S / 2):
             env = as_text(Seats(declare_success(self._make())))
             seed = len(games)
-            games.append(play_seats(env, seed, self._at_random(env, seed)))
+            games.append(play_seats(env, seed, at_random(env, seed)))
             with suppress(Exception):
                 env.close()
             if games[-1].error:
@@ -554,7 +536,7 @@ class Inspector:
         games = []
         for seed in seeds:
             with self._open() as env:
-                games.append(play_one(env, seed, _without_info(env.get_wrapper_attr("solver")())))
+                games.append(play_one(env, seed, without_info(env.get_wrapper_attr("solver")())))
         return games
 
     def _look_at_solver(self) -> "_Told":
@@ -586,8 +568,8 @@ class Inspector:
         fix = "put all that later observations, rewards and ends depend on into it, or do not declare it Markov"
         with self._open() as env:
             solves = env.has_wrapper_attr("solver")
-        players = [partial(self._at_random, seed=seed) for seed in range(4)]
-        solver = [lambda env: _without_info(env.get_wrapper_attr("solver")())] if solves else []
+        players = [partial(at_random, seed=seed) for seed in range(4)]
+        solver = [lambda env: without_info(env.get_wrapper_attr("solver")())] if solves else []
         try:
             found = search_keys(self._text_env, [*players, *solver], range(3), walks=self._affordable(40))
         except ConfigError as error:
@@ -659,7 +641,7 @@ class Inspector:
         before = _held()
         for seed in range(5):
             env = self._text_env()
-            play_one(env, seed, self._at_random(env, seed), most=5)
+            play_one(env, seed, at_random(env, seed), most=5)
             try:
                 env.close()
                 env.close()
@@ -703,11 +685,6 @@ class _Told(NamedTuple):
 def _repeats(observations: Sequence[str]) -> bool:
     pairs = list(pairwise(observations))
     return len(pairs) >= 3 and all(len(one) >= 10 and len(two) > len(one) and one in two for one, two in pairs)
-
-
-def _without_info(policy: Policy) -> Actor:
-    """Return a policy as an actor that ignores ``info``."""
-    return lambda observation, info: policy(observation)
 
 
 def _beyond(games: Sequence[PlayedEpisode], others: Sequence[PlayedEpisode]) -> bool:

@@ -2,9 +2,11 @@
 
 import math
 import os
+import random
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +19,8 @@ from gym_trl.errors import SeatError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step, text_of
 from gym_trl.text.textify import counted
+from gym_trl.types import Policy
+from gym_trl.wrappers.admissible_actions import listed_actions
 
 MOST_TURNS = 1_000
 SHORT = 160
@@ -67,13 +71,41 @@ class PlayedEpisode:
 Actor: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 
 
-def play_one(env: TextEnvironment, seed: int, act: Actor | Sequence[str], most: int = MOST_TURNS) -> PlayedEpisode:
+def at_random(env: TextEnvironment, seed: int) -> Actor:
+    """Return the environment's own random policy, or one that samples from its listed actions or its space."""
+    rng = random.Random(seed)
+    if env.has_wrapper_attr("random_policy"):
+        policy: Policy = env.get_wrapper_attr("random_policy")(seed)
+    else:
+        space = deepcopy(env.action_space)
+        space.seed(seed)
+        policy = lambda observation: space.sample()  # noqa: E731 -- as short as it can be
+
+    def act(observation: str, info: Mapping[str, Any]) -> str:
+        listed = listed_actions(env, info)
+        return rng.choice(listed) if listed else policy(observation)
+
+    return act
+
+
+def without_info(policy: Policy) -> Actor:
+    """Return a policy as an actor that ignores ``info``."""
+    return lambda observation, info: policy(observation)
+
+
+def play_one(
+    env: TextEnvironment,
+    seed: int,
+    act: Actor | Sequence[str],
+    most: int = MOST_TURNS,
+    options: Mapping[str, Any] | None = None,
+) -> PlayedEpisode:
     """Play an episode with a policy or the actions of another episode; an exception ends it."""
     game = PlayedEpisode(seed)
     actions = None if callable(act) else iter(act)
     try:
         began = perf_counter()
-        observation, info = env.reset(seed=seed, options=None)
+        observation, info = env.reset(seed=seed, options=dict(options or {}) or None)
         game.reset_s = perf_counter() - began
         game.seen.append((None, text_of(observation), 0.0, False, False, None, None))
         for _ in range(most):

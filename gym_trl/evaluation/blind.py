@@ -183,12 +183,55 @@ def search_blind(
         ConfigError: a limit is out of range.
         NotTextError: the environment cannot be converted to text.
     """
+    return _searched(make, _Budget(steps, seconds, episodes), seed, objective, [tuple(one) for one in extra])
+
+
+def search_constant(
+    make: Callable[[], gym.Env[Any, Any]],
+    *,
+    steps: int = 20_000,
+    seconds: float = 10.0,
+    episodes: int = 200,
+    seed: int = 0,
+) -> BlindBaseline:
+    """Search for the best single action, played in every turn, and measure it on held-out episodes.
+
+    >>> import gymnasium as gym
+    >>> found = search_constant(lambda: gym.make("TrlEnv/GuessNumber-v0", high=2, turns=1), steps=2_000)
+    >>> len(found.actions), 0.35 < found.success.mean < 0.65
+    (1, True)
+
+    The candidates and the arguments are those of ``search_blind``.
+
+    Raises:
+        ConfigError: a limit is out of range.
+        NotTextError: the environment cannot be converted to text.
+    """
+    return _searched(make, _Budget(steps, seconds, episodes), seed, None, [], longest=1)
+
+
+class _Budget(NamedTuple):
+    steps: int
+    seconds: float
+    episodes: int
+
+
+def _searched(
+    make: Callable[[], gym.Env[Any, Any]],
+    budget: _Budget,
+    seed: int,
+    objective: Objective | None,
+    extra: Sequence[Actions],
+    *,
+    longest: int = _LONGEST,
+) -> BlindBaseline:
+    steps, seconds, episodes = budget
     if steps < 1 or episodes < 2 or not seconds > 0:
         given = f"{steps}, {episodes} and {seconds}"
         raise ConfigError(f"steps must be at least 1, episodes at least 2 and seconds above 0, got {given}")
     began = monotonic()
     with _Arena(make, steps, began + seconds / 2, seed) as arena:
-        search = _Search(arena, random.Random(derive_seed(seed, "blind")), objective, [tuple(one) for one in extra])
+        search = _Search(arena, random.Random(derive_seed(seed, "blind")), objective, extra, longest)
         actions = search.run(began + seconds * 3 / 4)
         used, cut = arena.used, arena.cut
         arena.limit, arena.deadline = math.inf, began + seconds
@@ -438,8 +481,14 @@ class _Search:
     """Search: a race of many sequences, then stages of hill climbing with fewer and fewer of them."""
 
     def __init__(
-        self, arena: _Arena, rng: random.Random, objective: Objective | None, extra: Sequence[Actions]
+        self,
+        arena: _Arena,
+        rng: random.Random,
+        objective: Objective | None,
+        extra: Sequence[Actions],
+        longest: int = _LONGEST,
     ) -> None:
+        self._longest = longest
         self.arena, self.rng, self.extra = arena, rng, [one for one in extra if one]
         self._wanted = objective
         self.objective: Objective = objective or "return"
@@ -462,12 +511,13 @@ class _Search:
             with suppress(_Spent):
                 arena.limit = steps * 0.2
                 self._explore()
-        candidates = climbers = [_Climber(actions, []) for actions in self._candidates()]
+        found = [actions for actions in self._candidates() if len(actions) <= self._longest]
+        candidates = climbers = [_Climber(actions, []) for actions in found]
         with suppress(_Spent):
             arena.limit = steps * 0.3
             climbers = self._race(climbers)
         climbers = climbers[:_CLIMBERS]
-        for part, number in ((0.42, 8), (0.53, 6), (0.64, 4), (0.75, 3)):
+        for part, number in ((0.42, 8), (0.53, 6), (0.64, 4), (0.75, 3)) if self._longest > 1 else ():
             climbers = climbers[:number]
             with suppress(_Spent):
                 arena.limit = steps * part

@@ -1,0 +1,389 @@
+"""Card of an environment: everything that one asks before training on it, measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from gym_trl.env_checker.card.criteria import Criterion, Evidence, judge
+from gym_trl.env_checker.card.exploits import (
+    Told,
+    find_constant,
+    find_copying,
+    find_early_end,
+    find_injection,
+    find_stalling,
+)
+from gym_trl.env_checker.card.learning import Learning
+from gym_trl.env_checker.card.plays import Level, MakeEnv, Plays, References, random_play, solver
+from gym_trl.env_checker.card.source import Source, source_of
+from gym_trl.env_checker.card.speed import Speed, measure_speed
+from gym_trl.env_checker.card.splits import Splits, compare_splits
+from gym_trl.env_checker.card.tokens import Tokens, count_tokens
+from gym_trl.env_checker.checks import PROMISES
+from gym_trl.env_checker.inspection import inspect_env
+from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
+from gym_trl.evaluation.blind import named
+from gym_trl.evaluation.scores import Estimate
+from gym_trl.text.discovery import description
+from gym_trl.text.parsing import ActionFormat
+from gym_trl.wrappers.admissible_actions import listed_actions
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.parse_action import ParseAction
+from gym_trl.wrappers.seats import num_seats
+
+STEPS = 20_000
+"""Maximum environment steps of each search."""
+_FORMAT = "tag"
+_ALWAYS = ("construction", "reset", "step", "words")
+"""Checks without which no episode can be played."""
+_HUNG = "no answer within "
+
+
+class Example(NamedTuple):
+    """Short episode."""
+
+    policy: str
+    seed: int
+    prompt: str
+    """Instructions, with the format of actions, and first observation."""
+    turns: tuple[tuple[str, str, float], ...]
+    """Response, next observation and reward of each turn."""
+    left_out: int
+    """Number of turns in the middle that are not shown."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """Measurements of an environment; empty where they were not possible.
+
+    >>> from gym_trl.env_checker.report import Finding
+    >>> card = Card("Echo-v0", {}, "", "Repeat.", None, "", "", 1, (Finding("stalling", "problem", "it pays", ""),))
+    >>> card.count("problem"), card.as_dict()["findings"][0]["got"]
+    (1, 'it pays')
+    """
+
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    summary: str
+    """First paragraph of the docstring."""
+    instructions: str
+    """Instructions, with the format of actions."""
+    source: Source | None
+    observations: str
+    """Observation space."""
+    actions: str
+    """Action space."""
+    num_seats: int
+    findings: tuple[Finding, ...]
+    """Findings of ``gym-trl validate`` and of the card's own checks."""
+    example: Example | None = None
+    levels: tuple[Level, ...] = ()
+    """Levels of the solver, random play, the blind baseline and the best constant action."""
+    others: tuple[Level, ...] = ()
+    """Levels of the policies that do not play."""
+    optimal_success: float | None = None
+    optimal_return: float | None = None
+    tokens: Tokens | None = None
+    speed: Speed | None = None
+    splits: Splits | None = None
+    learning: Learning | None = None
+    criteria: tuple[Criterion, ...] = field(default=())
+    """Criteria of OpenEnv's RFC 008."""
+
+    def count(self, verdict: str) -> int:
+        """Return the number of findings with this verdict."""
+        return sum(one.verdict == verdict for one in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the card as plain JSON values."""
+
+        def plain(value: Any) -> dict[str, Any] | None:
+            return None if value is None else value._asdict()
+
+        return {
+            "version": 1,
+            "id": self.env_id,
+            "env_kwargs": dict(self.env_kwargs),
+            "summary": self.summary,
+            "instructions": self.instructions,
+            "source": plain(self.source),
+            "observation_space": self.observations,
+            "action_space": self.actions,
+            "num_seats": self.num_seats,
+            "example": plain(self.example),
+            "levels": [one.as_dict() for one in self.levels],
+            "others": [one.as_dict() for one in self.others],
+            "optimal_success": self.optimal_success,
+            "optimal_return": self.optimal_return,
+            "tokens": plain(self.tokens),
+            "speed": plain(self.speed),
+            "splits": plain(self.splits),
+            "learning": plain(self.learning),
+            **{verdict: self.count(verdict) for verdict in (OK, WARNING, PROBLEM, SKIPPED)},
+            "findings": [one._asdict() for one in self.findings],
+            "criteria": [one._asdict() for one in self.criteria],
+        }
+
+
+class _Options(NamedTuple):
+    """Options of a card's measurements, as in ``make_card``."""
+
+    seconds: float
+    steps: int
+    tokenizer: Any
+    tokenizer_name: str
+    say: Callable[[str], None]
+
+
+def make_card(
+    make: MakeEnv,
+    env_id: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    episodes: int = 200,
+    seconds: float = 30.0,
+    steps: int = STEPS,
+    seed: int = 0,
+    tokenizer: Any = None,
+    tokenizer_name: str = "",
+    learning: Learning | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Card:
+    """Measure an environment, and return its card.
+
+    ::
+
+        make_card(lambda: gym.make("TrlEnv/Wordle-v0"), "TrlEnv/Wordle-v0")
+
+    The requirements of training are checked first, in another process (``inspect_env``); if no episode can be played,
+    the card has their findings only. Everything is played on tasks of the ``"eval"`` split.
+
+    Args:
+        make: Makes the environment; it is sent to another process by value.
+        env_id: Name of the environment.
+        env_kwargs: Arguments that ``make`` uses, to be shown.
+        episodes: Maximum number of episodes of each policy, at least two.
+        seconds: Seconds for all measurements together, about; few of them are played of a slow environment.
+        steps: Maximum number of environment steps of each search (for blind policies and constants); 0 for no search.
+        seed: Seed of the tasks and the searches.
+        tokenizer: Tokenizer that counts tokens. Default: characters are divided by 4.
+        tokenizer_name: Name of the tokenizer.
+        learning: Curve of a training (``train_briefly``).
+        on_progress: Called with the name of each measurement before it is made.
+
+    Raises:
+        ConfigError: ``make`` cannot be sent to another process, or a number is out of range.
+    """
+    say = on_progress or (lambda name: None)
+    options = _Options(seconds, steps, tokenizer, tokenizer_name, say)
+    published = _published(make)
+    say("requirements of training")
+    report = inspect_env(
+        make,
+        name=env_id,
+        episodes=max(2, min(episodes, 50)),
+        patience_s=max(10.0, seconds),
+        blind_steps=0 if published else steps,
+        blind_seconds=max(1.0, seconds / 5),
+        seed=seed,
+        on_finding=lambda found: say(found.promise),
+    )
+    found = {one.promise: one for one in report.findings}
+    first = _about(make, env_id, env_kwargs or {}, tuple(report.findings), learning)
+    if any(found[name].verdict in (PROBLEM, SKIPPED) for name in _ALWAYS) or any(
+        one.got.startswith(_HUNG) for one in report.findings
+    ):
+        return first
+    if first.num_seats > 1:
+        return first
+    with Plays(make, episodes=episodes, seconds=max(0.1, seconds / 15), seed=seed) as plays:
+        return _measured(first, make, plays, published, options)
+
+
+def _published(make: MakeEnv) -> Mapping[str, Any]:
+    try:
+        env = make()
+    except Exception:  # the check "construction" reports it
+        return {}
+    found: Mapping[str, Any] = attribute_of(env, "blind_baselines", {})
+    env.close()
+    return found
+
+
+def _about(
+    make: MakeEnv,
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    findings: tuple[Finding, ...],
+    learning: Learning | None,
+) -> Card:
+    """Return a card without measurements."""
+    blank = Card(env_id, env_kwargs, "", "", None, "", "", 1, findings, learning=learning)
+    if any(one.promise == "construction" and one.verdict == PROBLEM for one in findings):
+        return blank
+    env = make()
+    try:
+        best = tuple(attribute_of(env, name) for name in ("optimal_success", "optimal_return"))
+        return Card(
+            env_id,
+            env_kwargs,
+            description(env),
+            _instructions(env),
+            source_of(env),
+            str(env.observation_space),
+            str(env.action_space),
+            num_seats(env),
+            findings,
+            optimal_success=best[0],
+            optimal_return=best[1],
+            learning=learning,
+        )
+    finally:
+        env.close()
+
+
+def _instructions(env: gym.Env[Any, Any]) -> str:
+    try:
+        return instructions_of(ParseAction(as_text(declare_success(env)), format=_FORMAT))
+    except Exception:  # the checks "words" and "instructions" report it
+        return str(attribute_of(env, "instructions", ""))
+
+
+def _measured(
+    card: Card,
+    make: MakeEnv,
+    plays: Plays,
+    published: Mapping[str, Any],
+    options: _Options,
+) -> Card:
+    say = options.say
+    say("solver and random play")
+    references = References.of(plays)
+    blind = _blind(card, published, references)
+    findings = [one for one in card.findings if not (published and one.promise == "blind baseline")]
+    if published and blind is not None:
+        findings.append(_near_blind(blind, references))
+    checks: dict[str, Callable[[], Told]] = {
+        "stalling": partial(find_stalling, plays, references),
+        "ending early": partial(find_early_end, plays, references),
+        "judgement in the action": partial(find_injection, plays, references),
+        "answer in the observation": partial(find_copying, plays, references),
+        "constant action": partial(
+            find_constant, plays, make, references, steps=options.steps, seconds=max(0.5, options.seconds / 8)
+        ),
+    }
+    told: dict[str, Told] = {}
+    for name, check in checks.items():
+        say(name)
+        told[name] = check()
+    say("tasks of training and evaluation")
+    splits, more = compare_splits(plays, seconds=max(0.5, options.seconds / 8))
+    findings += [*(one.finding for one in told.values()), *more]
+    say("speed")
+    chance = plays.of("random", random_play)
+    speed = measure_speed(make, chance, name=card.env_id, seconds=max(0.2, options.seconds / 20))
+    solved = plays.of("solver", solver) if references.solver else []
+    shown, by = (solved, "solver") if solved else (chance, "random play")
+    levels = [*([references.solver] if references.solver else []), references.chance]
+    levels += [blind] if blind else []
+    levels += told["constant action"].levels
+    others = [level for name, one in told.items() if name != "constant action" for level in one.levels]
+    env = plays.env
+    _, info = env.reset(seed=0, options=None)
+    played = {"solver": solved, "random": chance, "nothing": _of(plays, "nothing"), "invalid": _of(plays, "invalid")}
+    evidence = Evidence(
+        card.env_id,
+        {one.promise: one for one in findings},
+        references,
+        played,
+        {one.policy: one for one in [*levels, *others]},
+        splits,
+        listed_actions(env, info) is not None,
+        dict(attribute_of(env, "criteria", {})),
+        card.learning,
+    )
+    return Card(
+        **{
+            **{name: getattr(card, name) for name in card.__dataclass_fields__},
+            "findings": tuple(findings),
+            "example": _example(card, shown, by),
+            "levels": tuple(levels),
+            "others": tuple(others),
+            "tokens": count_tokens(
+                shown,
+                instructions=card.instructions,
+                marked=_write,
+                of=by,
+                tokenizer=options.tokenizer,
+                name=options.tokenizer_name,
+            ),
+            "speed": speed,
+            "splits": splits,
+            "criteria": tuple(judge(evidence)),
+        }
+    )
+
+
+def _of(plays: Plays, name: str) -> list[PlayedEpisode]:
+    return plays._played.get(name, [])
+
+
+def _write(action: str) -> str:
+    try:
+        return ActionFormat(_FORMAT).write(action)
+    except Exception:  # an action that cannot be marked is counted as it is
+        return action
+
+
+def _blind(card: Card, published: Mapping[str, Any], references: References) -> Level | None:
+    """Return the level of the blind baseline: published, or found by the check of it."""
+    if published:
+        one = published["success"]
+        interval = Estimate(one.measured.success, one.low, one.high)
+        about = f"{named(one.actions)}; published, {one.steps:,} steps of search"
+        paid = published.get("return")
+        returns = interval if card.optimal_return == card.optimal_success else Estimate(one.measured.mean_return)
+        if paid is not None:
+            returns = Estimate(paid.measured.mean_return, paid.low, paid.high)
+        return Level("blind", interval, returns, one.measured.turns, one.measured.episodes, about)
+    numbers = next((one.numbers for one in card.findings if one.promise == "blind baseline"), None)
+    if not numbers:
+        return None
+    success, paid_ = (Estimate(**numbers[name]) for name in ("success", "mean_return"))
+    cut = "cut off by time" if numbers["cut"] else f"{numbers['steps']:,} steps of search"
+    return Level("blind", success, paid_, numbers["turns"], numbers["episodes"], f"{named(numbers['actions'])}; {cut}")
+
+
+def _near_blind(level: Level, references: References) -> Finding:
+    name = "blind baseline"
+    got = f"reaches {references.value(level)} with {level.about}"
+    if references.is_near(level):
+        fix = "most of the score is reached without observations: compare models with it"
+        return Finding(name, WARNING, got, PROMISES[name], fix)
+    return Finding(name, OK, got, PROMISES[name])
+
+
+_MOST_TURNS, _LONGEST = 8, 700
+
+
+def _example(card: Card, games: list[PlayedEpisode], by: str) -> Example | None:
+    """Return the shortest of the first episodes that ended."""
+    ended = [game for game in games[:8] if game.ended and game.error is None]
+    if not ended:
+        return None
+    game = min(ended, key=lambda one: (not one.solved, sum(map(len, one.observations))))
+    turns = [(_write(seen[0]), _cut(seen[1]), float(seen[2])) for seen in game.seen[1:]]
+    left_out = max(0, len(turns) - _MOST_TURNS)
+    kept = turns if not left_out else [*turns[: _MOST_TURNS - 2], *turns[-2:]]
+    prompt = f"{card.instructions}\n\n{_cut(game.observations[0])}"
+    return Example(by, game.seed, prompt, tuple(kept), left_out)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"

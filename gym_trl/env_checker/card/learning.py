@@ -1,0 +1,115 @@
+"""Curve of a short training of the tiny model."""
+
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+_END_S = 120.0
+"""Maximum seconds for the last step, the evaluation after it, and the end of the process."""
+
+
+class Learning(NamedTuple):
+    """Result of a short training of a tiny model, which starts from random weights."""
+
+    objective: str
+    """``"success"`` or ``"return"``."""
+    values: tuple[float, ...]
+    """Mean of the objective in each step, with sampled actions."""
+    seconds: float
+    """Seconds of training."""
+    before: float | None
+    """Mean on evaluation tasks before the first step."""
+    after: float | None
+    """Mean on the same tasks at the end, without sampling."""
+    arguments: tuple[str, ...]
+    """Arguments of ``gym-trl train``."""
+    error: str | None = None
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.values)
+
+    @property
+    def _part(self) -> int:
+        return max(1, self.steps // 5)
+
+    @property
+    def first(self) -> float:
+        """Mean over the first fifth of the steps."""
+        return statistics.fmean(self.values[: self._part]) if self.values else 0.0
+
+    @property
+    def last(self) -> float:
+        """Mean over the last fifth of the steps."""
+        return statistics.fmean(self.values[-self._part :]) if self.values else 0.0
+
+    @property
+    def gain(self) -> float | None:
+        """Difference between the last and the first fifth; ``None`` if there are too few steps."""
+        return self.last - self.first if self.steps >= 10 else None
+
+    @property
+    def improved(self) -> bool:
+        """True if the gain is more than three standard errors of the steps' means."""
+        if self.gain is None:
+            return False
+        ends = self.values[: self._part], self.values[-self._part :]
+        spread = max(statistics.pstdev(part) for part in ends)
+        return self.gain > 3 * spread * math.sqrt(2 / self._part) + 1e-9
+
+
+def train_briefly(env_id: str, *, arguments: Sequence[str] = (), seconds: float) -> Learning:
+    """Train the tiny model with ``gym-trl train`` in another process, for about ``seconds``, and return its curve.
+
+    ::
+
+        train_briefly("TrlEnv/GuessNumber-v0", seconds=60).improved
+    """
+    with TemporaryDirectory(prefix="gym-trl-card-") as scratch:
+        out = Path(scratch) / "run"
+        command = [sys.executable, "-m", "gym_trl", "train", env_id, *arguments, "--out", str(out)]
+        quiet = {**os.environ, "NO_COLOR": "1", "TERM": "dumb"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=quiet)  # noqa: S603 -- our own command
+        try:
+            told, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # the run stops after its step
+            try:
+                told, _ = process.communicate(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                told, _ = process.communicate()
+        return _read(out, tuple(arguments), told)
+
+
+def _read(out: Path, arguments: tuple[str, ...], told: str) -> Learning:
+    metrics = _lines(out / "metrics.jsonl")
+    objective = "success" if any("env/success" in one for one in metrics) else "return"
+    values = tuple(one[f"env/{objective}"] for one in metrics if one.get(f"env/{objective}") is not None)
+    path = out / "summary.json"
+    summary: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    last = told.strip().splitlines()
+    return Learning(
+        objective,
+        tuple(round(float(value), 4) for value in values),
+        float(metrics[-1].get("seconds", 0.0)) if metrics else 0.0,
+        summary.get(f"{objective}_before"),
+        summary.get(f"{objective}_after_greedy"),
+        arguments,
+        None if values else (last[-1] if last else "no step was finished"),
+    )
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]

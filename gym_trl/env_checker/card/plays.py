@@ -1,0 +1,192 @@
+"""Episodes of several policies on the same held-out tasks, and their levels."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.env_checker.play import Actor, PlayedEpisode, at_random, play_one, without_info
+from gym_trl.evaluation.blind import is_near
+from gym_trl.evaluation.play import Optimum, optimum
+from gym_trl.evaluation.scores import Estimate, mean_estimate, share_estimate
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env
+from gym_trl.seeding import derive_seed, task_seed
+from gym_trl.types import Closing
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
+
+MakeEnv: TypeAlias = Callable[[], gym.Env[Any, Any]]
+ActorFor: TypeAlias = Callable[[TextEnvironment, int], Actor]
+"""Function that makes the policy of one episode from its environment, after the reset, and a seed."""
+
+
+class Level(NamedTuple):
+    """Score of a policy on held-out tasks."""
+
+    policy: str
+    success: Estimate = Estimate()
+    """Share of the episodes that are solved; its mean is ``None`` if success is not declared."""
+    mean_return: Estimate = Estimate()
+    turns: float | None = None
+    """Per episode."""
+    episodes: int = 0
+    about: str = ""
+    """Remark, such as the actions of a blind policy."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the level as plain JSON values."""
+        own = self._asdict()
+        for name in ("success", "mean_return"):
+            one: Estimate = own[name]
+            own[name] = {"mean": one.mean, "low": one.low, "high": one.high}
+        return own
+
+
+def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "") -> Level:
+    """Return the level of a policy from its episodes; those in which the environment raised are left out.
+
+    >>> from gym_trl.envs.echo import Echo
+    >>> with Plays(Echo, episodes=20) as plays:
+    ...     level = level_of("solver", plays.of("solver", solver))
+    >>> str(level.success), level.turns, level.episodes
+    ('1.000 [0.813, 1.000]', 1.0, 20)
+    """
+    games = list(games)
+    scored = [game for game in games if game.error is None]
+    if raised := len(games) - len(scored):
+        about = f"{about}; " * bool(about) + f"{raised} more raised an exception"
+    return Level(
+        policy,
+        share_estimate([[game.solved] for game in scored if game.success is not None]),
+        mean_estimate([[game.total] for game in scored]),
+        sum(len(game.actions) for game in scored) / len(scored) if scored else None,
+        len(scored),
+        about,
+    )
+
+
+class Plays(Closing):
+    """Episodes on held-out tasks, which are the same for all policies; each policy's are played once.
+
+    Args:
+        make: Makes the environment.
+        episodes: Maximum number of episodes of each policy.
+        seconds: Maximum seconds for each policy; at least two episodes are played.
+        seed: Seed of the tasks and of random policies.
+    """
+
+    def __init__(self, make: MakeEnv, *, episodes: int = 200, seconds: float = 2.0, seed: int = 0) -> None:
+        self._make, self.seconds, self.seed = make, seconds, seed
+        self.seeds = [task_seed(seed, "eval", number) for number in range(episodes)]
+        self._env: TextEnvironment | None = None
+        self._played: dict[str, list[PlayedEpisode]] = {}
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._env is not None:
+            close_env(self._env)
+            self._env = None
+
+    @property
+    def env(self) -> TextEnvironment:
+        """Environment in which the episodes are played."""
+        if self._env is None:
+            self._env = as_text(declare_success(self._make()))
+        return self._env
+
+    def of(self, name: str, actor_for: ActorFor) -> list[PlayedEpisode]:
+        """Return the episodes of a policy; they are played at the first call with this name."""
+        if name not in self._played:
+            began, games = perf_counter(), list[PlayedEpisode]()
+            for number, seed in enumerate(self.seeds):
+                if number >= 2 and perf_counter() - began > self.seconds:
+                    break
+                games.append(self.play(actor_for, seed))
+            self._played[name] = games
+        return self._played[name]
+
+    def play(self, actor_for: ActorFor, seed: int, **more: Any) -> PlayedEpisode:
+        """Play one episode; an environment that raised is replaced."""
+        env, found = self.env, list[Actor]()
+
+        def act(observation: str, info: Mapping[str, Any]) -> Any:
+            if not found:  # only now, because a policy is made after the reset
+                found.append(actor_for(env, derive_seed(self.seed, "card", seed)))
+            return found[0](observation, info)
+
+        game = play_one(env, seed, act, **more)
+        if game.error is not None:
+            with suppress(Exception):
+                self.close()
+            self._env = None
+        return game
+
+
+def solver(env: TextEnvironment, seed: int) -> Actor:
+    """Return the environment's solver."""
+    return without_info(env.get_wrapper_attr("solver")())
+
+
+def random_play(env: TextEnvironment, seed: int) -> Actor:
+    """Return random play."""
+    return at_random(env, seed)
+
+
+def always(action: str) -> ActorFor:
+    """Return a policy with the same action in every turn."""
+    return lambda env, seed: lambda observation, info: action
+
+
+@dataclass(frozen=True)
+class References:
+    """Levels that other policies are compared with."""
+
+    chance: Level
+    solver: Level | None
+    """``None`` if the environment has no solver."""
+    best: Optimum
+
+    @classmethod
+    def of(cls, plays: Plays) -> "References":
+        """Return the levels of random play and the solver, and the declared optimum."""
+        solved = None
+        if plays.env.has_wrapper_attr("solver"):
+            solved = level_of("solver", plays.of("solver", solver))
+        return cls(level_of("random", plays.of("random", random_play)), solved, optimum(plays.env))
+
+    @property
+    def objective(self) -> str:
+        """``"success"`` if the environment declares it, else ``"return"``."""
+        return "success" if self.chance.success.mean is not None else "return"
+
+    def value(self, level: Level) -> Estimate:
+        """Return the estimate of the objective."""
+        return level.success if self.objective == "success" else level.mean_return
+
+    def top(self, *, paid: bool = False) -> float | None:
+        """Return the best known value of the objective, or of the return if ``paid``."""
+        wins = self.objective == "success" and not paid
+        known = [self.best.success if wins else self.best.mean_return]
+        if self.solver is not None:
+            known.append((self.solver.success if wins else self.solver.mean_return).mean)
+        values = [one for one in known if one is not None]
+        return values[0] if values else (1.0 if wins else None)
+
+    def is_near(self, level: Level, *, paid: bool = False) -> bool:
+        """Return whether a level is near the best known one, and above random play beyond chance."""
+        wins = self.objective == "success" and not paid
+        reached, chance = (one.success if wins else one.mean_return for one in (level, self.chance))
+        top = self.top(paid=paid)
+        if top is None or reached.mean is None or chance.mean is None or top <= chance.mean:
+            return False
+        return is_near(reached.mean, chance.mean, top)
+
+    def beats_chance(self, games: Sequence[PlayedEpisode], chance: Sequence[PlayedEpisode]) -> bool:
+        """Return whether episodes pay more than those of random play on the same tasks, beyond chance."""
+        more = [[one.total - other.total] for one, other in zip(games, chance, strict=False)]
+        low = mean_estimate(more).low
+        return low is not None and low > 1e-9

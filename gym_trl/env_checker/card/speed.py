@@ -1,0 +1,107 @@
+"""Steps and episodes per second, alone and in an executor, with actions that are known beforehand."""
+
+import math
+import os
+import platform
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple
+
+from gym_trl.env_checker.card.plays import MakeEnv
+from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.executors.make import EXECUTORS, make_pool
+from gym_trl.executors.probe import choose_executor, why_not_picklable
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.types import EnvFailure, Task
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
+
+CONCURRENT = 64
+"""Number of concurrent episodes."""
+
+
+class Speed(NamedTuple):
+    """Speed of random play, without the time of a model."""
+
+    executor: str
+    """Executor that a training would choose."""
+    reason: str
+    steps: float
+    """Steps per second of one instance in one thread."""
+    episodes: float
+    """Episodes per second, likewise, with their resets."""
+    parallel_steps: float | None
+    """Steps per second in the executor, with ``concurrent`` episodes at a time; ``None`` if it was not measured."""
+    parallel_episodes: float | None
+    concurrent: int
+    machine: str
+
+
+def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, seconds: float) -> Speed | None:
+    """Return the speed of an environment; ``None`` if no episode was played.
+
+    Args:
+        make: Makes the environment.
+        games: Episodes that were played in one instance, and are played again in the executor.
+        name: Name of the environment.
+        seconds: Maximum seconds of the measurement in the executor, about.
+    """
+    games = [game for game in games if game.error is None and game.actions]
+    spent = math.fsum(game.reset_s + math.fsum(game.step_s) for game in games)
+    if not games or not spent:
+        return None
+    steps = sum(len(game.actions) for game in games)
+    make_text = partial(_make_text, make)
+    env = make_text(name)
+    executor, reason = choose_executor(name, env, make_text)
+    env.close()
+    workers = EXECUTORS[executor].workers if executor in EXECUTORS else False
+    parallel: tuple[float, float] | None = None
+    if executor in EXECUTORS and not (EXECUTORS[executor].processes and why_not_picklable(make_text)):
+        parallel = _in_executor(make_text, games, executor, name, seconds)
+    parallel_steps, parallel_episodes = parallel or (None, None)
+    cores = f"{os.cpu_count()} cores" + ("" if workers else ", one of which is used")
+    machine = f"{cores}, Python {platform.python_version()}, {platform.machine()}"
+    return Speed(
+        executor, reason, steps / spent, len(games) / spent, parallel_steps, parallel_episodes, CONCURRENT, machine
+    )
+
+
+def _make_text(make: MakeEnv, name: str) -> TextEnvironment:
+    return as_text(declare_success(make()))
+
+
+def _in_executor(
+    make: partial[TextEnvironment], games: Sequence[PlayedEpisode], executor: str, name: str, seconds: float
+) -> tuple[float, float] | None:
+    """Return the steps and episodes per second with many concurrent episodes, after a round that starts the workers."""
+    with make_pool(make, executor=executor) as pool:
+        waiting, steps, episodes, warm, began = 0, 0, 0, False, perf_counter()
+        while True:
+            turns: dict[str, int] = {}
+            for place in range(CONCURRENT):
+                key, game = f"{waiting}-{place}", games[(waiting + place) % len(games)]
+                turns[key] = 0
+                pool.reset(key, Task(name, game.seed))
+            plans = {key: games[(waiting + int(key.rpartition("-")[2])) % len(games)].actions for key in turns}
+            while turns:
+                for key, result in pool.collect(block=True):
+                    if isinstance(result, EnvFailure):
+                        return None
+                    if turns[key] >= len(plans[key]) or result.terminated or result.truncated:
+                        del turns[key]
+                        episodes += 1
+                        pool.release(key)
+                        continue
+                    pool.step(key, plans[key][turns[key]])
+                    turns[key] += 1
+                    steps += 1
+                if warm and perf_counter() - began > 10 * seconds:
+                    return None
+            waiting += CONCURRENT
+            spent = perf_counter() - began
+            if warm and spent > seconds:
+                return steps / spent, episodes / spent
+            if not warm:
+                warm, steps, episodes, began = True, 0, 0, perf_counter()

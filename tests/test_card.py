@@ -1,0 +1,273 @@
+"""Cards of environments: three planted faults are found, a sound environment has none, and pages are whole."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import for_cards
+import gymnasium as gym
+import pytest
+from hypothesis import given, strategies as st
+from typer.testing import CliRunner
+
+from gym_trl.cli.app import app
+from gym_trl.env_checker.card.card import Card, make_card
+from gym_trl.env_checker.card.criteria import FAIL, NOT_MEASURED, PASS
+from gym_trl.env_checker.card.exploits import (
+    find_constant,
+    find_copying,
+    find_early_end,
+    find_injection,
+    find_stalling,
+)
+from gym_trl.env_checker.card.learning import Learning
+from gym_trl.env_checker.card.page import markdown, page
+from gym_trl.env_checker.card.plays import Plays, References
+from gym_trl.env_checker.card.source import source_of
+from gym_trl.env_checker.card.splits import compare_splits, period_of
+from gym_trl.env_checker.report import OK, PROBLEM, WARNING, Finding
+from gym_trl.seeding import derive_seed
+
+PLANTED = {
+    "FewSeeds": ("tasks by seed", PROBLEM, "seeds that differ by 10 give the same task"),
+    "ShowsSeed": ("seed in the observation", PROBLEM, "50 of 50 episodes show their seed"),
+    "PaysForWaiting": ("stalling", PROBLEM, "'nothing' pays 11.700"),
+    "AlwaysYes": ("constant action", PROBLEM, "always 'yes' solves 0.9"),
+    "PaysToLeave": ("ending early", PROBLEM, "pays 0.000"),
+    "Trusting": ("judgement in the action", PROBLEM, "solves 1.000"),
+    "ShowsAnswer": ("answer in the observation", WARNING, "copy the last word"),
+}
+ALSO = {"PaysToLeave": {"stalling"}}
+"""Checks that a fault fails besides its own."""
+
+
+def finding(card: Card, name: str) -> Finding:
+    return next(one for one in card.findings if one.promise == name)
+
+
+NAMES = {check for check, *_ in PLANTED.values()} | {"separate tasks"}
+
+
+@cache
+def card_of(name: str) -> Card:
+    return make_card(getattr(for_cards, name), name, episodes=60, seconds=60.0, steps=1_500)
+
+
+def found_in(name: str) -> dict[str, Finding]:
+    """Return the findings of a card's own checks, in this process."""
+    make = getattr(for_cards, name)
+    with Plays(make, episodes=60, seconds=60.0) as plays:
+        references = References.of(plays)
+        checks = (find_stalling, find_early_end, find_injection, find_copying)
+        findings = [one(plays, references).finding for one in checks]
+        findings.append(find_constant(plays, make, references, steps=1_500, seconds=60.0).finding)
+        findings += compare_splits(plays, seconds=60.0)[1]
+    return {one.promise: one for one in findings}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name: str) -> None:
+    check, verdict, said = PLANTED[name]
+    found = found_in(name)
+    assert (found[check].verdict, found[check].fix != "") == (verdict, True), found[check]
+    assert said in found[check].got
+    others = {one.promise for one in found.values() if one.verdict == PROBLEM} - {check}
+    assert others <= ALSO.get(name, set())
+
+
+def test_a_sound_environment_has_no_finding_of_the_card() -> None:
+    card = card_of("Digits")
+    assert card.count(PROBLEM) == 0
+    assert {finding(card, name).verdict for name in NAMES} == {OK}
+    assert {one.policy for one in card.levels} == {"solver", "random", "blind", "constant"}
+    status = {one.check_id: one.status for one in card.criteria}
+    assert status["semantic.oracle_max"] == status["semantic.floor_gap"] == status["runtime.seed_control"] == PASS
+    assert status["hub.immutable_versioning"] == FAIL  # the name is no id
+    assert status["statistical.training_signal"] == NOT_MEASURED
+
+
+def test_each_criterion_has_a_value_and_a_threshold() -> None:
+    numbers = [one.number for one in card_of("Digits").criteria]
+    listed = set[int]()
+    for number in numbers:
+        begin, _, end = number.partition("-")
+        listed |= set(range(int(begin), int(end or begin) + 1))
+    assert listed == {*range(1, 45)}, "all 44 acceptance tests are listed"
+    for one in card_of("Digits").criteria:
+        assert one.value
+        assert one.threshold
+        assert one.status in (PASS, FAIL, NOT_MEASURED)
+
+
+@pytest.mark.full
+def test_the_same_environment_has_the_same_card_except_for_its_speed() -> None:
+    again = make_card(for_cards.Digits, "Digits", episodes=60, seconds=60.0, steps=1_500).as_dict()
+    card = card_of("Digits").as_dict()
+    for one in (card, again):
+        del one["speed"]
+        one["findings"] = [
+            it for it in one["findings"] if it["promise"] not in ("construction", "speed", "blind baseline")
+        ]
+    assert again == card
+
+
+class Checker(HTMLParser):
+    """Parser that requires every element to be closed in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "path", "polyline"):
+            self.open.append(tag)
+        for name, value in attrs:
+            assert name not in ("src", "onload"), value
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("meta", "path", "polyline"):
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def check(text: str) -> Checker:
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == ["html"]
+    return checker
+
+
+def test_pages_have_all_sections_and_need_nothing_else() -> None:
+    curve = Learning("success", tuple(number / 40 for number in range(40)), 60.0, 0.1, 0.9, ("--max-tokens", "1"))
+    card = card_of("Digits")
+    card = Card(**{**{name: getattr(card, name) for name in card.__dataclass_fields__}, "learning": curve})
+    shown, text = check(page(card)), markdown(card)
+    for title in (
+        "Rules",
+        "Example",
+        "Scores",
+        "Findings",
+        "Size and speed",
+        "Learning",
+        "Tasks",
+        "Criteria of OpenEnv",
+    ):
+        assert f"## {title}" in text
+        assert title in shown.text
+    assert "▁" in text
+    assert "<polyline" in page(card)
+    assert "it improves" in text
+    assert "light dark" in page(card)
+    assert len(page(card)) < 25_000
+    assert len(text) < 15_000
+    links = set(re.findall(r"https?://[^\s)\"<]+", page(card)))
+    assert links <= {"https://github.com/huggingface/OpenEnv/issues/778"}
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_of_an_environment_stays_text(rules: str, got: str) -> None:
+    found = (Finding("stalling", PROBLEM, f"<b>{got}|*", "why", "<script>"),)
+    card = Card("A/B-v0", {"x": got}, rules, f"```{rules}", None, got, rules, 1, found)
+    checker = check(page(card))
+    assert "<script>" not in page(card)
+    assert checker.open == ["html"]
+    rows = [line for line in markdown(card).split("\n") if line.startswith("| error |")]
+    assert len(rows) == 1
+    assert len(re.findall(r"(?<!\\)\|", rows[0])) == 5
+
+
+@given(st.integers(2, 60), st.lists(st.integers(0, 2**31 - 1), min_size=300, max_size=300, unique=True))
+def test_a_period_of_the_seeds_is_found_and_none_where_there_is_none(period: int, seeds: list[int]) -> None:
+    found = period_of(seeds, [str(seed % period) for seed in seeds])
+    if found is not None:
+        assert period % found == 0 or found % period == 0
+    spread = len({seed % period for seed in seeds}) == period
+    assert found is not None or not spread
+    assert period_of(seeds, [str(derive_seed(number) % 7) for number in range(300)]) is None
+
+
+@pytest.mark.full
+def test_an_environment_that_cannot_be_played_has_findings_only() -> None:
+    class Broken(for_cards.Digits):
+        def step(self, action):  # type: ignore[no-untyped-def]
+            raise RuntimeError("no")
+
+    card = make_card(Broken, "Broken", episodes=10, seconds=5.0, steps=100)
+    assert not card.levels
+    assert card.count(PROBLEM) >= 1
+    assert card.instructions
+    assert "## Findings" in markdown(card)
+
+
+@pytest.mark.full
+def test_an_environment_without_solver_and_success_has_a_card() -> None:
+    card = make_card(
+        lambda: gym.make("CliffWalking-v1", max_episode_steps=20),
+        "CliffWalking-v1",
+        episodes=20,
+        seconds=5.0,
+        steps=500,
+    )
+    assert [one.policy for one in card.levels][:2] == ["random", "blind"]
+    assert card.source is not None
+    assert (card.source.package, card.source.licence) == ("gymnasium", "MIT License")
+    assert finding(card, "variety").verdict == WARNING
+    check(page(card))
+
+
+def test_the_source_of_a_module_without_a_package_is_its_class() -> None:
+    assert source_of(for_cards.Digits())[:2] == ("for_cards:Digits", None)
+
+
+def test_the_command_writes_all_formats_and_is_strict_on_request(tmp_path: Path) -> None:
+    file = Path(for_cards.__file__)
+    few = ["--episodes", "20", "--seconds", "3", "--steps", "300"]
+    arguments = ["card", f"{file}:FewSeeds", *few, "--out", str(tmp_path / "all"), "--out", str(tmp_path / "one.md")]
+    result = CliRunner().invoke(app, [*arguments, "--strict"])
+    assert result.exit_code == 1, result.output
+    assert "error: tasks by seed: seeds that differ by 10 give the same task" in result.stderr
+    assert {path.name for path in (tmp_path / "all").iterdir()} == {"card.md", "card.html", "card.json"}
+    read = json.loads((tmp_path / "all" / "card.json").read_text(encoding="utf-8"))
+    assert read["problem"] == 1
+    assert (tmp_path / "one.md").read_text(encoding="utf-8") == (tmp_path / "all" / "card.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_bad_arguments_of_the_command_are_named(tmp_path: Path) -> None:
+    for arguments, said in (
+        (["TrlEnv/Gues-v0"], "there is no environment"),
+        (["TrlEnv/Echo-v0", "--out", "card.txt"], "--out must end in .md, .html, .json, or be a folder"),
+    ):
+        result = CliRunner().invoke(app, ["card", *arguments])
+        assert result.exit_code == 2
+        assert said in result.stderr
+
+
+@pytest.mark.full
+def test_the_command_finds_a_seed_leak_a_stalling_exploit_and_a_constant_that_wins() -> None:
+    file, few = Path(for_cards.__file__), ["--episodes", "60", "--seconds", "10", "--steps", "1500", "--strict"]
+    for name, status in (("FewSeeds", 1), ("PaysForWaiting", 1), ("AlwaysYes", 1), ("Digits", 0)):
+        result = CliRunner().invoke(app, ["card", f"{file}:{name}", *few])
+        assert result.exit_code == status, result.output
+        if status:
+            check, _, said = PLANTED[name]
+            assert f"error: {check}: {said}" in result.stderr
+
+
+@pytest.mark.full
+def test_a_short_training_gives_a_curve() -> None:
+    command = [sys.executable, "-m", "gym_trl", "card", "TrlEnv/GuessNumber-v0", "--env", "high=4", "--env", "turns=2"]
+    limits = ["--train", "20", "--episodes", "20", "--seconds", "3", "--json"]
+    ran = subprocess.run([*command, *limits], capture_output=True, text=True, timeout=240, check=False)
+    assert ran.returncode == 0, ran.stderr
+    learned = json.loads(ran.stdout)["learning"]
+    assert learned["error"] is None
+    assert len(learned["values"]) >= 1
