@@ -29,6 +29,7 @@ COMMANDS = [
     "compare",
     "replay",
     "export",
+    "import",
     "doctor",
     "train",
 ]

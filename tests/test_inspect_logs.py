@@ -1,6 +1,7 @@
 """Records as logs of Inspect, and back, with the real package."""
 
 import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,21 @@ import pytest
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.records import RecordWriter, as_record, messages_of, write_inspect_logs
+from gym_trl.records import (
+    RecordWriter,
+    as_record,
+    messages_of,
+    read_inspect_log,
+    read_records,
+    write_inspect_logs,
+)
 from gym_trl.records.schema import Record
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
+from gym_trl.viewer.run import Run
 
 pytest.importorskip("inspect_ai", reason="Inspect is not there: make .venv/.has-interop")
 
-from inspect_ai.log import EvalLog, list_eval_logs, read_eval_log
+from inspect_ai.log import EvalLog, list_eval_logs, read_eval_log, write_eval_log
 
 pytestmark = pytest.mark.full
 
@@ -122,3 +131,130 @@ def test_the_command_writes_logs_and_names_what_opens_them(tmp_path: Path, capsy
     assert len(list_eval_logs(str(tmp_path / "logs"))) == 2
     with pytest.raises(ConfigError, match="is not empty"):
         app([*command, "--debug"], standalone_mode=False)
+
+
+def test_a_log_that_was_written_is_read_as_the_same_episodes(tmp_path: Path) -> None:
+    records = [*played(episodes=4, attempts=2), thought(), failed()]
+    read = [record for file in write_inspect_logs(records, tmp_path) for record in read_inspect_log(file)]
+    fields = "task policy split step group attempt seat opening last_observation unanswered return success terminated"
+    fields += " truncated stop_reason error num_turns sampled_tokens"
+    for before, after in zip(records, read, strict=True):
+        one: Any = before
+        again: Any = after
+        if before not in records[-2:]:  # of one environment
+            assert [again[name] for name in fields.split()] == [one[name] for name in fields.split()]
+        assert messages_of(after) == messages_of(before)
+        for name in ("thinking", "answer", "action", "reward", "action_valid", "action_cut"):
+            assert [turn[name] for turn in again["turns"]] == [turn[name] for turn in one["turns"]]
+    assert (read[-1]["return"], read[-1]["error"], read[-1]["stop_reason"]) == (None, "it broke", "env_error")
+    assert (read[-2]["return"], read[-2]["stop_reason"], read[-2]["completion_ids"]) == (0.75, "token_limit", None)
+
+
+def foreign(sample: dict[str, Any], folder: Path, task: str = "gsm8k", suffix: str = "eval") -> Path:
+    """Write a log with a sample as other tasks have them."""
+    spec = {"created": "2026-01-01T00:00:00+00:00", "task": task, "model": "openai/tiny", "dataset": {}, "config": {}}
+    whole = {"id": 1, "epoch": 2, "input": "2 + 2?", "target": "4", **sample}
+    write_eval_log(EvalLog.model_validate({"eval": spec, "samples": [whole]}), str(folder / f"log.{suffix}"))
+    return folder / f"log.{suffix}"
+
+
+CALLED = [
+    {"role": "user", "content": "2 + 2?"},
+    {
+        "role": "assistant",
+        "content": [{"type": "reasoning", "reasoning": "Add."}, {"type": "text", "text": "I add."}],
+        "tool_calls": [{"id": "c1", "function": "add", "arguments": {"a": 2, "b": 2}}],
+    },
+    {"role": "tool", "content": "4", "tool_call_id": "c1", "function": "add"},
+    {"role": "user", "content": "Go on."},
+    {"role": "assistant", "content": [{"type": "image", "image": "data:image/png;base64,AAAA"}]},
+]
+
+
+@pytest.mark.parametrize("suffix", ["eval", "json"])
+def test_a_log_of_another_task_becomes_an_episode_that_opens_in_the_viewer(suffix: str, tmp_path: Path) -> None:
+    usage = {"openai/tiny": {"input_tokens": 9, "output_tokens": 5, "total_tokens": 14}}
+    scores = {"match": {"value": "C"}, "style": {"value": 0.5}}
+    log = foreign({"messages": CALLED, "scores": scores, "model_usage": usage}, tmp_path, suffix=suffix)
+    assert app(["import", str(log), "--out", str(tmp_path / "run")], standalone_mode=False) in (0, None)
+    [record] = read_records(tmp_path / "run")
+    assert [message["content"] for message in messages_of(record)] == [
+        "2 + 2?",
+        'I add.\n<tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>',
+        "4\nGo on.",
+        "[image]",
+    ]
+    assert (record["return"], record["success"], record["stop_reason"], record["attempt"]) == (1.0, True, "success", 1)
+    assert (record["task"]["id"], record["policy"], record["sampled_tokens"]) == ("gsm8k#1", "openai/tiny", 5)
+    assert (record["prompt_ids"], record["completion_ids"], record["prompt_tokens"]) == (None, None, None)
+    [body] = Run(tmp_path / "run").read()
+    assert [turn["thinking"] for turn in body["turns"]] == ["Add.", ""]
+    assert (body["more"]["source"], body["tokens"]) == ("Inspect", None)
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ({"scores": {"match": {"value": "I"}}}, (0.0, False, "failure")),
+        ({"scores": {"f1": {"value": 0.25}}}, (0.25, None, "terminated")),
+        ({"scores": {"ok": {"value": True}}}, (1.0, True, "success")),
+        ({"scores": {"f1": {"value": 0.25}}, "limit": {"type": "token", "limit": 9}}, (0.25, None, "token_limit")),
+        ({"scores": {"f1": {"value": 0.25}}, "limit": {"type": "message", "limit": 9}}, (0.25, None, "turn_limit")),
+        ({"scores": {"f1": {"value": float("nan")}}}, (None, None, "env_error")),
+        ({}, (None, None, "env_error")),
+        (
+            {"scores": {"f1": {"value": 1}}, "error": {"message": "x", "traceback": "", "traceback_ansi": ""}},
+            (None, None, "env_error"),
+        ),
+    ],
+)
+def test_scores_limits_and_errors_of_inspect_are_understood(
+    sample: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    [record] = read_inspect_log(foreign({"messages": CALLED, **sample}, tmp_path))
+    assert (record["return"], record["success"], record["stop_reason"]) == expected
+
+
+def test_a_log_of_anybody_names_no_module_to_import(tmp_path: Path) -> None:
+    task = {"env_id": "os:Evil-v0", "env_kwargs": {}, "seed": 1, "options": {}}
+    [record] = read_inspect_log(foreign({"metadata": {"task": task}}, tmp_path, task="os:Evil-v0"))
+    assert record["task"]["env_id"] == "os-Evil-v0"
+
+
+def test_damaged_logs_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.eval"
+    for content, message in [
+        (b"nonsense", "is not JSON"),
+        (b"[]", "is not a JSON object"),
+        (b'{"a": 1}', "is not a log of Inspect: it has a"),
+        (b'{"eval": {}}', "is a damaged log of Inspect: eval"),
+        (b"[" * 100_000, "is not JSON"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            list(read_inspect_log(path))
+    for files, message in [
+        ({"other.txt": "x"}, "has no header.json"),
+        ({"header.json": "{}"}, "damaged log of Inspect: header.json"),
+        ({"header.json": "nonsense"}, "header.json in .* is not JSON"),
+    ]:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+        with pytest.raises(ConfigError, match=message):
+            list(read_inspect_log(path))
+    whole = foreign({}, tmp_path).read_bytes()
+    (tmp_path / "torn.eval").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="is not JSON"):
+        list(read_inspect_log(tmp_path / "torn.eval"))
+
+
+def test_a_sample_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gym_trl.records.inspect_logs.LARGEST", 1_000_000)
+    log = foreign({}, tmp_path)
+    with zipfile.ZipFile(log, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/bomb_epoch_1.json", b" " * 30_000_000)
+    assert log.stat().st_size < 100_000
+    with pytest.raises(ConfigError, match=r"samples/bomb_epoch_1.json in .* is larger than 1000000 bytes"):
+        list(read_inspect_log(log))
+    assert not list(tmp_path.glob("**/samples"))

@@ -13,6 +13,7 @@ from gym_trl.cli import (
     doctor,
     evaluate,
     export,
+    import_records,
     info,
     list_envs,
     new,
@@ -78,6 +79,7 @@ _add("tournament", tournament.tournament, tournament.EXAMPLES)
 _add("compare", compare.compare, compare.EXAMPLES)
 _add("replay", replay.replay, replay.EXAMPLES)
 _add("export", export.export, export.EXAMPLES)
+_add("import", import_records.import_records, import_records.EXAMPLES)
 _add("doctor", doctor.doctor, doctor.EXAMPLES)
 _add("warm-start", warm_start.warm_start, warm_start.EXAMPLES)
 _add("train", train.train, train.EXAMPLES)

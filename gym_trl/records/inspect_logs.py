@@ -1,25 +1,30 @@
 """Records as logs of Inspect, and logs of Inspect as records."""
 
+import json
 import re
+import zipfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gym_trl.errors import needs
+from gym_trl.errors import ConfigError, needs
+from gym_trl.records.foreign import Outcome, Said, finite, foreign_record, foreign_task, text_of, with_calls
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import Record
 from gym_trl.types import StopReason
 
 if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog, EvalSample
+    from inspect_ai.log import EvalLog, EvalSample, EvalSpec
     from inspect_ai.model import ChatMessage, ModelOutput, ModelUsage
     from inspect_ai.scorer import Score
 
 NO_MODEL = "none/none"
 """Inspect's name of the model in logs without one."""
+LARGEST = 512 * 2**20
+"""Bytes of the largest sample, or log in JSON, that is read."""
 _METRICS = {"return": ("mean", "stderr"), "success": ("accuracy", "stderr")}
 _DETAILS = (
     "stop_reason",
@@ -78,6 +83,204 @@ def write_inspect_logs(records: Iterable[Record], folder: Path) -> list[Path]:
         write_eval_log(log, str(path.resolve()))
         files.append(path)
     return files
+
+
+def read_inspect_log(path: Path) -> Iterator[Record]:
+    """Yield the samples of a log of Inspect, a ``.eval`` file or one in JSON, as episodes.
+
+    ::
+
+        for record in read_inspect_log(Path("logs/2026-01-01_gsm8k.eval")):
+            print(record["task"]["id"], record["return"], record["success"])
+
+    The return is the score ``return``, or else the first score that is a number or one of Inspect's grades (``C`` is
+    1, ``P`` 0.5, ``I`` and ``N`` 0); ``scores`` has all of them. Success is declared by a grade or a truth value, and
+    ``None`` for numbers. A sample with an error or without such a score is unscored. Tool calls are written in
+    responses as ``Tools`` reads them. A log has no token ids, and no rewards of turns unless ``write_inspect_logs`` has
+    written it: the last turn has the return.
+
+    The file may come from anybody. Nothing in it is executed or unpacked to disk, one sample is in memory at a time
+    (of a log in JSON all are), and no sample may be larger than ``LARGEST``.
+
+    Raises:
+        ConfigError: the file is no log of Inspect, is damaged, or is too large.
+        MissingDependencyError: the extra ``inspect`` is not installed.
+    """
+    with needs("inspect", "A log of Inspect"):
+        from inspect_ai.log import EvalSample, EvalSpec, resolve_sample_attachments
+        from pydantic import ValidationError
+
+    groups: dict[str, int] = {}
+    spec: EvalSpec | None = None
+    for name, held in _parts(path):
+        try:
+            if spec is None:
+                spec = EvalSpec.model_validate(held["eval"])
+                continue
+            for unused in ("events", "events_data", "store", "timelines"):  # much, and no part of a record
+                held.pop(unused, None)
+            sample = resolve_sample_attachments(EvalSample.model_validate(held), "full")
+        except (ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(f"{path} is a damaged log of Inspect: {name}: {reason}") from error
+        yield _record(sample, spec, groups)
+    if spec is None:
+        raise ConfigError(f"{path} is not a log of Inspect: it has no header")
+
+
+def _parts(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the header of a log and then its samples, each with its name."""
+    if not zipfile.is_zipfile(path):
+        yield from _parts_of_json(path)
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = {entry.filename: entry for entry in archive.infolist()}  # the last of a name counts
+            header = next((entries[name] for name in ("header.json", "_journal/start.json") if name in entries), None)
+            if header is None:
+                raise ConfigError(f"{path} is not a log of Inspect: it has no header.json")
+            yield header.filename, _json_in(archive, header, path)
+            for name, entry in entries.items():
+                if name.startswith("samples/") and name.endswith(".json"):
+                    yield name, _json_in(archive, entry, path)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        raise ConfigError(f"{path} is a damaged log of Inspect: {error}") from error
+
+
+def _json_in(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Any:
+    """Return a file of an archive, without trust in the size that the archive says it has."""
+    with archive.open(entry) as file:
+        assert isinstance(file, zipfile.ZipExtFile)
+        # A small piece at a time: what a piece becomes is in memory before its size is known.
+        pieces, size = [], 0
+        while piece := file.read1(4096):
+            pieces.append(piece)
+            if (size := size + len(piece)) > LARGEST:
+                raise ConfigError(f"{entry.filename} in {path} is larger than {LARGEST} bytes and was not read")
+    return _json(b"".join(pieces), f"{entry.filename} in {path}")
+
+
+def _parts_of_json(path: Path) -> Iterator[tuple[str, Any]]:
+    if (size := path.stat().st_size) > LARGEST:
+        raise ConfigError(
+            f"{path} has {size} bytes, and at most {LARGEST} are read; convert it with: inspect log convert --to eval"
+        )
+    log = _json(path.read_bytes(), str(path))
+    if "eval" not in log:
+        raise ConfigError(f"{path} is not a log of Inspect: it has {', '.join(sorted(log))[:200] or 'nothing'}")
+    yield "eval", log
+    for number, sample in enumerate(log.get("samples") or []):
+        yield f"sample {number}", sample
+
+
+def _json(text: bytes, where: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON ({error}), so it is no log of Inspect") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is not a JSON object, so it is no log of Inspect")
+    return value
+
+
+def _record(sample: "EvalSample", spec: "EvalSpec", groups: dict[str, int]) -> Record:
+    """Return the episode of a sample."""
+    known, model = sample.metadata, spec.model
+    task = _task(known.get("task"))
+    if task is None:
+        task = foreign_task(spec.task, sample.id)
+    name = task.get("id") or json.dumps(task, sort_keys=True)
+    scores = sample.scores or {}
+    outcome = _outcome(sample)
+    usage = sample.model_usage.get(model)
+    whole = {field: known[field] for field in ("step", "game", "seat") if isinstance(known.get(field), int)}
+    return foreign_record(
+        [_said(message) for message in sample.messages],
+        outcome,
+        source="Inspect",
+        task=task,
+        given=1 if isinstance(sample.input, str) else len(sample.input),
+        policy=None if model == NO_MODEL else model,
+        split=known["split"] if isinstance(known.get("split"), str) else "eval",
+        group=groups.setdefault(name, len(groups)),
+        attempt=sample.epoch - 1,
+        scores={name: plain(score.value) for name, score in scores.items()},
+        sampled_tokens=usage.output_tokens if usage else None,
+        total_time=sample.total_time,
+        **whole,
+    )
+
+
+def _task(held: Any) -> dict[str, Any] | None:
+    """Return the task that ``write_inspect_logs`` has written, if it has."""
+    if not isinstance(held, Mapping) or not isinstance(held.get("env_id"), str) or ":" in held["env_id"]:
+        return None
+    kwargs, options, seed = held.get("env_kwargs"), held.get("options"), held.get("seed")
+    if not isinstance(kwargs, dict) or not isinstance(options, dict) or not isinstance(seed, int | None):
+        return None
+    return {"env_id": held["env_id"], "env_kwargs": kwargs, "seed": seed, "options": options}
+
+
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+_LIMITS = {
+    "context": StopReason.CONTEXT_OVERFLOW,
+    "time": StopReason.TIME_LIMIT,
+    "working": StopReason.TIME_LIMIT,
+    "message": StopReason.TURN_LIMIT,
+    "turn": StopReason.TURN_LIMIT,
+}
+"""Stop reasons of Inspect's limits; the others limit what may be used up, as tokens and money."""
+
+
+def _outcome(sample: "EvalSample") -> Outcome:
+    scores = {name: _number(score.value) for name, score in (sample.scores or {}).items()}
+    value = scores.get("return")
+    if value is None and "return" not in scores:
+        value = next((score for score in scores.values() if score is not None), None)
+    written = sample.metadata.get("stop_reason")
+    told = StopReason(written) if written in StopReason.__members__.values() else None
+    if sample.error is not None or value is None:
+        said = sample.error.message if sample.error is not None else "no score is a number"
+        unscored = told if told is not None and not told.scored else StopReason.ENV_ERROR
+        return Outcome(unscored, None, error=None if unscored is StopReason.UNPLAYED else said)
+    success = _declared(sample)
+    if told is not None and told.scored:
+        return Outcome(told, value, success)
+    if sample.limit is not None:
+        return Outcome(_LIMITS.get(sample.limit.type, StopReason.TOKEN_LIMIT), value, success)
+    ends = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
+    return Outcome(ends[success], value, success)
+
+
+def _number(value: Any) -> float | None:
+    return _GRADES.get(value) if isinstance(value, str) else finite(value)
+
+
+def _declared(sample: "EvalSample") -> bool | None:
+    """Return the success that a score declares: the one of that name, or the first that is a grade or truth value."""
+    scores = sample.scores or {}
+    held = [scores["success"]] if "success" in scores else list(scores.values())
+    grades = {"C": True, "I": False, "N": False}
+    said = (score.value if isinstance(score.value, bool) else grades.get(str(score.value)) for score in held)
+    return next((one for one in said if one is not None), None)
+
+
+def _said(message: "ChatMessage") -> Said:
+    content = message.content
+    thinking, text = text_of(content if isinstance(content, str) else [part.model_dump() for part in content])
+    calls = getattr(message, "tool_calls", None) or []
+    text, action = with_calls(text, [(call.function, call.arguments) for call in calls])
+    known = message.metadata or {}
+    said = Said(message.role, text, thinking, action, valid=not any(call.parse_error for call in calls))
+    if not {"reward", "action_valid"} <= known.keys():  # not ours
+        return said._replace(executed=known.get("executed") is not False)
+    action = known.get("action")
+    return said._replace(
+        action=action if isinstance(action, str) else None,
+        reward=finite(known["reward"]),
+        valid=known["action_valid"] is not False,
+        cut=known.get("action_cut") is True,
+    )
 
 
 def _without_tokens(record: Record) -> Record:
