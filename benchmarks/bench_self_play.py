@@ -68,6 +68,8 @@ GAMES = {
         "won positions won",
         1.0,
         steps=400,
+        learning_rate=2e-3,
+        entropy=(0.5, 0.1),
         env={"piles": 1, "largest": 10, "max_take": 3, "misere": False},
     ),
     "TicTacToe": Game("TrlEnv/TicTacToe-v0", "draws with the perfect player", 0.9, steps=1500, tokens=320),
