@@ -31,6 +31,9 @@ The environments of the library, with their scores and an episode played by the 
 
 * `solver` and `random`: success rates (and mean returns, where they differ) over the episodes of
   `gym-trl validate --measure`.
+* `replay`: an episode of the solver beside one of random legal actions, in [the viewer](viewer.md).
+  `Enter` opens the solver's episode, and there `j` and `k` go through the turns. Only the site that `make docs` builds
+  has the replays.
 * `optimum`: the best possible score, exact; `?` if it is unknown.
 * `blind`: the best score without looking at observations, reached by the best sequence of actions that a search found,
   on held-out episodes, with its 95% interval. Only a score above it shows that a model uses the observations. It is
@@ -48,10 +51,11 @@ def page() -> str:
 
 def overview(ids: list[str]) -> str:
     """Return the table with one line per game: its summary, and the success rates of its presets."""
-    lines = [BEFORE_TABLE, "| environment | task | easy | medium | hard |", "|---|---|---|---|---|"]
+    lines = [BEFORE_TABLE, "| environment | task | easy | medium | hard | |", "|---|---|---|---|---|---|"]
     for env_id in ids:
         reached = {game.difficulty or "medium": reach(game) for game in games([env_id])}
-        cells = [f"[{env_id}](#{anchor(env_id)})", summary(env_id), *(reached.get(name, "") for name in PRESETS)]
+        scores = [reached.get(name, "") for name in PRESETS]
+        cells = [f"[{env_id}](#{anchor(env_id)})", summary(env_id), *scores, replay(env_id)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -80,6 +84,11 @@ def anchor(env_id: str) -> str:
     return env_id.lower().replace("/", "")
 
 
+def replay(env_id: str) -> str:
+    """Return a link to the page that the hook of the site makes."""
+    return f"[replay](replays/{env_id.partition('/')[2]}.html#/group/0/all)"
+
+
 def summary(env_id: str) -> str:
     """Return the first sentence of a game's docstring."""
     text = inspect.getdoc(type(gym.make(env_id).unwrapped)) or ""
@@ -95,7 +104,7 @@ def section(env_id: str) -> str:
     return f"""
 ## {env_id}
 
-{summary(env_id)}
+{summary(env_id)} ({replay(env_id)})
 
 | preset | arguments | optimum | solver | blind | random | turns of the solver |
 |---|---|---|---|---|---|---|

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import tomllib
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from gym_trl.registration import ENVS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 LOADS = {
     "script": "src",
@@ -90,7 +92,7 @@ def site(tmp_path_factory):
         pytest.skip("mkdocs-material or mkdocstrings is not installed: make test-full does it")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "http_proxy": DEAD, "https_proxy": DEAD},
         capture_output=True,
@@ -134,7 +136,7 @@ def test_every_link_inside_of_the_site_leads_somewhere(site, pages):
             path, _, anchor = urljoin(name, link).partition("#")
             target = unquote(path) or name
             assert (site / target).is_file(), f"{name} links to {link}, and there is no {target}"
-            if anchor and target in pages:
+            if anchor and target in pages and not anchor.startswith("/"):  # those are addresses within the viewer
                 looked_at += 1
                 assert unquote(anchor) in pages[target].ids, f"{name} links to {link}, and {target} has no such heading"
     assert looked_at > 1_000
@@ -165,9 +167,19 @@ def imported_in(file: Path) -> set[str]:
 
 
 @pytest.mark.full
-def test_every_game_is_in_the_gallery(pages):
+def test_every_game_is_in_the_gallery_with_a_replay(pages):
     for env_id in gym_trl.GAMES:
         assert env_id.lower().replace("/", "") in pages["games.html"].ids
+        replay = f"replays/{env_id.partition('/')[2]}.html"
+        assert replay in pages
+        assert any(link.startswith(replay) for link in pages["games.html"].links)
+
+
+@pytest.mark.full
+def test_every_page_says_which_version_it_describes(site, pages):
+    for name in pages:
+        if not name.startswith("replays/"):
+            assert f"gym-trl {VERSION}" in (site / name).read_text(encoding="utf-8"), name
 
 
 @pytest.mark.browser
@@ -184,14 +196,33 @@ def test_a_browser_that_reaches_nothing_else_shows_the_pages_and_finds_words(sit
                 loaded = look.driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
                 assert loaded
                 assert [one for one in loaded if not one.startswith(url)] == []
-            look.driver.execute_script("document.querySelector('label[for=__search]').click()")
-            look.until("document.querySelector('.md-search__input')")
-            look.driver.execute_script(SEARCH)
-            look.until("document.querySelector('.md-search-result__item a')")
-            assert look.complaints() == []
+            search(look)
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_from_the_disk_words_are_found_and_a_game_of_the_gallery_is_replayed(site):
+    with chromium("--host-resolver-rules=MAP * ~NOTFOUND") as look:
+        look.driver.get((site / "index.html").as_uri())
+        search(look)
+        look.driver.get((site / "games.html").as_uri())
+        look.driver.execute_script("document.querySelector('a[href^=\"replays/TowerOfHanoi-v0\"]').click()")
+        look.until("document.querySelectorAll('[data-member]').length === 2")
+        shown = look.driver.find_element("tag name", "main").text
+        assert "eval · solver" in shown
+        assert "eval · random" in shown
+        assert look.complaints() == []
+
+
+def search(look: Any) -> None:
+    look.driver.execute_script("document.querySelector('label[for=__search]').click()")
+    look.until("document.querySelector('.md-search__input')")
+    look.driver.execute_script(SEARCH)
+    look.until("document.querySelector('.md-search-result__item a')")
+    assert look.complaints() == []
 
 
 SEARCH = """
