@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
+from math import inf
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -62,10 +63,14 @@ class QAEnv(Puzzle):
     Wrong. It is not What is 6 * 7?
     1 try left.
 
-    The reward modes are ``"score"``, the score of the last answer, paid at the end of the episode; ``"success"``, 1 for
-    a right answer; and ``"efficient"``, 1 divided by the tries that it took, with which a hint has a price. An empty
-    answer, or one that is too long, is wrong in every criterion. An episode that is cut off is paid the least that a
-    wrong answer can be paid.
+    The reward modes are ``"score"``, the score of the last answer, less ``retry_cost`` for each further try that a
+    wrong answer leads to; ``"success"``, 1 for a right answer in any try, so that guessing pays where answers can be
+    guessed; and ``"efficient"``, 1 divided by the tries that it took. An empty answer, or one that is too long, is
+    wrong in every criterion. An episode that is cut off is paid as if all further answers were wrong.
+
+    The default of ``retry_cost`` is the most that an answer can be paid. Then trying out all possible answers never
+    pays more than giving one: if k answers are equally likely, the further tries pay 0, -1, -2 and so on in place of 1,
+    and a question that is never answered costs the tries. With n tries, 2 / (2k - n) suffices.
 
     An answer cannot be seen by the player. The ``solver`` gives the row's answer, the random policy the answer of
     another row, and the constant action is the most frequent answer among the first 10,000 rows.
@@ -79,6 +84,8 @@ class QAEnv(Puzzle):
             ``Rubric``.
         turns: Number of tries.
         hints: Column with a text, or a list of texts, that is shown after wrong answers.
+        retry_cost: Cost of each try after the first one with ``reward="score"``. Default: the largest reward of an
+            answer, which is 1 without a ``Rubric``.
         split: Split of a data set on the hub.
         subset: Its subset (configuration), such as ``"main"``.
         reward: ``"score"``, ``"success"`` or ``"efficient"``.
@@ -102,6 +109,7 @@ class QAEnv(Puzzle):
         verify: Verifier | str = "exact",
         turns: int = 1,
         hints: Column | None = None,
+        retry_cost: float | None = None,
         split: str = "train",
         subset: str | None = None,
         reward: str | None = None,
@@ -116,7 +124,15 @@ class QAEnv(Puzzle):
         self.dataset, self.verify = dataset, verify
         self._verifier = find_verifier(verify)
         self._weights: Mapping[str, float] = verify.weights if isinstance(verify, Rubric) else {}
-        self.loss_reward = sum(min(0.0, weight) for weight in self._weights.values())
+        self._worst = sum(min(0.0, weight) for weight in self._weights.values())
+        most = sum(max(0.0, weight) for weight in self._weights.values()) if self._weights else 1.0
+        self.retry_cost = most if retry_cost is None else retry_cost
+        if (
+            isinstance(retry_cost, bool)
+            or not isinstance(self.retry_cost, int | float)
+            or not 0 <= self.retry_cost < inf
+        ):
+            raise ConfigError(f"retry_cost must be a number of at least 0, got {retry_cost!r}")
         self.criteria: Mapping[str, float] = self._weights if self.reward == "score" else {}
         """Weights of the criteria that add up to the reward, by name; empty without a ``Rubric``."""
         first = self._rows[0]
@@ -148,7 +164,24 @@ class QAEnv(Puzzle):
     def instructions(self) -> str:
         """Form of an answer, and the number of tries."""
         tries = f" You have {counted(self.turns, 'try')}." if self.turns > 1 else ""
+        if tries and self._cost:
+            tries = f"{tries[:-1]}; each after the first costs a reward of {self._cost:g}."
         return f"{sentence_of(self.verify)}{tries}"
+
+    @property
+    def _cost(self) -> float:
+        """Cost of a further try."""
+        return self.retry_cost if self.reward == "score" else 0.0
+
+    @property
+    def loss_reward(self) -> float:  # type: ignore[override]  # it depends on the tries that are left
+        """Reward of wrong answers in all tries that are left."""
+        return self._worst - self._cost * max(0, self._turns_left - 1)
+
+    @property
+    def owes(self) -> bool:
+        """True if ``settlement`` can differ from 0."""
+        return self.reward == "score" and (self._worst < 0 or (self._cost > 0 and self.turns > 1))
 
     @property
     def num_instances(self) -> int:
@@ -230,7 +263,7 @@ class QAEnv(Puzzle):
 
     def _reject(self, reason: str) -> Outcome:
         worst = {name: float(weight < 0) for name, weight in self._weights.items()}
-        return self._after(Scores(self.loss_reward, False, worst), reason, valid=False)
+        return self._after(Scores(self._worst, False, worst), reason, valid=False)
 
     def _after(self, scores: Scores, message: str, *, valid: bool = True) -> Outcome:
         done = scores.success or self._turns_left == 1
@@ -239,7 +272,7 @@ class QAEnv(Puzzle):
             message = f"{message} {hint}"
         self._turns_left = 0 if scores.success else self._turns_left - 1
         shown = "Right." if scores.success else f"{message}\n{self._observe()}".rstrip()
-        return Outcome(shown, scores.reward if done else 0.0, done, scores.success, valid, info)
+        return Outcome(shown, scores.reward if done else -self._cost, done, scores.success, valid, info)
 
     def _hint(self) -> str:
         if self._hints is None:

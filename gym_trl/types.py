@@ -132,6 +132,20 @@ def declared_in(info: Mapping[str, Any]) -> bool | None:
     return None if said is None else bool(said)
 
 
+def scores_in(info: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores of criteria that ``info`` declares, if there are any.
+
+    >>> scores_in({"scores": {"correct": True, "short": 0.5}}), scores_in({})
+    ({'correct': 1.0, 'short': 0.5}, {})
+    """
+    scores = info.get("scores")
+    if not isinstance(scores, Mapping):
+        return {}
+    return {
+        str(name): float(one) for name, one in scores.items() if isinstance(one, int | float) and math.isfinite(one)
+    }
+
+
 _BY_SUCCESS = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
 
 

@@ -37,6 +37,18 @@ def test_with_transformers(options, tmp_path):
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    ("data", "package"), [("arithmetic", "reasoning_gym"), ("crosswords", "textarena"), ("languages", "datasets")]
+)
+def test_with_the_questions_of_a_package(options, tmp_path, data, package):
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: make test-full does it on Linux")
+    done = warm.run(EXAMPLES / "train_questions.py", *options, f"--data={data}")
+    assert done.returncode == 0, done.stderr
+    assert logged(done.stdout, "env/unscored") == [0, 0]
+    assert len(logged(done.stdout, "env/return")) == 2
+
+
 @pytest.mark.vllm
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_with_vllm_colocated(options, tmp_path):

@@ -45,6 +45,7 @@ def trajectory(text: str = "ox", **changes: Any) -> EpisodeResult:
             Message("user", "Over."),
         ),
         "terminated": True,
+        "scores": {"correct": 0.5},
         "model_seconds": 0.5,
         "env_seconds": 0.25,
     }
@@ -104,6 +105,7 @@ def test_a_record_says_what_was_played() -> None:
         "unanswered": None,
         "return": -0.5,
         "success": False,
+        "scores": {"correct": 0.5},
         "terminated": True,
         "truncated": False,
         "stop_reason": "failure",

@@ -3,6 +3,7 @@
 import math
 import sys
 from fractions import Fraction
+from time import process_time
 from typing import Any
 
 import pytest
@@ -114,6 +115,12 @@ def test_a_pattern_must_match_the_whole_response(answer: str, before: str, after
     for response in (f"{before} {answer}", f"{answer} {after}", f"{before}\n{answer}", f"{answer}\n{after}"):
         assert not matches(response, answer, pattern="{answer}")
         assert not matches(response, answer)
+
+
+def test_a_pattern_that_takes_forever_does_not_match() -> None:
+    began = process_time()
+    assert not matches("a" * 100 + "b", "(a|aa)+")
+    assert process_time() - began < 5
 
 
 def test_an_answer_in_a_pattern_is_text_and_not_a_pattern() -> None:

@@ -42,6 +42,7 @@ from gym_trl.types import (
     as_turn,
     declared_success,
     reason_to_stop,
+    scores_in,
 )
 from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.inner import instructions_of
@@ -490,7 +491,9 @@ class _Watched:
         ended = failure is None and results[-1].terminated
         declared = declared_success([StepResult("", declares_success=self.declares), *results], reason)
         said = tuple(self._messages(results if reason is not StopReason.CRASHED else results[:-1]))
-        return EpisodeResult(task, reason, turns, said, error=error, terminated=ended, declared=declared)
+        scores = scores_in(results[-1].info) if ended else {}
+        told: dict[str, Any] = {"error": error, "terminated": ended, "declared": declared, "scores": scores}
+        return EpisodeResult(task, reason, turns, said, **told)
 
     def _messages(self, results: Sequence[StepResult]) -> Iterator[Message]:
         if isinstance(self.policy, Conversation) and self.policy.system_prompt is not None:

@@ -295,6 +295,7 @@ class GymSpec:
         verify: Verifier | str = "exact",
         turns: int = 1,
         hints: Column | None = None,
+        retry_cost: float | None = None,
         split: str = "train",
         subset: str | None = None,
         reward: str | None = None,
@@ -308,13 +309,14 @@ class GymSpec:
         (18, 2)
 
         Args:
-            dataset: See ``QAEnv``, as for the next eight arguments. Arguments that a command line can give too make it
+            dataset: See ``QAEnv``, as for the next nine arguments. Arguments that a command line can give too make it
                 the environment ``TrlEnv/QA-v0``.
             prompt: Column with the question.
             answer: Column with the answer.
             verify: Verifier.
             turns: Number of tries.
             hints: Column with hints.
+            retry_cost: Cost of each try after the first one.
             split: Split of a data set on the hub.
             subset: Its subset.
             reward: Mode of the reward.
@@ -325,7 +327,8 @@ class GymSpec:
             ConfigError: See ``QAEnv`` and ``GymSpec``.
         """
         columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify, "hints": hints}
-        others: dict[str, Any] = {"turns": turns, "split": split, "subset": subset, "reward": reward}
+        others: dict[str, Any] = {"turns": turns, "retry_cost": retry_cost, "split": split, "subset": subset}
+        others["reward"] = reward
         rows = QAEnv(dataset, **columns, **others).num_instances
         for_eval = options.pop("num_eval_tasks", min(rows // 10, 100))
         sizes = {"num_eval_tasks": for_eval, "num_tasks": options.pop("num_tasks", max(1, rows - for_eval))}

@@ -42,6 +42,7 @@ from gym_trl.types import (
     as_turn,
     declared_success,
     reason_to_stop,
+    scores_in,
 )
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.settlement import settlement
@@ -635,7 +636,9 @@ class GymRolloutProcessor:
                 observation = result.observation
                 said.append(Message("user", observation))
             declared = declared_success(results, reason)
-            return EpisodeResult(task, reason, tuple(turns), tuple(said), error=error, declared=declared)
+            scores = scores_in(results[-1].info) if results[-1].terminated and error is None else {}
+            told: dict[str, Any] = {"error": error, "declared": declared, "scores": scores}
+            return EpisodeResult(task, reason, tuple(turns), tuple(said), **told)
         finally:
             await in_thread(env.close)
 

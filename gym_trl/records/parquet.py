@@ -12,14 +12,14 @@ from gym_trl.records.json_lines import replaced, to_json
 from gym_trl.records.schema import Record, complete
 
 _ROWS_AT_ONCE = 1_000
-_AS_JSON = ("env_kwargs", "options", "spec")  # their keys differ between records, so they cannot be columns
+_AS_JSON = ("env_kwargs", "options", "spec", "scores")  # their keys differ between records, so they cannot be columns
 
 
 def write_parquet(records: Iterable[Record], path: Path) -> int:
     """Write episodes as a table for ``datasets.load_dataset("parquet", data_files=...)``, and return their number.
 
-    ``env_kwargs``, ``options`` and ``spec`` are JSON strings in it, fields outside the schema are left out, and lone
-    surrogates, which Parquet does not support, become U+FFFD. ``read_records`` reads the table back.
+    ``env_kwargs``, ``options``, ``spec`` and ``scores`` are JSON strings in it, fields outside the schema are left out,
+    and lone surrogates, which Parquet does not support, become U+FFFD. ``read_records`` reads the table back.
     """
     with needs("train", "Parquet"):
         import pyarrow

@@ -87,6 +87,7 @@ class Record(_Return):
     last_observation: str | None
     unanswered: str | None
     success: bool | None
+    scores: dict[str, float]
     terminated: bool
     truncated: bool
     stop_reason: str
@@ -222,6 +223,7 @@ def as_record(
         "unanswered": ended.content if len(spoken) > len(turns) else None,
         "return": episode.episode_return,
         "success": episode.success,
+        "scores": dict(episode.scores),
         "terminated": episode.terminated,
         "truncated": episode.scored and not episode.terminated,
         "stop_reason": episode.stop_reason.value,
@@ -291,7 +293,7 @@ def complete(value: Mapping[str, Any], where: str) -> Record:
         raise ConfigError(
             f"{where} is a record of version {value.get('version')!r}, but this release reads version {VERSION}"
         )
-    record: dict[str, Any] = _RECORD_DEFAULTS | {"spec": {}, "opening": []} | dict(value)
+    record: dict[str, Any] = _RECORD_DEFAULTS | {"spec": {}, "scores": {}, "opening": []} | dict(value)
     task: dict[str, Any] = _TASK_DEFAULTS | {"env_kwargs": {}, "options": {}} | dict(value["task"])
     task.setdefault("id", task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"]))
     turns = [{"action": None, "action_cut": False, "start": None, "stop": None, **turn} for turn in value["turns"]]

@@ -1,6 +1,5 @@
 """One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +30,7 @@ from gym_trl.types import (
     add_reward,
     as_turn,
     reason_to_stop,
+    scores_in,
     success_of,
 )
 
@@ -215,7 +215,7 @@ class Episode:
             places=tuple(state.place for state in states) if limited else (),
             turns_left=tuple(left) if limited else (),
             unplayed_costs=self._costs,
-            scores=_scores(self._info) if self._terminated else {},
+            scores=scores_in(self._info) if self._terminated else {},
         )
 
     def _bounded(self, result: StepResult) -> StepResult:
@@ -361,13 +361,3 @@ def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
         # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
         return RefusedResponse(f"An action has at most {longest} characters.")
     return UnfinishedResponse(answer) if cut else answer
-
-
-def _scores(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores of the criteria in ``info``, if there are any."""
-    scores = info.get("scores")
-    if not isinstance(scores, Mapping):
-        return {}
-    return {
-        str(name): float(one) for name, one in scores.items() if isinstance(one, int | float) and math.isfinite(one)
-    }

@@ -32,6 +32,7 @@ _NOT_ONE = re.compile(
 )
 _LONGEST_EXPRESSION = 500
 _SECONDS = 5
+_MATCH_SECONDS = 1
 
 
 def exact(response: str, answer: Any, row: Mapping[str, Any] | None = None) -> bool:
@@ -139,6 +140,9 @@ def matches(response: str, answer: Any, row: Mapping[str, Any] | None = None, *,
     >>> matches("41 42", 42, pattern="{answer}"), matches("", "", pattern=".*")
     (False, False)
 
+    Patterns are those of the package regex, which has the syntax of ``re`` and more. Some take time that doubles with
+    each character of a response: after a second of computing, it does not match.
+
     Args:
         response: The whole response.
         answer: Text that is meant by ``{answer}`` in the pattern, or, without a pattern, the pattern.
@@ -147,15 +151,21 @@ def matches(response: str, answer: Any, row: Mapping[str, Any] | None = None, *,
 
     Raises:
         ConfigError: There is no pattern, or it does not compile.
+        MissingDependencyError: regex is not installed (extra ``regex``).
     """
+    with needs("regex", "the verifier 'regex'"):
+        regex = import_module("regex")
     text = pattern.replace("{answer}", re.escape(str(answer))) if pattern else str(answer)
     try:
-        compiled = re.compile(text)
-    except re.error as error:
+        compiled = regex.compile(text)
+    except regex.error as error:
         raise ConfigError(f"regex needs a regular expression, got {text!r:.100}: {error}") from error
     if not text:
         raise ConfigError("regex needs a pattern that is not empty: regex:PATTERN, or the pattern as the answer")
-    return bool(response.strip()) and compiled.fullmatch(response.strip()) is not None
+    try:
+        return bool(response.strip()) and compiled.fullmatch(response.strip(), timeout=_MATCH_SECONDS) is not None
+    except TimeoutError:
+        return False
 
 
 def same_value(response: str, answer: Any, row: Mapping[str, Any] | None = None) -> bool:

@@ -382,6 +382,8 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: Turn
     """
     turns = [_turn(_mapping(turn)) for turn in _listed(record.get("turns"))]
     task = _mapping(record.get("task"))
+    scores = {f"score of {name}": score for name, score in _mapping(record.get("scores")).items()}
+    others = {key: record[key] for key in record if key not in _KNOWN}
     return {
         "turns": turns,
         "opening": _opening(record, turns),
@@ -390,7 +392,7 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: Turn
         "error": _optional(record.get("error")),
         "options": _shown({**_mapping(task.get("env_kwargs")), **_mapping(task.get("options"))}),
         "counts": {name: _number(record.get(f"{name}_tokens")) for name in ("prompt", "completion")},
-        "more": _shown({**_mapping(record.get("spec")), **{key: record[key] for key in record if key not in _KNOWN}}),
+        "more": _shown({**scores, **_mapping(record.get("spec")), **others}),
         "credit": credit._asdict() if credit else None,
         "order": order if len(order := _ids(record.get("order"))) == len(turns) else None,
         "tokens": _tokens(record, decoder),

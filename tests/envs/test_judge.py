@@ -395,3 +395,53 @@ def test_wrong_arguments_are_refused_with_what_to_do(arguments: dict[str, Any], 
         Judge(**{"server": right, **arguments})
     with pytest.raises(ConfigError, match="judge:URL"):
         find_verifier("judge")
+
+
+@pytest.mark.trl
+@pytest.mark.full
+def test_a_tiny_model_trains_with_a_judge_that_fails_in_a_tenth_of_its_requests(serve: Any, tmp_path: Path) -> None:
+    from tiny_trainer import make as make_trainer
+
+    from gym_trl import GymSpec
+
+    lock, asked, broken = Lock(), [0], "What is 3 + 3?"
+
+    def unreliable(body: dict[str, Any], times: int) -> tuple[int, Any]:
+        data, lines = data_of(body["messages"]), lines_of(body["messages"])
+        with lock:
+            asked[0] += 1
+            if asked[0] % 10 == 0 or data["task"]["question"] == broken:
+                return 503, {}
+        return 200, said(lines[data["response"].isalpha()])
+
+    judge = Judge(serve(unreliable).url, model="m", votes=2)
+    rubric = Rubric({"judged": (judge, 1.0), "short": (lambda response, *_: len(response) == 1, 0.5)})
+    seen: list[Any] = []
+    spec = GymSpec.from_dataset(
+        ROWS[:8],
+        prompt="question",
+        answer="answer",
+        verify=rubric,
+        num_tasks=8,
+        num_eval_tasks=0,
+        action_format="plain",
+        instructions="",
+        max_tokens_per_turn=1,
+        cut_actions="accept",
+        on_rollout=lambda rollout: seen.extend(rollout.episodes),
+    )
+    grpo = {"max_steps": 2, "per_device_train_batch_size": 32}
+    trainer: Any = make_trainer(tmp_path, spec, eval_dataset=None, grpo=grpo)  # type: ignore[no-untyped-call]
+    trainer.train()
+    logs = trainer.state.log_history[:2]
+    parts = [sum(log[f"rewards/{name}/mean"] for name in ("judged", "short", "rest")) for log in logs]
+    assert parts == pytest.approx([log["env/return"] for log in logs])
+    assert len(seen) == 64  # nothing is lost
+    unscored = [episode for episode in seen if not episode.scored]
+    assert {(episode.stop_reason, episode.episode_return) for episode in unscored} == {(StopReason.ENV_ERROR, None)}
+    assert all("the judge did not reply" in episode.error for episode in unscored)
+    assert all(set(episode.scores) == {"judged", "short"} for episode in seen if episode.scored)
+    report = judge.report()
+    assert report.judged == sum(episode.scored and not episode.invalid_actions for episode in seen)
+    assert 0 < report.failed == len(unscored) <= 8
+    assert report.agreement == 1

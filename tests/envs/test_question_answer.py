@@ -17,6 +17,8 @@ import gym_trl
 from gym_trl.envs.question_answer import QAEnv
 from gym_trl.envs.rubric import Rubric
 from gym_trl.errors import ConfigError, InfrastructureError
+from gym_trl.evaluation import evaluate
+from gym_trl.records.files import read_records
 from gym_trl.testing import check_text_env, play
 
 ROWS = [{"question": f"What is {n} + {n}?", "answer": 2 * n, "hints": ["Double it.", f"{n} twice."]} for n in range(8)]
@@ -86,8 +88,9 @@ def test_without_answers_there_is_neither_a_solver_nor_an_optimum() -> None:
 def test_a_wrong_answer_may_be_followed_by_another_with_a_hint() -> None:
     env = SUMS(turns=3, hints="hints")
     assert env.reset(options={"instance": 3})[0] == "What is 3 + 3?\n3 tries left."
-    assert env.step("5")[:3] == ("Wrong. Double it.\n2 tries left.", 0.0, False)
-    assert env.step(" ")[:3] == ("Empty answers are wrong. 3 twice.\n1 try left.", 0.0, False)
+    assert env.instructions.endswith("You have 3 tries; each after the first costs a reward of 1.")
+    assert env.step("5")[:3] == ("Wrong. Double it.\n2 tries left.", -1.0, False)
+    assert env.step(" ")[:3] == ("Empty answers are wrong. 3 twice.\n1 try left.", -1.0, False)
     assert env.step("6")[:3] == ("Right.", 1.0, True)
     env.reset(options={"instance": 3})
     assert [env.step("7")[:3] for _ in range(3)][-1] == ("Wrong.", 0.0, True)
@@ -103,25 +106,65 @@ def test_with_efficient_rewards_a_hint_has_a_price() -> None:
 
 
 @examples(60)
-@given(st.lists(st.sampled_from(["6", "7", "", "WRONG", "a long answer"]), min_size=1, max_size=4))
-def test_an_episode_that_is_cut_off_is_never_paid_more_than_one_that_is_lost(actions: list[str]) -> None:
-    env = SUMS(turns=4, verify=RUBRIC)
+@given(st.data())
+def test_trying_out_all_possible_answers_pays_no_more_than_giving_one(data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 6))
+    turns = data.draw(st.integers(1, count))
+    cost = data.draw(st.sampled_from([None, 2 / (2 * count - turns)]))
+    rows = [{"question": "Which letter?", "answer": letter} for letter in "abcdef"[:count]]
+    env = QAEnv(rows, prompt="question", answer="answer", turns=turns, retry_cost=cost)
+    guesses = data.draw(st.permutations("abcdef"[:count]))
+    returns = []
+    for row in range(count):  # their mean is the expected return of guessing
+        env.reset(options={"instance": row})
+        returns.append(sum(env.step(letter)[1] for letter in guesses))
+    assert sum(returns) / count <= 1 / count + 1e-9
+    assert sorted(returns)[-1] == 1  # and of those that are not right at once, each is paid less
+    assert turns == 1 or sorted(returns)[-2] < 1
+
+
+def test_a_further_try_costs_what_the_user_says_and_a_right_answer_is_still_worth_giving() -> None:
+    for cost, expected in ((0.25, 0.75), (0, 1.0), (None, 0.0)):
+        env = SUMS(turns=2, retry_cost=cost)
+        env.reset(options={"instance": 3})
+        assert env.step("5")[1] + env.step("6")[1] == expected
+        env.reset(options={"instance": 3})
+        assert env.step("5")[1] + env.step("5")[1] == expected - 1
+    assert SUMS(turns=2, verify=RUBRIC).retry_cost == 1.2
+    wrong: list[Any] = [-1, "1", True, float("nan")]
+    for value in wrong:
+        with pytest.raises(ConfigError, match="retry_cost must be a number of at least 0"):
+            SUMS(retry_cost=value)
+
+
+@examples(60)
+@given(
+    st.lists(st.sampled_from(["6", "7", "", "WRONG", "a long answer"]), min_size=1, max_size=4),
+    st.sampled_from([None, 0.0, 0.5]),
+)
+def test_an_episode_that_is_cut_off_is_never_paid_more_than_one_that_is_lost(
+    actions: list[str], cost: float | None
+) -> None:
+    make = partial(SUMS, turns=4, verify=RUBRIC, retry_cost=cost)
+    env = make()
     env.reset(options={"instance": 3})
+    assert env.settlement == -0.5 - 3 * env.retry_cost
     paid = 0.0
-    for action in actions:
+    for number, action in enumerate(actions, start=1):
         _, reward, over, _, _ = env.step(action)
         paid += reward
         if over:
             assert env.settlement == 0
             return
-        assert reward == 0
-        assert env.settlement == env.loss_reward == -0.5
+        assert reward == -env.retry_cost
+        assert env.settlement == env.loss_reward == pytest.approx(-0.5 - (3 - number) * env.retry_cost)
         assert env.owes
-    for ending in ("7", "", "WRONG", "x" * 100_000):
-        env = SUMS(turns=4, verify=RUBRIC)
+    owed = paid + env.settlement
+    for ending in ("7", "", "WRONG", "x" * 300_000):
+        env = make()
         env.reset(options={"instance": 3})
         lost = sum(env.step(action)[1] for action in [*actions, *[ending] * 4])
-        assert lost >= paid + env.loss_reward
+        assert lost >= owed - 1e-9
 
 
 def test_a_rubric_pays_the_weighted_sum_and_tells_each_score() -> None:
@@ -137,6 +180,12 @@ def test_a_rubric_pays_the_weighted_sum_and_tells_each_score() -> None:
         assert paid == pytest.approx(reward)
         assert info["scores"] == dict(zip(("correct", "short", "shouts"), scores, strict=True))
         assert info["success"] == (scores[0] == 1)
+
+
+def test_the_scores_of_a_rubric_are_in_the_records_of_an_evaluation(tmp_path: Path) -> None:
+    evaluate(partial(SUMS, verify=RUBRIC), "solver", episodes=4, out=tmp_path)
+    records = list(read_records(tmp_path))
+    assert [record["scores"] for record in records] == [{"correct": 1, "short": 1, "shouts": 0}] * 4
 
 
 def test_a_graded_answer_pays_its_score_and_wins_with_all_of_it() -> None:

@@ -66,6 +66,11 @@ def test_the_seats_of_a_game_have_one_number_whatever_the_file_holds_besides(tmp
     assert run.columns["game"][9:] == [3, 3, 3]
 
 
+def test_the_scores_of_criteria_are_details_of_an_episode() -> None:
+    said = body({"turns": [], "scores": {"correct": 0.5, "short": 1}, "spec": {"strict": True}})
+    assert said["more"] == {"score of correct": 0.5, "score of short": 1, "strict": True}
+
+
 def test_an_order_that_is_none_is_not_believed() -> None:
     turns = [{"answer": "ox"}] * 2
     for order in ([0], ["0", 1], {"0": 1}, None, [0, 1.5]):
