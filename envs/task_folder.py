@@ -79,6 +79,9 @@ class TaskFolder:
     pytest_summary: bool = False
     """Terminal-Bench: the reward is 1 if the summary that pytest prints has no failure."""
     docker_image: str | None = None
+    working_folder: str | None = None
+    """Working folder in ``task.toml``, which overrides the image's."""
+    build_seconds: float = 600.0
     variables: Mapping[str, str] = field(default_factory=dict)
     test_variables: Mapping[str, str] = field(default_factory=dict)
     solution_variables: Mapping[str, str] = field(default_factory=dict)
@@ -215,6 +218,8 @@ def _harbor(name: str, path: Path) -> TaskFolder:
         test_seconds=_number(verifier, "timeout_sec", 600.0),
         context=context,
         docker_image=environment.get("docker_image"),
+        working_folder=environment.get("workdir"),
+        build_seconds=_number(environment, "build_timeout_sec", 600.0),
         variables=_variables(environment),
         test_variables=_variables(verifier),
         solution_variables=_variables(tables["solution"]),
@@ -227,10 +232,14 @@ def _harbor(name: str, path: Path) -> TaskFolder:
 def _terminal_bench(name: str, path: Path) -> TaskFolder:
     with needs("train", "Terminal-Bench's task.yaml"):
         yaml = import_module("yaml")
+    compose = path / "docker-compose.yaml"
     try:
         config = yaml.safe_load(_text(path / "task.yaml"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"task.yaml is not YAML: {error}") from error
+        services = (yaml.safe_load(_text(compose)) or {}).get("services", {}) if compose.exists() else {}
+    except (yaml.YAMLError, AttributeError) as error:
+        raise ConfigError(f"task.yaml or docker-compose.yaml is not as YAML should be: {error}") from error
+    if len(services) > 1:
+        raise ConfigError(f"docker-compose.yaml has several services, which is not supported: {', '.join(services)}")
     if not isinstance(config, dict) or not isinstance(config.get("instruction"), str):
         raise ConfigError("task.yaml has no instruction")
     if (parser := config.get("parser_name", "pytest")) != "pytest":

@@ -13,6 +13,7 @@ from gym_trl.envs.task_folder import TaskFolder, read_tasks
 from gym_trl.envs.text_env import Outcome, check_integers
 from gym_trl.errors import ConfigError, InfrastructureError, apart_from_the_model
 from gym_trl.sandbox import SandboxLimits
+from gym_trl.sandbox.container import PROGRAMS, ContainerImage, ContainerMachine, container_problem
 from gym_trl.sandbox.shell import Check, Machine, Place, Ran, SandboxMachine, Verified, check_folder, shell_problem
 from gym_trl.types import Policy
 
@@ -54,8 +55,8 @@ class Tasks(Puzzle):
     Each runs in a new bash in the task's working folder: files stay, variables and background processes do not.
     ``submit`` ends the episode, and so do the last turn and the end of the task's time: then the tests are copied to
     ``/tests`` and run, and the reward is the number that they write (``/logs/verifier/reward.txt``, or the entry
-    ``reward`` of ``reward.json``). A reward of at least 1 is success. ``info["scores"]`` has all entries, and
-    ``info["test_output"]`` what the tests print.
+    ``reward`` of ``reward.json``). A reward of at least 1 is success. ``info["task"]`` is the
+    task's name, ``info["scores"]`` has all entries, and ``info["test_output"]`` the end of what the tests print.
 
     Tests that give no finite, nonnegative reward (they crash, exceed their time, or write something else) run once more
     on the untouched files. If they give one there, the model's files broke them, and the reward is 0; if not, the tests
@@ -196,6 +197,12 @@ class Tasks(Puzzle):
             file_mb=min(self.disk_mb, task.storage_mb or self.disk_mb),
             output_chars=_SHOWN,
         )
+        if (program := self.runtimes[task.name]) != "sandbox":
+            variables = tuple(task.variables.items())
+            box = ContainerImage(
+                task.docker_image, task.context, task.working_folder, variables, build_seconds=task.build_seconds
+            )
+            return ContainerMachine(program, box, limits, cpus=task.cpus)
         image = task.image
         with apart_from_the_model("reading the task's folder"):
             place = Place(task.files(), image.roots, image.working_folder, {**image.variables, **task.variables})
@@ -258,10 +265,14 @@ class Tasks(Puzzle):
                 raise InfrastructureError(
                     f"the tests of task {self._task.name!r} fail on its untouched files too: {why}"
                 )
-            return Outcome("Not solved: the tests could not finish.", done=True, info={"test_output": problem})
+            return Outcome(
+                "Not solved: the tests could not finish.",
+                done=True,
+                info={"task": self._task.name, "test_output": problem},
+            )
         success = score.reward >= 1
         reward = score.reward if self.reward == "score" else float(success)
-        info = {"scores": dict(score.rewards), "test_output": score.output}
+        info = {"task": self._task.name, "scores": dict(score.rewards), "test_output": score.output}
         return Outcome("Solved." if success else "Not solved.", reward, True, success, info=info)
 
     def _scored(self, machine: Machine) -> tuple[_Score | None, str]:
@@ -329,10 +340,20 @@ def _choose(task: TaskFolder, runtime: Runtime) -> str:
         ConfigError: It cannot run here.
     """
     reason = task.container_reason
-    problem = shell_problem()
-    if runtime == "sandbox" and task.image.problem is None and problem is None:
+    if runtime == "sandbox" and task.image.problem is None:  # the image's name does not matter
         reason = next(filter(None, map(check_folder, task.image.roots)), None)
-    if runtime in ("auto", "sandbox") and reason is None and problem is None:
+    if reason is None and (problem := shell_problem()) is not None:
+        reason = f"the sandbox does not work here ({problem})"
+    if runtime == "sandbox" and reason is not None:
+        raise ConfigError(f"task {task.name!r} cannot run in the sandbox: {reason}")
+    if reason is None and runtime in ("auto", "sandbox"):
         return "sandbox"
-    why = reason or f"the sandbox does not work here ({problem})"
-    raise ConfigError(f"task {task.name!r} needs a container, because {why}")
+    if task.docker_image is None and not (task.context / "Dockerfile").is_file():
+        raise ConfigError(f"task {task.name!r} cannot run in a container, because it has no Dockerfile; {reason or ''}")
+    problems = list[str]()
+    for program in PROGRAMS if runtime == "auto" else (runtime,):
+        if (problem := container_problem(program)) is None:
+            return program
+        problems.append(f"{program}: {problem}")
+    why = f", because {reason}" if reason else ""
+    raise ConfigError(f"task {task.name!r} needs a container{why}, and none can be made here ({'; '.join(problems)})")

@@ -18,8 +18,13 @@ _TESTS, _LOGS, _SOLUTION = "/tests", "/logs", "/solution"
 _OWN = (_HOME, _TESTS, _LOGS, _SOLUTION)
 _GRACE_S = 5.0
 _FILES_S = 60.0
-_MOST_OF_TESTS = 2**17
+MOST_OF_TESTS = 2**17
+"""Characters that are kept of what tests print."""
+MOST_OF_A_FILE = 2**16
+"""Bytes that are read of a file with a reward."""
 _PIECE = 3 * 2**17
+_HEADERS_MB = 16
+"""Most MiB of an archive besides the files' contents; files with holes are larger in it than on the disk."""
 _VARIABLES = {
     "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
     "HOME": _HOME,
@@ -49,7 +54,7 @@ class Verified(NamedTuple):
     output: str
     code: int | None
     files: Mapping[str, bytes]
-    """Contents of the files that the tests were to write, by path, for those that exist."""
+    """Contents of the files that the tests were to write, by path, for those that exist, each cut at 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +144,25 @@ class SandboxMachine(Closing):
 
     Raises:
         ConfigError: Commands cannot run in a sandbox here.
-        OSError: The sandbox cannot be started, or the files do not fit.
+        OSError: At a command or the tests: the sandbox cannot be started, or the files do not fit.
     """
 
     def __init__(self, place: Place, limits: SandboxLimits) -> None:
         if (problem := shell_problem()) is not None:
             raise ConfigError(f"commands of a model run in the sandbox, and that does not work here: {problem}")
         self._place, self._limits = place, limits
-        self._shell: _Shell | None = None
-        self._start()
+        self._shell: _Shell | None = None  # starts with the first command
 
     def run(self, command: str, seconds: float) -> Ran:
         """Run a command in the working folder; if it ends the machine, the next one has the initial files."""
         if self._shell is None:
-            self._start()
-        assert self._shell is not None
+            shell = _Shell(self._limits, self._place.folders)
+            try:
+                shell.put(self._place.archive)
+            except BaseException:
+                shell.close()
+                raise
+            self._shell = shell
         ran = self._shell.run(command, self._place.working_folder, self._place.variables, seconds)
         if ran.lost:
             self.close()
@@ -172,7 +181,7 @@ class SandboxMachine(Closing):
             if made.code != 0:
                 raise OSError(f"the folders of the logs cannot be made: {made.output}")
             variables = {**self._place.variables, **tests.variables}
-            ran = shell.run(tests.command, self._place.working_folder, variables, tests.seconds, most=_MOST_OF_TESTS)
+            ran = shell.run(tests.command, self._place.working_folder, variables, tests.seconds, most=MOST_OF_TESTS)
             contents = {} if ran.lost else {path: shell.read(path) for path in tests.files}
             return Verified(ran.output, ran.code, {path: it for path, it in contents.items() if it is not None})
         finally:
@@ -184,15 +193,6 @@ class SandboxMachine(Closing):
             self._shell.close()
         self._shell = None
 
-    def _start(self) -> None:
-        shell = _Shell(self._limits, self._place.folders)
-        try:
-            shell.put(self._place.archive)
-        except BaseException:
-            shell.close()
-            raise
-        self._shell = shell
-
 
 class _Shell:
     """Sandbox that runs commands; its replies are data of the model after the first one."""
@@ -200,7 +200,7 @@ class _Shell:
     def __init__(self, limits: SandboxLimits, folders: Sequence[str]) -> None:
         self._most = limits.output_chars
         self._sandbox = Sandbox(limits, folders=[*_OWN, *folders])
-        self._most_bytes = 2 * len([*_OWN, *folders]) * limits.file_mb * 2**20
+        self._most_bytes = (len(folders) * limits.file_mb + _HEADERS_MB) * 2**20
         loaded = self._sandbox.run(_source(), seconds=_FILES_S)
         if loaded.status != "ok":
             self.close()
@@ -234,8 +234,7 @@ class _Shell:
             return Ran("[It ended the machine. All files are as they were at the start.]\n", None, lost=True)
         output = _shorten(output, most or self._most)
         if ended:
-            why = f"after {seconds:g} seconds" if ended == "time" else "because it wrote more than 16 MiB"
-            return Ran(f"{output}{_line_end(output)}[It was ended {why}.]\n", None)
+            return Ran(ended_sentence(output, str(ended), seconds), None)
         return Ran(output, code)
 
     def take(self, folders: Sequence[str]) -> bytes | None:
@@ -254,7 +253,7 @@ class _Shell:
     def read(self, path: str) -> bytes | None:
         """Return the beginning of a regular file, or ``None`` if there is none."""
         try:
-            content = self._call("read", path, 2**16)
+            content = self._call("read", path, MOST_OF_A_FILE)
             return base64.b64decode(content, validate=True) if isinstance(content, str) else None
         except (OSError, binascii.Error):
             return None
@@ -269,8 +268,11 @@ class _Shell:
         return result.value
 
 
-def _line_end(text: str) -> str:
-    return "\n" if text and not text.endswith("\n") else ""
+def ended_sentence(output: str, ended: str, seconds: float) -> str:
+    """Return the output of a command that was ended, with a sentence that says at which limit."""
+    why = f"after {seconds:.3g} seconds" if ended == "time" else "because it wrote more than 16 MiB"
+    line_end = "\n" if output and not output.endswith("\n") else ""
+    return f"{output}{line_end}[It was ended {why}.]\n"
 
 
 @cache

@@ -34,7 +34,6 @@ pieces: Iterator[bytes] = iter(())
 
 def shell(command: str, folder: str, variables: dict[str, str], seconds: float) -> dict[str, object]:
     """Run a command with bash; return its output, its exit code, and the limit at which it was ended, if any."""
-    deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
             ["/bin/bash", "-c", command],
@@ -47,41 +46,52 @@ def shell(command: str, folder: str, variables: dict[str, str], seconds: float) 
         )
     except (OSError, ValueError) as error:  # too long, with NUL, a folder that is gone, no more processes
         return {"output": f"bash: {error}\n", "code": 126, "ended": ""}
+    output, code, ended = follow(process, seconds)
+    return {"output": anonymous(output).decode("utf-8", "replace"), "code": code, "ended": ended}
+
+
+def follow(process: "subprocess.Popen[bytes]", seconds: float) -> tuple[bytes, int | None, str]:
+    """Read what a process prints until it ends; return both ends of it, the exit code, and the limit it met, if any.
+
+    At a limit (``"time"`` or ``"output"``) its whole process group is ended. What it left running is not waited for.
+    """
     assert process.stdout is not None
+    pipe, deadline = process.stdout.fileno(), time.monotonic() + seconds
+    os.set_blocking(pipe, False)
     head, tail, length, ended, finished = bytearray(), bytearray(), 0, "", False
-    os.set_blocking(process.stdout.fileno(), False)
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while not finished and not ended:
+        selector.register(pipe, selectors.EVENT_READ)
+        while not ended and not finished:
             finished = process.poll() is not None  # what it left running may keep the pipe open
-            selector.select(0 if finished else ROUND_S)
-            while not ended:
+            if selector.get_map():
+                selector.select(0 if finished else ROUND_S)
+            elif not finished:
+                time.sleep(ROUND_S)
+            while not ended and selector.get_map():
                 try:
-                    chunk = os.read(process.stdout.fileno(), 2**16)
+                    chunk = os.read(pipe, 2**16)
                 except BlockingIOError:
                     break
-                if not chunk:
-                    selector.unregister(process.stdout)
+                if not chunk:  # closed; it may still run
+                    selector.unregister(pipe)
                     with suppress(subprocess.TimeoutExpired):
-                        process.wait(max(0.0, deadline - time.monotonic()))
-                    finished = True
+                        process.wait(ROUND_S)
                     break
                 length += len(chunk)
-                head += chunk[: KEPT - len(head)]
-                tail = (tail + chunk)[-KEPT:]
+                kept = max(0, KEPT - len(head))
+                head += chunk[:kept]
+                tail = (tail + chunk[kept:])[-KEPT:]
                 ended = "output" if length > MOST else "time" if time.monotonic() > deadline else ""
             if time.monotonic() > deadline and process.poll() is None:
                 ended = ended or "time"
     if ended:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     process.stdout.close()
     missing = length - len(head) - len(tail)
-    if missing > 0:
-        kept = bytes(head) + f"\n[{missing} bytes are left out]\n".encode() + bytes(tail)
-    else:
-        kept = bytes(head) + bytes(tail[len(tail) - (length - len(head)) :] if length > len(head) else b"")
-    return {"output": anonymous(kept).decode("utf-8", "replace"), "code": process.poll(), "ended": ended}
+    between = f"\n[{missing} bytes are left out]\n".encode() if missing else b""
+    return bytes(head) + between + bytes(tail), process.poll(), ended
 
 
 def anonymous(output: bytes) -> bytes:

@@ -6,18 +6,21 @@
 """
 
 import copy
+import json
 import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import docker_double
 import gymnasium as gym
 import pytest
 
 from gym_trl.envs.task_folder import read_tasks
 from gym_trl.envs.tasks import Tasks
 from gym_trl.errors import ConfigError, InfrastructureError
+from gym_trl.sandbox.container import _built, container_problem
 from gym_trl.testing import check_text_env
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
@@ -184,15 +187,15 @@ def test_files_stay_from_turn_to_turn_and_output_is_cut(make: Callable[..., Task
 
 @programs
 def test_nothing_shows_tests_or_solution_and_nothing_that_is_left_there_stays(make: Callable[..., Tasks]) -> None:
-    env = make(tests__secret="xyzzy", tests__test_DOT_sh="cat /tests/*; ls /tests /solution /tmp ~; " + TEST)
+    env = make(tests__secret="plugh-9", tests__test_DOT_sh="cat /tests/*; ls /tests /solution /tmp ~; " + TEST)
     assert env.step("ls -A /tests /solution /logs")[0].startswith("/logs:\n\n/solution:\n\n/tests:\n11")
-    assert "xyzzy" not in env.step("grep -rs xyzzy /[!bslu]*/; env")[0]
+    assert "plugh-9" not in env.step("grep -rs plugh-9 /[!bslu]*/; env")[0]
     env.step("echo 'exit 0' > /tests/test.sh; touch /tests/mine /solution/mine /tmp/mine ~/mine")
     env.step("mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; ln -s /tests /app/link")
     _, reward, done, _, info = env.step("submit")
     assert (reward, done) == (0.0, True)
     assert "mine" not in info["test_output"]
-    assert "xyzzy" in info["test_output"]
+    assert "plugh-9" in info["test_output"]
 
 
 @programs
@@ -220,7 +223,8 @@ def test_a_copy_has_files_of_its_own(make: Callable[..., Tasks]) -> None:
 @pytest.mark.parametrize(
     "command",
     ["kill -9 -1", ":(){ :|:& };:", "yes", "head -c 200M /dev/zero > full; seq 9999 | xargs touch", "exec sleep 99 &",
-     "chmod 000 . ; ln -s / root; mkfifo number", "python3 -c 'x = bytearray(10**10)'"],
+     "chmod 000 . ; ln -s / root; mkfifo number",
+     "for i in 1 2 3 4 5 6 7 8; do truncate -s 4M hole$i; done", "python3 -c 'x = bytearray(10**10)'"],
 )  # fmt: skip
 def test_what_a_model_does_to_its_machine_is_data(make: Callable[..., Tasks], command: str) -> None:
     env = make(arguments={"disk_mb": 4, "command_seconds": 5, "test_seconds": 5})
@@ -289,6 +293,144 @@ def test_tests_that_only_the_models_files_break_are_scored_as_failed(make: Calla
 def test_without_bubblewrap_and_containers_the_error_names_the_task_and_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"task 'one' needs .*bubblewrap"):
         Tasks(str(task(tmp_path / "one")))
+
+
+@pytest.fixture
+def containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[list[str]]]]:
+    """Put the double of Docker and Podman on the path; return its calls so far."""
+    home, programs_ = tmp_path / "containers", tmp_path / "bin"
+    home.mkdir()
+    programs_.mkdir()
+    docker_double.install(programs_)
+    monkeypatch.setenv("DOCKER_DOUBLE", str(home))
+    monkeypatch.setenv("PATH", f"{programs_}:{os.environ['PATH']}")
+    container_problem.cache_clear()
+    _built.cache_clear()
+    yield lambda: [json.loads(line) for line in (home / "calls").read_text().splitlines()]
+    container_problem.cache_clear()
+    _built.cache_clear()
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="commands run with bash")
+def test_a_task_that_needs_an_image_runs_in_a_container(
+    make: Callable[..., Tasks], containers: Callable[[], list[list[str]]]
+) -> None:
+    config = "[environment]\ncpus = 2\nenv = { A = 'b' }\n"
+    limits = {"memory_mb": 128, "processes": 9, "disk_mb": 3, "command_seconds": 2}
+    env = make(arguments=limits, environment__Dockerfile="FROM alpine", task_DOT_toml=config)
+    assert list(env.runtimes.values()) == ["docker"]
+    assert env.step("echo 6 > number; cat number")[0].startswith("6\n11 turns")
+    assert "It was ended after 2 seconds." in env.step("sleep 30")[0]
+    assert "[exit code 3]" in env.step("exit 3")[0]
+    assert len(env.step("yes | head -c 3000000")[0]) < 2_300
+    _, reward, done, _, info = env.step("submit")
+    assert (reward, done, info["success"]) == (1.0, True, True)
+    calls = containers()
+    made, tested = ["info", "build", "run"], ["restart", "exec", "cp", "exec", "cp", "cp", "rm"]
+    assert [call[0] for call in calls] == [*made, *["exec"] * 4, *tested]
+    started = " ".join(calls[2])
+    for word in ("--network none", "--memory 128m", "--memory-swap 128m", "--pids-limit 9", "--cpus 2", "--env A=b",
+                 "--ulimit fsize=3145728", "--security-opt no-new-privileges", "sha256:1234 -c sleep"):  # fmt: skip
+        assert word in started
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="commands run with bash")
+@pytest.mark.parametrize("script", ["true", "ln -s /app /logs/verifier/reward.txt", "mkdir /logs/verifier/reward.json"])
+def test_tests_without_a_reward_in_a_container_leave_the_episode_unscored(
+    make: Callable[..., Tasks], containers: Callable[[], list[list[str]]], script: str
+) -> None:
+    env = make(environment__Dockerfile="FROM alpine", tests__test_DOT_sh=script, arguments={"runtime": "podman"})
+    with pytest.raises(InfrastructureError, match="untouched files too"):
+        env.step("submit")
+    assert [call[0] for call in containers()].count("rm") == 2
+
+
+def test_a_container_that_cannot_be_made_is_an_error_with_the_task_and_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("docker", "podman"):
+        (tmp_path / name).write_text("#!/bin/sh\necho no daemon here >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    folder = str(task(tmp_path / "one", environment__Dockerfile="FROM golang:1.22"))
+    container_problem.cache_clear()
+    with pytest.raises(ConfigError, match=r"task 'one' needs a container, because .* golang:1.22, .*no daemon here"):
+        Tasks(folder)
+    container_problem.cache_clear()
+    with pytest.raises(ConfigError, match=r"cannot run in a container, because it has no Dockerfile"):
+        Tasks(str(task(tmp_path / "two", environment__Dockerfile=None)), runtime="docker")
+
+
+# Terminal-Bench
+
+SUMMARY = "echo '=== short test summary info ==='; echo"
+YAML = "instruction: |-\n  Write 6 into the file number.\nparser_name: pytest\nmax_agent_timeout_sec: 30\n"
+
+
+def terminal_bench(folder: Path, run_tests: str, configuration: str = YAML) -> Path:
+    """Write a task folder of Terminal-Bench."""
+    (folder / "tests").mkdir(parents=True)
+    for name, text in {
+        "task.yaml": configuration,
+        "Dockerfile": "FROM ubuntu:22.04\nWORKDIR /app\nCOPY start.txt /app/\n",
+        "docker-compose.yaml": "services: {client: {build: {dockerfile: Dockerfile}}}",
+        "start.txt": "begin",
+        "solution.sh": "echo 6 > number",
+        "run-tests.sh": run_tests,
+        "tests/expected.txt": "6",
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@programs
+@pytest.mark.parametrize(
+    ("lines", "reward"),
+    [
+        ("PASSED tests/test_outputs.py::test_a", 1.0),
+        ("PASSED a::b; echo SKIPPED [1] c; echo XFAIL d", 1.0),
+        ("PASSED a::b; echo FAILED a::c - AssertionError", 0.0),
+        ("ERROR a", 0.0),
+    ],
+)
+def test_terminal_benchs_reward_is_in_the_summary_of_pytest(tmp_path: Path, lines: str, reward: float) -> None:
+    env = Tasks(str(terminal_bench(tmp_path / "one", f"cat $TEST_DIR/expected.txt start.txt; {SUMMARY} {lines}")))
+    assert env.reset(seed=0)[0] == "Write 6 into the file number.\n12 turns left."
+    solve = env.solver()
+    assert solve("") == "echo 6 > number"
+    env.step(solve(""))
+    _, paid, done, _, info = env.step(solve(""))
+    assert (paid, done) == (reward, True)
+    assert info["test_output"].startswith("6begin")
+
+
+@programs
+@pytest.mark.parametrize("script", ["true", f"{SUMMARY} nothing", f"{SUMMARY} PASSED a; seq 99999; echo FAILED b"])
+def test_without_a_whole_summary_there_is_no_score(tmp_path: Path, script: str) -> None:
+    env = Tasks(str(terminal_bench(tmp_path / "one", script)))
+    env.reset(seed=0)
+    with pytest.raises(InfrastructureError, match="summary"):
+        env.step("submit")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "said"),
+    [
+        ("a: [", "not as YAML should be"),
+        ("a: 1", "no instruction"),
+        (f"{YAML}\nparser_name: swebench", "only the parser pytest"),
+    ],
+)
+def test_a_task_of_terminal_bench_that_cannot_be_read_is_refused(tmp_path: Path, configuration: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_tasks(terminal_bench(tmp_path / "one", "true", configuration))
+
+
+def test_a_task_of_terminal_bench_with_several_services_is_refused(tmp_path: Path) -> None:
+    folder = terminal_bench(tmp_path / "one", "true")
+    (folder / "docker-compose.yaml").write_text("services: {client: {}, database: {}}")
+    with pytest.raises(ConfigError, match="several services, which is not supported: client, database"):
+        read_tasks(folder)
 
 
 def test_the_files_of_the_example_tests_are_those_of_the_tasks() -> None:
