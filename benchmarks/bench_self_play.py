@@ -67,7 +67,7 @@ GAMES = {
         "OneCharacter/Nim-v0",
         "won positions won",
         1.0,
-        steps=400,
+        steps=600,
         learning_rate=2e-3,
         entropy=(0.5, 0.1),
         env={"piles": 1, "largest": 10, "max_take": 3, "misere": False},
