@@ -110,7 +110,7 @@ them: a new environment, its checks, a tiny model that learns it, a card, and a 
 every command. Together they took {total:.0f} seconds on {os.cpu_count()} cores on {datetime.now(UTC):%Y-%m-%d}.
 `python docs/make_transcript.py` wrote this page.
 
-```console
+```text
 {text}
 ```
 """,
